@@ -16,7 +16,7 @@ pub(crate) fn check(input: &[u8]) {
             .is_some_and(|id| id.starts_with(&format!("{CHANNEL_NAME}:"))),
         "a session of another channel"
     );
-    let sender = inbound.known_sender().expect("a sender");
+    let sender = inbound.authenticated_sender().expect("a sender");
     assert_eq!(
         (sender.role, sender.channel.as_str()),
         (Role::Member, CHANNEL_NAME)

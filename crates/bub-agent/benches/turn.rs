@@ -114,7 +114,7 @@ impl TurnFixture {
                 Ok::<_, BoxError>(BuiltinAgent::new(context, options))
             })
             .build();
-        let running = runtime.block_on(framework.running()).expect("a scope");
+        let running = runtime.block_on(framework.open_scope()).expect("a scope");
         Self {
             framework,
             runtime,

@@ -119,8 +119,8 @@ impl AgentLoop {
                 .await;
             number += 1;
             match outcome {
-                Ok(StepOutcome::Done) if !self.turn.has_steering() => {
-                    self.turn.tape().complete();
+                Ok(StepOutcome::Done) if !self.turn.has_steering_messages() => {
+                    self.turn.tape().mark_complete();
                     return Ok(());
                 }
                 Ok(StepOutcome::Done) => self.begin_next_step(&mut prompt, number).await?,
@@ -152,7 +152,7 @@ impl AgentLoop {
         if ContinuePrompt::implementations(self.turn.framework().hooks()).len() > 1 {
             self.turn.tape().append(Vec::new()).await?;
         }
-        let (steering, commands) = self.turn.take_steering().await?;
+        let (steering, commands) = self.turn.take_steering_messages().await?;
         for command in commands {
             self.run_steered_command(&command).await;
         }
@@ -163,11 +163,11 @@ impl AgentLoop {
             .await?;
         let mut messages: Vec<Entry> = steering
             .iter()
-            .map(|message| self.turn.tape().steered_message(message))
+            .map(|message| self.turn.tape().steering_entry(message))
             .collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             *prompt = Prompt::Text(text);
-            messages.push(self.turn.tape().user_message(prompt));
+            messages.push(self.turn.tape().user_message_entry(prompt));
         }
         self.turn
             .tape()
@@ -180,7 +180,7 @@ impl AgentLoop {
     /// to the model.
     async fn run_steered_command(&self, command: &Inbound) {
         let task = AgentTask {
-            turn: self.turn.on_behalf_of(command.sender()),
+            turn: self.turn.with_sender(command.sender()),
             tools: Arc::clone(&self.tools),
         };
         let line = command.message.content();
@@ -193,13 +193,13 @@ impl AgentLoop {
 
     /// Records the error that ends the turn, and returns it.
     async fn record_failure(&self, error: Error) -> Error {
-        let mut chat = self.turn.tape().chat_step();
+        let mut chat = self.turn.tape().new_step_record();
         // Text that came with tool calls is already on the tape.
         chat.text = self
             .turn
             .tape()
             .partial_text()
-            .filter(|_| !self.turn.tape().close_calls());
+            .filter(|_| !self.turn.tape().interrupt_calls());
         chat.error = Some(error_entry(&error));
         let last = self.turn.tape().end_step("error", Some(&error));
         match self
@@ -208,7 +208,7 @@ impl AgentLoop {
             .record_step(chat, last.into_iter().collect())
             .await
         {
-            Ok(_) => self.turn.tape().complete_with_error(),
+            Ok(_) => self.turn.tape().mark_complete_with_error(),
             Err(failure) => tracing::error!(error = %failure, "turn.record_failed"),
         }
         error
@@ -220,7 +220,7 @@ impl AgentLoop {
         self.events
             .send(StreamEvent::Final(json!({"ok": true, "text": text})))
             .await;
-        self.turn.tape().complete();
+        self.turn.tape().mark_complete();
         Ok(())
     }
 

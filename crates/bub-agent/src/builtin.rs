@@ -85,7 +85,7 @@ impl BuiltinAgent {
 impl BuiltinAgent {
     async fn resolve_session(&self, message: &Envelope) -> Result<String> {
         let id = message.session_id().filter(|id| !id.trim().is_empty());
-        let id = id.map_or_else(|| message.chat_session(), Cow::into_owned);
+        let id = id.map_or_else(|| message.chat_session_id(), Cow::into_owned);
         sessions::current_session(&self.framework()?, id).await
     }
 
@@ -111,7 +111,7 @@ impl BuiltinAgent {
             patch = patch.with("context", context);
         }
         for (key, name) in [("model", "model"), ("thread_id", "_runtime_thread_id")] {
-            if let Some(value) = message.context(key).filter(|value| !value.is_null()) {
+            if let Some(value) = message.context_value(key).filter(|value| !value.is_null()) {
                 patch = patch.with(name, value.clone());
             }
         }
@@ -192,7 +192,11 @@ impl BuiltinAgent {
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
-        self.framework.get()?.approvals().wait(&request.id).await
+        self.framework
+            .get()?
+            .approvals()
+            .wait_for_answer(&request.id)
+            .await
     }
 
     fn continue_prompt(&self, state: &State) -> String {

@@ -4,8 +4,8 @@ use bub_kernel::{ModelStream, Turn};
 
 /// Returns the setup guide as the answer, and marks the turn as one that no model answered.
 pub(crate) fn no_model_answer(turn: &Turn) -> ModelStream {
-    turn.set_no_model();
-    ModelStream::text(NO_MODEL_GUIDE)
+    turn.mark_no_model();
+    ModelStream::from_text(NO_MODEL_GUIDE)
 }
 
 /// Explains how to set up a model.

@@ -41,7 +41,7 @@ const MAX_DIR_NAME_BYTES: usize = 120;
 /// session. Skips files that are missing or cannot be read.
 pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
     let text = |name| {
-        state.with(name, |value: Option<&Value>| {
+        state.with_value(name, |value: Option<&Value>| {
             value.and_then(Value::as_str).map(str::to_owned)
         })
     };

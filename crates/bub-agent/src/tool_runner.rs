@@ -113,16 +113,16 @@ impl<'a> ToolRunner<'a> {
             .hooks()
             .before_tool_call(call, self.turn)
             .await;
-        self.turn.tape().append_hook_notes(&gate.notes);
+        self.turn.tape().append_hook_decisions(&gate.notes);
         let mut call = gate.call;
         tracing::info!(%name, "tool.call.start");
         let arguments = LoggedArguments(&call.arguments);
         tracing::info!(target: CONTENTS_LOG_TARGET, %name, %arguments, "tool.call.arguments");
         let result = match gate.decision {
-            ToolDecision::Deny(reason) => Err(ToolDecision::denial(&name, reason.as_deref())),
+            ToolDecision::Deny(reason) => Err(ToolDecision::denial_error(&name, reason.as_deref())),
             ToolDecision::Replace(value) => Ok(value),
             // The policy must see the arguments as the tool reads them, not as they were written.
-            ToolDecision::Proceed(_) => match tool.normalize(call.arguments.clone()) {
+            ToolDecision::Proceed(_) => match tool.normalize_arguments(call.arguments.clone()) {
                 Ok(arguments) => {
                     call.arguments = arguments;
                     self.run_with_policy(tool, &call, call_id).await
@@ -140,7 +140,7 @@ impl<'a> ToolRunner<'a> {
             .hooks()
             .after_tool_call(&call, outcome, self.turn)
             .await;
-        self.turn.tape().append_hook_notes(&notes);
+        self.turn.tape().append_hook_decisions(&notes);
         let milliseconds = outcome.duration.as_millis();
         let elapsed_time = format_args!("{milliseconds}ms");
         match &outcome.result {

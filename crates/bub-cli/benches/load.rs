@@ -242,7 +242,7 @@ async fn run(case: &str) {
     let (dir, server) = (tempfile::tempdir().unwrap(), ModelServer::start());
     let lab = Arc::new(BenchFixture::default());
     let framework = compose(case, &lab, dir.path(), &server);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let durability = match case {
         "echo-always" => Durability::Always,
         _ => Durability::Os,

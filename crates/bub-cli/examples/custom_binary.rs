@@ -55,7 +55,7 @@ impl Greeter {
         let name = CommandArg::option("name", "Name of the person").default_value("world");
         let word = self.settings.get(&WORD);
         let greet = CliCommand::new("greet", "Greet a person").arg(name);
-        app.add(greet.run(move |context| {
+        app.add(greet.handler(move |context| {
             let name = context.args.text("name").unwrap_or_default();
             let line = format!("{word}, {name}!");
             async move {

@@ -17,16 +17,16 @@ use tracing::Instrument as _;
 use crate::{
     control,
     gateway::GatewayInner,
-    journal::{AcceptedMessage, JournalRecord, StoredSender, lock, now, raw},
+    journal::{AcceptedMessage, JournalRecord, StoredSender, encode_envelope, lock, now_ms},
     lane::{self, Lanes, QueueSlot, QueuedMessage, turn::TURN_FAILED_TEXT},
     outbox::Outbox,
     reply_scope::ReplyScope,
     router,
 };
 
-/// How long a message waits for a free place in the queue before it is rejected.
+/// How long a message waits for capacity before it is rejected.
 const QUEUE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// When a sender may retry a message that was rejected for lack of capacity.
+/// Delay after which a sender may retry a message that was rejected for lack of capacity.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Number of `,quit` commands that a session accepts beyond its limit, because they free capacity.
 const QUIT_CAPACITY: usize = 16;
@@ -40,14 +40,18 @@ impl GatewayInner {
     /// Accepts a message. Returns when the message is in its lane, or the error if it was rejected.
     ///
     /// The work continues if the returned future is dropped, because a message in the journal must reach its lane.
-    pub(crate) async fn accept(self: Arc<Self>, inbound: Inbound) -> Result<()> {
+    pub(crate) async fn accept_message(self: Arc<Self>, inbound: Inbound) -> Result<()> {
         if self.drain.is_cancelled() {
-            return Err(capacity_error("the gateway is stopping"));
+            return Err(capacity_error(
+                "message rejected: the gateway is stopping; send it again later",
+            ));
         }
         if !self.is_open.load(Ordering::Acquire) {
-            return Err(capacity_error("the gateway is not running"));
+            return Err(capacity_error(
+                "message rejected: the gateway is not running; send it again later",
+            ));
         }
-        let accepting = async move { self.accept_message(inbound).await };
+        let accepting = async move { self.accept_in_task(inbound).await };
         let accepted = tokio::spawn(accepting.in_current_span()).await;
         accepted.unwrap_or_else(|error| {
             Err(Error::unknown(format!(
@@ -56,27 +60,29 @@ impl GatewayInner {
         })
     }
 
-    async fn accept_message(self: &Arc<Self>, inbound: Inbound) -> Result<()> {
+    async fn accept_in_task(self: &Arc<Self>, inbound: Inbound) -> Result<()> {
         let name = inbound.message.channel().unwrap_or_default().into_owned();
         let entry = self.channels.get(&name);
-        let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all()?)) else {
+        let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all_channel()?)) else {
             tracing::warn!(channel = %name, "gateway.unknown_channel");
-            return Err(Error::invalid_input(format!("unknown channel `{name}`")));
+            return Err(Error::invalid_input(format!(
+                "unknown channel `{name}`: the gateway does not run it; see `enabled_channels`"
+            )));
         };
         if let Some((id, answer)) = control::parse_approval(&inbound.message) {
             return control::answer_approval(self, &inbound, &id, answer).await;
         }
         let id = self.journal.next_message_id();
-        let arrival = Lanes::announce(self, &id, lane::chat_key(&inbound.message));
+        let arrival = Lanes::announce_message(self, &id, lane::chat_key(&inbound.message));
         let permit = self.reserve_capacity(&name, inbound.is_quit()).await?;
         let receipt = inbound.receipt.clone();
         if !self.journal_message(&name, &id, &inbound).await? {
             return Ok(());
         }
-        let (inbound, slot) = match self.resolve(&name, &id, inbound).await {
+        let (inbound, slot) = match self.resolve_queue_slot(&name, &id, inbound).await {
             Ok(resolved) => resolved,
             Err(error) => {
-                self.journal.post(JournalRecord::Dropped {
+                self.journal.append_later(JournalRecord::Dropped {
                     ids: vec![id],
                     reason: self.redact(error.message()),
                     is_rejected: true,
@@ -94,7 +100,7 @@ impl GatewayInner {
             slot: Some(slot),
             ..QueuedMessage::new(id, inbound)
         };
-        arrival.push(&session_id, item);
+        arrival.push_to_lane(&session_id, item);
         Ok(())
     }
 
@@ -106,7 +112,7 @@ impl GatewayInner {
         inbound: &Inbound,
     ) -> Result<bool> {
         let receipt = inbound.receipt.as_ref();
-        let key = receipt.and_then(|receipt| receipt.key());
+        let key = receipt.and_then(|receipt| receipt.idempotency_key());
         let key = key.map(|key| format!("{channel}:{key}"));
         if let Some(key) = &key
             && let Some(owner) = self.reserve_key(key, id).await?
@@ -118,29 +124,29 @@ impl GatewayInner {
         }
         // The session is not resolved yet. A turn in another session records it in the journal.
         let session = inbound.session_id().cloned();
-        let session = session.unwrap_or_else(|| SessionId::from(inbound.message.chat_session()));
+        let session = session.unwrap_or_else(|| SessionId::from(inbound.message.chat_session_id()));
         let accepted = AcceptedMessage {
             id: id.clone(),
-            at: now(),
+            at: now_ms(),
             session,
             key: key.clone(),
             sender: inbound
-                .known_sender()
+                .authenticated_sender()
                 .map(|sender| StoredSender::new(sender)),
-            message: raw(&inbound.message)?,
+            message: encode_envelope(&inbound.message)?,
         };
         if let Err(error) = self.journal.append(JournalRecord::Accepted(accepted)).await {
             if let Some(key) = key {
-                self.journal.live().release(&key, id);
+                self.journal.lock_state().release_key(&key, id);
             }
-            self.note_error(channel, error.message());
+            self.set_channel_error(channel, error.message());
             return Err(error);
         }
         Ok(true)
     }
 
-    /// Resolves the session of a message and reserves a slot in its queue.
-    async fn resolve(
+    /// Resolves the session of a message and reserves a slot in the queue of that session.
+    async fn resolve_queue_slot(
         self: &Arc<Self>,
         channel: &str,
         id: &MessageId,
@@ -150,20 +156,20 @@ impl GatewayInner {
             biased;
             () = self.refuse.cancelled() => {
                 tracing::warn!(%channel, "gateway.message_refused");
-                return Err(capacity_error("the gateway is stopping"));
+                return Err(capacity_error("message rejected: the gateway is stopping; send it again later"));
             }
             resolved = self.framework.resolve_session(&mut inbound) => resolved,
         };
         if let Err(error) = resolved {
-            return Err(self.reject(id, inbound, error).await);
+            return Err(self.reject_unresolved(id, inbound, error).await);
         }
         let limit = self.options.session_queue;
         let extra = if inbound.is_quit() { QUIT_CAPACITY } else { 0 };
         let session_id = inbound.session_id().cloned().unwrap_or_default();
-        let slot = Lanes::reserve(self, &session_id, limit.saturating_add(extra));
+        let slot = Lanes::reserve_slot(self, &session_id, limit.saturating_add(extra));
         let slot = slot.ok_or_else(|| {
             capacity_error(format!(
-                "this session already has {limit} queued messages; try again later"
+                "session queue is full: {limit} messages are queued; try again later"
             ))
             .with_kind(ErrorKind::SessionFull)
         })?;
@@ -171,8 +177,13 @@ impl GatewayInner {
     }
 
     /// Rejects a message whose session cannot be resolved. Records the failure and notifies the sender.
-    async fn reject(self: &Arc<Self>, id: &MessageId, mut inbound: Inbound, error: Error) -> Error {
-        let scope = ReplyScope::new(self, id.clone(), &inbound.message).without_claim();
+    async fn reject_unresolved(
+        self: &Arc<Self>,
+        id: &MessageId,
+        mut inbound: Inbound,
+        error: Error,
+    ) -> Error {
+        let scope = ReplyScope::new(self, id.clone(), &inbound.message).without_claim_route();
         let scope = Arc::new(scope);
         inbound.reply_target = Some(Arc::clone(&scope) as _);
         let turn = self.framework.reject_inbound(inbound, &error).await;
@@ -181,7 +192,7 @@ impl GatewayInner {
             return error;
         }
         if router::report_failure(self, turn.session_id(), &scope, TURN_FAILED_TEXT).await {
-            error.reported()
+            error.mark_reported()
         } else {
             error
         }
@@ -190,40 +201,41 @@ impl GatewayInner {
     /// Reserves an idempotency key for a message. Returns the message that already has it, if any.
     async fn reserve_key(&self, key: &str, id: &MessageId) -> Result<Option<MessageId>> {
         loop {
-            let owner = self.journal.live().reserve(key, id, now());
+            let owner = self.journal.lock_state().reserve_key(key, id, now_ms());
             let Some(owner) = owner else {
                 return Ok(None);
             };
             // The first message may still be rejected.
-            self.idle_when(|inner| !inner.lanes.is_arriving(&owner))
+            self.wait_until(|inner| !inner.lanes.is_arriving(&owner))
                 .await;
             self.journal.append(JournalRecord::Mark).await?;
-            if self.journal.live().owner(key) == Some(&owner) {
+            if self.journal.lock_state().key_owner(key) == Some(&owner) {
                 return Ok(Some(owner));
             }
         }
     }
 
-    /// Puts the id of the first message with a key on the receipt of a duplicate.
+    /// Sets the receipt of a duplicate to the id of the first message with its key. Releases unclaimed replies to that
+    /// message.
     async fn answer_duplicate(
         self: &Arc<Self>,
         receipt: &InboundReceipt,
         owner: &MessageId,
     ) -> Result<()> {
-        if self.journal.live().is_finished(owner) {
+        if self.journal.lock_state().is_finished(owner) {
             receipt.settle(MessageOutcome::Done {
                 replies: 0,
                 report: None,
             });
         } else {
-            receipt.set_unclaimed_replies(Outbox::claim(self, owner).await?);
+            receipt.set_unclaimed_replies(Outbox::claim_replies(self, owner).await?);
         }
         receipt.accept(owner, true);
         Ok(())
     }
 
-    /// Reserves a place for a message. Fails if a limit of the gateway is reached. A `,quit` needs no place, because it
-    /// frees capacity.
+    /// Acquires the permit for an unfinished message. Fails if a limit of the gateway is reached. A `,quit` needs no
+    /// permit, because it frees capacity.
     async fn reserve_capacity(
         self: &Arc<Self>,
         channel: &str,
@@ -232,17 +244,17 @@ impl GatewayInner {
         if is_quit {
             return Ok(None);
         }
-        let undelivered = self.journal.live().undelivered(channel);
+        let undelivered = self.journal.lock_state().undelivered_count(channel);
         if undelivered >= self.options.queue {
             return Err(capacity_error(format!(
-                "the channel has {undelivered} undelivered replies; run `bub outbox list`"
+                "channel `{channel}` has too many undelivered replies ({undelivered}); run `bub outbox list`"
             )));
         }
         let acquiring = Arc::clone(&self.room).acquire_owned();
         match tokio::time::timeout(QUEUE_WAIT_TIMEOUT, acquiring).await {
             Ok(Ok(permit)) => Ok(Some(permit)),
             _ => Err(capacity_error(
-                "too many messages are queued; try again later",
+                "gateway queue is full: too many messages are queued; try again later",
             )),
         }
     }

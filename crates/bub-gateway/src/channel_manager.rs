@@ -20,13 +20,13 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts every channel in its own task. Returns when each channel has started or failed once, or after
 /// [`INITIAL_BACKOFF`].
-pub(crate) async fn start(inner: &Arc<GatewayInner>) -> JoinSet<()> {
+pub(crate) async fn start_channels(inner: &Arc<GatewayInner>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let mut first_attempts = Vec::new();
     for name in inner.channels.keys().cloned() {
         let (attempted, first_attempt) = oneshot::channel();
         first_attempts.push(first_attempt);
-        tasks.spawn(run_with_restart(Arc::clone(inner), name, attempted));
+        tasks.spawn(start_with_retries(Arc::clone(inner), name, attempted));
     }
     let _ = tokio::time::timeout(
         INITIAL_BACKOFF,
@@ -36,14 +36,18 @@ pub(crate) async fn start(inner: &Arc<GatewayInner>) -> JoinSet<()> {
     tasks
 }
 
-async fn run_with_restart(inner: Arc<GatewayInner>, name: String, attempted: oneshot::Sender<()>) {
+async fn start_with_retries(
+    inner: Arc<GatewayInner>,
+    name: String,
+    attempted: oneshot::Sender<()>,
+) {
     let mut attempted = Some(attempted);
     let Some(entry) = inner.channels.get(&name) else {
         return;
     };
     let mut pause = INITIAL_BACKOFF;
     loop {
-        let starting = catch_panic(entry.channel.start(inner.stop.clone()));
+        let starting = catch_channel_panic(entry.channel.start(inner.stop.clone()));
         let Err(error) = starting.await else { break };
         let text = inner.redact(error.message());
         let delay = pause.max(error.retry_after().unwrap_or_default());
@@ -54,7 +58,7 @@ async fn run_with_restart(inner: Arc<GatewayInner>, name: String, attempted: one
             (state.phase, state.last_error) = (ChannelPhase::Failed, Some(text));
         }
         drop(attempted.take());
-        let _ = tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await;
+        let _ = tokio::time::timeout(STOP_TIMEOUT, catch_channel_panic(entry.channel.stop())).await;
         tokio::time::sleep(delay).await;
         pause = (pause * 2).min(MAX_BACKOFF);
         lock(&entry.state).phase = ChannelPhase::Starting;
@@ -68,15 +72,15 @@ async fn run_with_restart(inner: Arc<GatewayInner>, name: String, attempted: one
         tracing::info!(channel = %name, "channel.running");
     }
     // Deliver replies that were queued for the channel.
-    inner.outbox.channel_started(&name);
+    inner.outbox.retry_channel(&name);
 }
 
 /// Stops all channels. A channel that fails or hangs does not affect the others.
-pub(crate) async fn stop(inner: &GatewayInner, mut starting: JoinSet<()>) {
+pub(crate) async fn stop_channels(inner: &GatewayInner, mut starting: JoinSet<()>) {
     inner.stop.cancel();
     starting.abort_all();
     let stopping = inner.channels.iter().map(|(name, entry)| async move {
-        match tokio::time::timeout(STOP_TIMEOUT, catch_panic(entry.channel.stop())).await {
+        match tokio::time::timeout(STOP_TIMEOUT, catch_channel_panic(entry.channel.stop())).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = inner.redact(error.message());
@@ -91,9 +95,13 @@ pub(crate) async fn stop(inner: &GatewayInner, mut starting: JoinSet<()>) {
     futures_util::future::join_all(stopping).await;
 }
 
-async fn catch_panic(work: impl Future<Output = Result<()>>) -> Result<()> {
+async fn catch_channel_panic(work: impl Future<Output = Result<()>>) -> Result<()> {
     AssertUnwindSafe(work)
         .catch_unwind()
         .await
-        .unwrap_or_else(|_| Err(Error::unknown("the channel panicked")))
+        .unwrap_or_else(|_| {
+            Err(Error::unknown(
+                "channel panicked: this is a bug in the channel; see the log for the panic",
+            ))
+        })
 }

@@ -19,13 +19,13 @@ pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnsw
     let mut words = content.trim().splitn(3, char::is_whitespace);
     let verb = words.next()?;
     let id = words.next().unwrap_or_default().to_owned();
-    let rest = words
+    let reason = words
         .next()
-        .map(|rest| rest.trim().to_owned())
-        .filter(|rest| !rest.is_empty());
+        .map(|reason| reason.trim().to_owned())
+        .filter(|reason| !reason.is_empty());
     match verb {
         ",approve" => Some((id, ApprovalAnswer::Approved)),
-        ",deny" => Some((id, ApprovalAnswer::Denied(rest))),
+        ",deny" => Some((id, ApprovalAnswer::Denied(reason))),
         _ => None,
     }
 }
@@ -46,7 +46,7 @@ pub(crate) async fn answer_approval(
         )
     } else {
         let approvals = inner.framework.approvals();
-        match approvals.answer(id, &inbound.sender(), answer) {
+        match approvals.submit_answer(id, &inbound.sender(), answer) {
             Ok(()) => (
                 if is_approval { "Approved." } else { "Denied." }.to_owned(),
                 true,
@@ -58,7 +58,7 @@ pub(crate) async fn answer_approval(
     let channel = message.channel().unwrap_or_default();
     let session = message
         .session_id()
-        .map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned);
+        .map_or_else(|| message.chat_session_id(), std::borrow::Cow::into_owned);
     let mut reply = ChannelMessage::new(session, channel, text).kind(MessageKind::Command);
     if let Some(chat_id) = message.chat_id() {
         reply = reply.chat_id(chat_id);
@@ -72,10 +72,10 @@ pub(crate) async fn answer_approval(
         scope: Some(&scope),
         ..ReplyContext::default()
     };
-    router::dispatch(inner, reply, context).await?;
+    router::dispatch_reply(inner, reply, context).await?;
     if let Some(receipt) = &inbound.receipt {
         receipt.settle(MessageOutcome::Done {
-            replies: scope.replies(),
+            replies: scope.reply_count(),
             report: None,
         });
     }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     fn reply() -> Envelope {
-        Envelope::text("hi").with("chat_id", "a")
+        Envelope::from_text("hi").with("chat_id", "a")
     }
 
     // These numbers are part of the journal's format and must never change.
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn parts_are_kept_apart() {
-        let shifted = Envelope::text("i").with("chat_id", "ah");
+        let shifted = Envelope::from_text("i").with("chat_id", "ah");
         let first = Fingerprint::new("lab", &reply());
         assert_ne!(first, Fingerprint::new("lab", &shifted));
         assert!(first.matches("lab", &reply()) && !first.matches("la", &reply()));

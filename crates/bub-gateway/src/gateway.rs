@@ -33,23 +33,23 @@ pub struct Gateway {
 pub struct GatewayHandle(Arc<GatewayInner>);
 
 impl GatewayHandle {
-    /// Cancels the running turns of a session. Queued messages run next.
-    pub fn cancel(&self, session_id: &SessionId) {
-        self.0.lanes.cancel(session_id);
+    /// Cancels the running turns of a session. Its queued messages then run.
+    pub fn cancel_turns(&self, session_id: &SessionId) {
+        self.0.lanes.cancel_turns(session_id);
     }
 
     /// Drops the last queued message of a session.
-    pub fn withdraw(&self, session_id: &SessionId) {
-        self.0.lanes.withdraw(session_id);
+    pub fn withdraw_last(&self, session_id: &SessionId) {
+        self.0.lanes.withdraw_last(session_id);
     }
 
-    /// Returns the number of unfinished messages. The next gateway processes them.
-    pub fn unfinished(&self) -> usize {
-        self.0.journal.live().inbounds().count()
+    /// Returns the number of unfinished messages. After this gateway has stopped, the next start processes them.
+    pub fn unfinished_count(&self) -> usize {
+        self.0.journal.lock_state().unfinished_messages().count()
     }
 
-    /// Returns the channels that are not running, with the reason.
-    pub fn not_running(&self) -> Vec<(String, String)> {
+    /// Returns the name of each channel that is not running, with its last error or `still starting`.
+    pub fn stopped_channels(&self) -> Vec<(String, String)> {
         let reason = |(name, entry): (&String, &ActiveChannel)| {
             let state = lock(&entry.state);
             let reason = || {
@@ -65,8 +65,8 @@ impl GatewayHandle {
 
     /// Returns whether every message is finished and every reply is delivered.
     pub fn is_settled(&self) -> bool {
-        let live = self.0.journal.live();
-        live.inbounds().next().is_none() && live.outgoing().next().is_none()
+        let live = self.0.journal.lock_state();
+        live.unfinished_messages().next().is_none() && live.undelivered_replies().next().is_none()
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct GatewayInner {
     pub(crate) room: Arc<Semaphore>,
     /// Permits for running turns.
     pub(crate) turns: Arc<Semaphore>,
-    /// Notified when there may be no lane left, or no reply that is being sent.
+    /// Notified when a lane, a delivery or the acceptance of a message ends.
     pub(crate) idle: Notify,
     /// Whether messages are accepted. False until recovered messages are in their lanes.
     pub(crate) is_open: AtomicBool,
@@ -96,7 +96,7 @@ pub(crate) struct GatewayInner {
     pub(crate) drain: CancellationToken,
     /// Cancelled when messages that are still being accepted are rejected. Their senders can send them again.
     pub(crate) refuse: CancellationToken,
-    /// Cancelled when everything must stop at once.
+    /// Cancelled when lanes and deliveries must stop at once.
     pub(crate) halt: CancellationToken,
     /// Cancelled when channels must stop. A channel can cancel it to stop the gateway.
     pub(crate) stop: CancellationToken,
@@ -145,21 +145,21 @@ impl Gateway {
     /// Fails if a name is unknown, if no channel is enabled, or if the journal cannot be opened.
     pub fn open(framework: &Framework, options: GatewayOptions, names: &[String]) -> Result<Self> {
         let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
-        let all = framework.channels(&handler(Arc::clone(&gateway_ref)))?;
-        selection::check_names(names, &all)?;
-        let chosen = selection::select_channels(names, &all);
-        if chosen.is_empty() {
-            let known: Vec<_> = all.iter().map(|channel| channel.name()).collect();
-            let known = if known.is_empty() {
+        let all = framework.channels(&message_handler(Arc::clone(&gateway_ref)))?;
+        selection::check_channel_names(names, &all)?;
+        let selected = selection::select_channels(names, &all);
+        if selected.is_empty() {
+            let names: Vec<_> = all.iter().map(|channel| channel.name()).collect();
+            let names = if names.is_empty() {
                 "a channel".to_owned()
             } else {
-                known.join(" or ")
+                names.join(" or ")
             };
             return Err(Error::unknown(format!(
-                "no channel is enabled; configure {known}, or set `enabled_channels`"
+                "no channel is enabled; configure {names}, or set `enabled_channels`"
             )));
         }
-        Self::build(framework, options, chosen, &gateway_ref)
+        Self::from_channels(framework, options, selected, &gateway_ref)
     }
 
     /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` gets the
@@ -170,11 +170,11 @@ impl Gateway {
         make: impl FnOnce(&MessageHandler) -> Vec<Arc<dyn Channel>>,
     ) -> Result<Self> {
         let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
-        let channels = make(&handler(Arc::clone(&gateway_ref)));
-        Self::build(framework, options, channels, &gateway_ref)
+        let channels = make(&message_handler(Arc::clone(&gateway_ref)));
+        Self::from_channels(framework, options, channels, &gateway_ref)
     }
 
-    fn build(
+    fn from_channels(
         framework: &Framework,
         options: GatewayOptions,
         channels: Vec<Arc<dyn Channel>>,
@@ -213,28 +213,28 @@ impl Gateway {
             halt: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
-        // This is the only place that sets it.
+        // Cannot fail: no other code sets the reference.
         let _ = gateway_ref.set(Arc::downgrade(&inner));
         Ok(Self { inner, recovered })
     }
 
-    /// Returns what was recovered from the journal.
-    pub fn recovered(&self) -> JournalRecovery {
+    /// Returns the counts of messages and replies that were recovered from the journal.
+    pub fn recovery(&self) -> JournalRecovery {
         self.recovered
     }
 
     /// Returns the names of the selected channels, sorted.
-    pub fn channels(&self) -> Vec<String> {
+    pub fn channel_names(&self) -> Vec<String> {
         let mut names: Vec<_> = self.inner.channels.keys().cloned().collect();
         names.sort_unstable();
         names
     }
 
     /// Checks the settings of the selected channels.
-    pub fn validate(&self) -> Result<()> {
-        for name in self.channels() {
+    pub fn validate_settings(&self) -> Result<()> {
+        for name in self.channel_names() {
             if let Some(entry) = self.inner.channels.get(&name) {
-                entry.channel.validate()?;
+                entry.channel.validate_settings()?;
             }
         }
         Ok(())
@@ -248,7 +248,7 @@ impl Gateway {
                 self.inner.channels.get(&name)?.channel.access_summary()?,
             ))
         };
-        self.channels().into_iter().filter_map(named).collect()
+        self.channel_names().into_iter().filter_map(named).collect()
     }
 
     /// Returns a handle that works while the gateway runs and afterwards.
@@ -266,22 +266,22 @@ impl Gateway {
             .framework
             .bind_router(Some(Arc::new(Router(Arc::downgrade(inner)))));
         // Recovered messages go first, so this is done before new ones are accepted.
-        inner.recover().await;
+        inner.recover_unfinished().await;
         inner.is_open.store(true, Ordering::Release);
-        let listening = status::listen(inner)?;
-        let channels = channel_manager::start(inner).await;
+        let listening = status::open_socket(inner)?;
+        let channels = channel_manager::start_channels(inner).await;
         ready();
         tokio::select! {
             () = stop.cancelled() => {}
             () = inner.stop.cancelled() => {}
         }
         inner.drain.cancel();
-        let _ = tokio::time::timeout(inner.options.drain, inner.wait_drained()).await;
+        let _ = tokio::time::timeout(inner.options.drain, inner.wait_until_drained()).await;
         inner.refuse.cancel();
-        channel_manager::stop(inner, channels).await;
+        channel_manager::stop_channels(inner, channels).await;
         inner.framework.bind_router(None);
         inner.halt.cancel();
-        let _ = tokio::time::timeout(Duration::from_secs(3), inner.wait_for_lanes()).await;
+        let _ = tokio::time::timeout(Duration::from_secs(3), inner.wait_until_lanes_end()).await;
         inner.journal.close().await;
         drop(listening);
         Ok(())
@@ -291,19 +291,22 @@ impl Gateway {
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway")
-            .field("channels", &self.channels())
+            .field("channels", &self.channel_names())
             .finish_non_exhaustive()
     }
 }
 
-/// Returns the handler for channels, which are created before the gateway.
-fn handler(gateway_ref: Arc<OnceLock<Weak<GatewayInner>>>) -> MessageHandler {
+/// Returns the handler that passes messages of channels to the gateway. It also works for channels that are created
+/// before the gateway.
+fn message_handler(gateway_ref: Arc<OnceLock<Weak<GatewayInner>>>) -> MessageHandler {
     Arc::new(move |inbound| {
         let inner = gateway_ref.get().and_then(Weak::upgrade);
         Box::pin(async move {
             match inner {
-                Some(inner) => inner.accept(inbound).await,
-                None => Err(accept::capacity_error("the gateway is not running")),
+                Some(inner) => inner.accept_message(inbound).await,
+                None => Err(accept::capacity_error(
+                    "message rejected: the gateway is not running; send it again later",
+                )),
             }
         })
     })
@@ -317,18 +320,18 @@ impl GatewayInner {
     }
 
     /// Returns the channel that handles messages of channels that the gateway does not run.
-    pub(crate) fn catch_all(&self) -> Option<&str> {
+    pub(crate) fn catch_all_channel(&self) -> Option<&str> {
         let name = self.options.catch_all.as_deref()?;
         self.channels.contains_key(name).then_some(name)
     }
 
     /// Returns a channel if it is running.
-    pub(crate) fn running_channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
+    pub(crate) fn channel_if_running(&self, name: &str) -> Option<Arc<dyn Channel>> {
         let entry = self.channels.get(name)?;
         (lock(&entry.state).phase == ChannelPhase::Running).then(|| Arc::clone(&entry.channel))
     }
 
-    pub(crate) fn note_error(&self, channel: &str, error: &str) {
+    pub(crate) fn set_channel_error(&self, channel: &str, error: &str) {
         if let Some(entry) = self.channels.get(channel) {
             lock(&entry.state).last_error = Some(error.to_owned());
         }
@@ -341,21 +344,21 @@ impl GatewayInner {
     }
 
     /// Waits until no message is being accepted, no turn runs and no reply is being delivered.
-    async fn wait_drained(&self) {
-        self.idle_when(|inner| {
+    async fn wait_until_drained(&self) {
+        self.wait_until(|inner| {
             !inner.lanes.has_arrivals() && inner.lanes.is_empty() && !inner.outbox.is_busy()
         })
         .await;
     }
 
     /// Waits until no message is being accepted and no turn runs.
-    async fn wait_for_lanes(&self) {
-        self.idle_when(|inner| !inner.lanes.has_arrivals() && inner.lanes.is_empty())
+    async fn wait_until_lanes_end(&self) {
+        self.wait_until(|inner| !inner.lanes.has_arrivals() && inner.lanes.is_empty())
             .await;
     }
 
-    /// Waits until `is_idle` returns true. It is checked when a lane, a reply or the acceptance of a message ends.
-    pub(crate) async fn idle_when(&self, is_idle: impl Fn(&Self) -> bool) {
+    /// Waits until `is_idle` returns true. Calls it whenever a lane, a delivery or the acceptance of a message ends.
+    pub(crate) async fn wait_until(&self, is_idle: impl Fn(&Self) -> bool) {
         loop {
             // Subscribe before the check, so that a notification in between is not lost.
             let mut notified = std::pin::pin!(self.idle.notified());

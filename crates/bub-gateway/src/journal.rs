@@ -29,7 +29,7 @@ pub use self::file::JournalRecovery;
 #[doc(hidden)]
 pub use self::file::replay_for_fuzzing;
 pub(crate) use self::{
-    record::{AcceptedMessage, JournalRecord, ReplyRecord, StoredSender, now, raw},
+    record::{AcceptedMessage, JournalRecord, ReplyRecord, StoredSender, encode_envelope, now_ms},
     state::{JournalState, UnfinishedMessage},
 };
 
@@ -83,7 +83,7 @@ impl Journal {
             wake: Notify::new(),
             live: Mutex::new(live),
         });
-        let writer = tokio::spawn(write_all(Arc::clone(&shared), journal_file));
+        let writer = tokio::spawn(run_writer(Arc::clone(&shared), journal_file));
         Ok((Self::new(shared, Some(writer)), recovered))
     }
 
@@ -100,7 +100,7 @@ impl Journal {
     fn new(shared: Arc<JournalInner>, writer: Option<tokio::task::JoinHandle<()>>) -> Self {
         Self {
             shared,
-            id_prefix: (now() << 16) | u64::from(random()),
+            id_prefix: (now_ms() << 16) | u64::from(random_u16()),
             ids: AtomicU64::new(0),
             is_durable: writer.is_some(),
             writer: Mutex::new(writer),
@@ -112,9 +112,9 @@ impl Journal {
         self.is_durable
     }
 
-    /// Reads the unfinished work in a directory. Changes nothing, so the directory may be read-only.
-    pub(crate) fn peek(fs: &dyn Fs, directory: &Path) -> Result<JournalState> {
-        file::read(fs, directory).map(|(live, ..)| live)
+    /// Reads the unfinished messages and undelivered replies in a directory. Changes nothing, so the directory may be read-only.
+    pub(crate) fn read_state(fs: &dyn Fs, directory: &Path) -> Result<JournalState> {
+        file::read_directory(fs, directory).map(|(live, ..)| live)
     }
 
     /// Returns a new message id that is unique in this journal across restarts.
@@ -137,35 +137,35 @@ impl Journal {
 
     /// Writes a record. An error means that the record must be treated as not written.
     pub(crate) async fn append(&self, record: JournalRecord) -> Result<()> {
-        self.push(record, true).await
+        self.append_and_wait(record, true).await
     }
 
     /// Writes a record and retries until it is written. Fails only if the journal is closed.
-    pub(crate) async fn commit(&self, record: JournalRecord) -> Result<()> {
-        self.push(record, false).await
+    pub(crate) async fn append_with_retries(&self, record: JournalRecord) -> Result<()> {
+        self.append_and_wait(record, false).await
     }
 
     /// Queues a record without waiting. Records are written in order.
-    pub(crate) fn post(&self, record: JournalRecord) {
+    pub(crate) fn append_later(&self, record: JournalRecord) {
         // If the journal is closed, the next start restores this information.
         let _ = if self.is_durable {
             self.enqueue(record, None, false)
         } else {
-            self.apply(record)
+            self.apply_in_memory(record)
         };
     }
 
-    /// Returns the unfinished work.
-    pub(crate) fn live(&self) -> MutexGuard<'_, JournalState> {
+    /// Locks and returns the unfinished messages and undelivered replies.
+    pub(crate) fn lock_state(&self) -> MutexGuard<'_, JournalState> {
         lock(&self.shared.live)
     }
 
     /// Returns the number of records that are not written yet.
-    pub(crate) fn backlog(&self) -> usize {
+    pub(crate) fn queued_count(&self) -> usize {
         lock(&self.shared.queue).entries.len()
     }
 
-    /// Writes the queued records and releases the lock.
+    /// Writes the queued records and releases the lock of the directory.
     pub(crate) async fn close(&self) {
         self.close_queue();
         let writer = lock(&self.writer).take();
@@ -180,9 +180,9 @@ impl Journal {
         self.shared.wake.notify_one();
     }
 
-    async fn push(&self, record: JournalRecord, may_fail: bool) -> Result<()> {
+    async fn append_and_wait(&self, record: JournalRecord, may_fail: bool) -> Result<()> {
         if !self.is_durable {
-            return self.apply(record);
+            return self.apply_in_memory(record);
         }
         let (waiter, written) = oneshot::channel();
         self.enqueue(record, Some(waiter), may_fail)?;
@@ -190,7 +190,7 @@ impl Journal {
     }
 
     /// Applies a record to the journal in memory.
-    fn apply(&self, record: JournalRecord) -> Result<()> {
+    fn apply_in_memory(&self, record: JournalRecord) -> Result<()> {
         if lock(&self.shared.queue).is_closed {
             return Err(closed_error());
         }
@@ -204,7 +204,7 @@ impl Journal {
         waiter: Option<oneshot::Sender<Result<()>>>,
         may_fail: bool,
     ) -> Result<()> {
-        let line = record.line();
+        let line = record.to_line();
         let mut queue = lock(&self.shared.queue);
         if queue.is_closed {
             return Err(closed_error());
@@ -228,7 +228,7 @@ impl Drop for Journal {
 }
 
 /// Returns a random number, so that gateways that start in the same millisecond assign different ids.
-pub(crate) fn random() -> u16 {
+pub(crate) fn random_u16() -> u16 {
     let mut bytes = [0; 2];
     // Without random numbers, the time alone makes ids unique.
     let _ = getrandom::fill(&mut bytes);
@@ -236,10 +236,13 @@ pub(crate) fn random() -> u16 {
 }
 
 fn closed_error() -> Error {
-    Error::new(ErrorKind::Cancelled, "the gateway is stopping")
+    Error::new(
+        ErrorKind::Cancelled,
+        "cannot write the journal: the gateway is stopping",
+    )
 }
 
-async fn write_all(shared: Arc<JournalInner>, mut journal_file: JournalFile) {
+async fn run_writer(shared: Arc<JournalInner>, mut journal_file: JournalFile) {
     loop {
         let batch = take_batch(&shared);
         let Some(batch) = batch else { return };
@@ -252,12 +255,12 @@ async fn write_all(shared: Arc<JournalInner>, mut journal_file: JournalFile) {
             let unwritten = write_batch(&mut journal_file, batch, &writer_inner);
             (journal_file, unwritten)
         };
-        let Ok((used, unwritten)) = tokio::task::spawn_blocking(work).await else {
+        let Ok((returned_file, unwritten)) = tokio::task::spawn_blocking(work).await else {
             // The runtime is stopping or the writer panicked. Either way, nothing is acknowledged anymore.
             lock(&shared.queue).is_closed = true;
             return;
         };
-        journal_file = used;
+        journal_file = returned_file;
         if !unwritten.is_empty() {
             requeue(&shared, unwritten);
             tokio::time::sleep(WRITE_RETRY_DELAY).await;
@@ -299,7 +302,7 @@ fn write_batch(
         .map(|entry| entry.line.as_slice())
         .collect::<Vec<_>>()
         .concat();
-    match journal_file.write(&lines, &shared.live) {
+    match journal_file.append_lines(&lines, &shared.live) {
         Ok(()) => {
             let mut waiters = Vec::with_capacity(batch.len());
             let mut live = lock(&shared.live);
@@ -312,7 +315,7 @@ fn write_batch(
                 // An error means that the waiter is gone.
                 let _ = waiter.send(Ok(()));
             }
-            journal_file.rotate(&shared.live);
+            journal_file.rotate_if_large(&shared.live);
             Vec::new()
         }
         Err(error) => {
@@ -322,7 +325,7 @@ fn write_batch(
             for entry in failed {
                 let error = Error::new(
                     ErrorKind::Temporary,
-                    format!("cannot write the journal: {error}"),
+                    format!("cannot write the journal: {error}; check the disk space and retry"),
                 );
                 if let Some(waiter) = entry.waiter {
                     let _ = waiter.send(Err(error.with_retry_after(WRITE_RETRY_DELAY)));

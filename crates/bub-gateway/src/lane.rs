@@ -1,27 +1,27 @@
 //! The lane of a session: a task that runs the session's messages in order.
 //!
-//! A lane exists only while its session has work. It decides about every message (admission), collects messages that
-//! arrive close together (debounce), runs turns, and reports the outcome of each message exactly once.
+//! A lane exists only while its session has work. It collects messages that arrive close together (debounce) and
+//! decides about each message (admission). It runs the turns and reports the outcome of each message exactly once.
 
 mod debounce;
+mod message;
 mod pending;
 mod queue;
 pub(crate) mod turn;
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Duration,
 };
 
 use bub_kernel::{
     Admission, AdmissionDecision, CancellationToken, DropReason, Envelope, Error, Inbound,
-    InboundAttempt, InboundReceipt, MessageId, MessageOutcome, Role, Sender, SessionId,
-    TurnSnapshot, hooks::args,
+    InboundAttempt, MessageId, MessageOutcome, Role, Sender, SessionId, TurnSnapshot, hooks::args,
 };
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot},
+    sync::oneshot,
     task::{Id, JoinError, JoinSet},
     time::Instant,
 };
@@ -32,7 +32,8 @@ use self::{
     turn::{LaneTurn, LaneTurnOutcome},
 };
 pub(crate) use self::{
-    debounce::merge,
+    debounce::merge_messages,
+    message::{QueuedMessage, chat_key},
     queue::{ChatKey, Lanes, QueueSlot},
 };
 use crate::{gateway::GatewayInner, journal::JournalRecord};
@@ -42,108 +43,6 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long `,quit` waits for cancelled turns before it aborts them.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A message in a lane, with its queue slot and permit.
-#[derive(Debug)]
-pub(crate) struct QueuedMessage {
-    pub(crate) id: MessageId,
-    /// The message. Empty while its turn runs, and after it was merged into another message.
-    pub(crate) inbound: Inbound,
-    pub(crate) receipt: Option<Arc<InboundReceipt>>,
-    /// Number of turns that were started for the message.
-    pub(crate) attempt: u32,
-    pub(crate) is_recovered: bool,
-    /// Whether the message was queued in the lane of another session. It is not admitted again.
-    pub(crate) was_queued: bool,
-    /// Whether the debounce of another session held the message. It is debounced here, too.
-    pub(crate) was_held: bool,
-    /// Session that the chat was switched to while the message steered a turn.
-    pub(crate) moves_to: Option<SessionId>,
-    /// Messages that were merged into this one, oldest first.
-    pub(crate) merged: Vec<QueuedMessage>,
-    /// Messages that steered the turn in an earlier process. Empty once the turn has started.
-    pub(crate) steered: Vec<QueuedMessage>,
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
-    pub(crate) slot: Option<QueueSlot>,
-}
-
-/// Counts a started turn and holds its permit. A `,quit` needs no permit.
-struct TurnPermit {
-    queue: Arc<LaneQueue>,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl TurnPermit {
-    fn new(queue: &Arc<LaneQueue>, permit: Option<OwnedSemaphorePermit>) -> Self {
-        queue.running.fetch_add(1, Ordering::Relaxed);
-        Self {
-            queue: Arc::clone(queue),
-            _permit: permit,
-        }
-    }
-}
-
-impl Drop for TurnPermit {
-    fn drop(&mut self) {
-        self.queue.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl QueuedMessage {
-    pub(crate) fn new(id: MessageId, inbound: Inbound) -> Self {
-        Self {
-            id,
-            receipt: inbound.receipt.clone(),
-            inbound,
-            attempt: 0,
-            is_recovered: false,
-            was_queued: false,
-            was_held: false,
-            moves_to: None,
-            merged: Vec::new(),
-            steered: Vec::new(),
-            permit: None,
-            slot: None,
-        }
-    }
-
-    fn chat_key(&self) -> ChatKey {
-        chat_key(&self.inbound.message)
-    }
-
-    fn ids(&self) -> Vec<MessageId> {
-        let others = self.merged.iter().chain(&self.steered).flat_map(Self::ids);
-        others.chain([self.id.clone()]).collect()
-    }
-
-    fn merged_ids(&self) -> Vec<MessageId> {
-        self.merged.iter().map(|item| item.id.clone()).collect()
-    }
-
-    /// Reports the outcome to the receipts of the message and of those that joined it.
-    fn settle(self, outcome: MessageOutcome) {
-        for item in self.merged.into_iter().chain(self.steered) {
-            let joined = match &outcome {
-                MessageOutcome::Done { .. } => MessageOutcome::Joined {
-                    message_id: self.id.clone(),
-                },
-                other => other.clone(),
-            };
-            item.settle(joined);
-        }
-        if let Some(receipt) = self.receipt {
-            receipt.settle(outcome);
-        }
-    }
-}
-
-/// Returns the channel and the chat of a message.
-pub(crate) fn chat_key(message: &Envelope) -> ChatKey {
-    (
-        message.channel().unwrap_or_default().into_owned(),
-        message.chat_id().unwrap_or("default".into()).into_owned(),
-    )
-}
-
 /// Runs the messages of one session.
 struct Lane {
     inner: Arc<GatewayInner>,
@@ -151,7 +50,7 @@ struct Lane {
     queue: Arc<LaneQueue>,
     debounce: Debouncer,
     pending: VecDeque<QueuedMessage>,
-    /// Messages in the steering inbox, and those that the running turn took from it.
+    /// Messages in the steering inbox, and messages that the running turn took from it.
     steered: Vec<QueuedMessage>,
     turns: JoinSet<LaneTurnOutcome>,
     running: HashMap<Id, ActiveTurn>,
@@ -164,12 +63,12 @@ struct ActiveTurn {
     sender: Arc<Sender>,
     chat: ChatKey,
     cancel: CancellationToken,
-    /// Why the lane cancelled it.
+    /// Why the lane cancelled the turn, if it did.
     end_reason: Option<DropReason>,
 }
 
 impl ActiveTurn {
-    fn end(&mut self, reason: DropReason) {
+    fn cancel_with_reason(&mut self, reason: DropReason) {
         self.end_reason.get_or_insert(reason);
         self.cancel.cancel();
     }
@@ -206,18 +105,18 @@ impl Lane {
             if self.running.is_empty()
                 && let Some(item) = self.pending.pop_front()
             {
-                Box::pin(self.start(item)).await;
+                Box::pin(self.start_turn(item)).await;
             }
             if self.remove_if_idle() {
                 return;
             }
-            let wake = self.wake_at(drain.is_cancelled());
+            let wake = self.wake_time(drain.is_cancelled());
             tokio::select! {
                 biased;
-                () = halt.cancelled() => return Box::pin(self.abort_all()).await,
+                () = halt.cancelled() => return Box::pin(self.finish_on_stop()).await,
                 Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => Box::pin(self.finish_turn(ended)).await,
-                event = self.queue.next() => if let Some(event) = event {
-                    Box::pin(self.handle(event)).await;
+                event = self.queue.next_event() => if let Some(event) = event {
+                    Box::pin(self.handle_event(event)).await;
                 },
                 () = sleep_until(wake) => Box::pin(self.handle_timer()).await,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
@@ -228,19 +127,19 @@ impl Lane {
     /// Removes the lane from the map if it has no work and no state to keep.
     fn remove_if_idle(&mut self) -> bool {
         let is_busy =
-            !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.inner);
+            !self.running.is_empty() || self.quit.is_some() || self.debounce.has_work(&self.inner);
         !is_busy
             && self
                 .inner
                 .lanes
-                .retire(&self.inner, &self.session_id, &self.queue)
+                .remove_if_idle(&self.inner, &self.session_id, &self.queue)
     }
 
-    fn wake_at(&self, is_draining: bool) -> Option<Instant> {
+    fn wake_time(&self, is_draining: bool) -> Option<Instant> {
         let debounce = if is_draining {
             self.debounce.is_holding().then(Instant::now)
         } else {
-            self.debounce.wake_at(&self.inner)
+            self.debounce.wake_time(&self.inner)
         };
         let quit = self.quit.as_ref().map(|quit| quit.deadline);
         [debounce, quit].into_iter().flatten().min()
@@ -256,36 +155,36 @@ impl Lane {
             self.turns.abort_all();
         }
         if (self.debounce.is_due() || self.inner.drain.is_cancelled())
-            && let Some(item) = self.debounce.flush()
+            && let Some(item) = self.debounce.take_merged()
         {
-            self.admit(item).await;
+            self.admit_message(item).await;
         }
     }
 
-    async fn handle(&mut self, event: LaneEvent) {
+    async fn handle_event(&mut self, event: LaneEvent) {
         match event {
             LaneEvent::Message(item) => {
                 let item = *item;
                 if item.inbound.is_quit() {
-                    self.quit(None).await;
+                    self.quit_session(None).await;
                     // The `,quit` has its own turn, which also stops background shells.
                     self.pending.push_back(item);
-                } else if let Some(item) = self.debounce(item) {
-                    self.admit(item).await;
+                } else if let Some(item) = self.hold_if_debounced(item) {
+                    self.admit_message(item).await;
                 }
             }
             LaneEvent::Cancel => {
                 for turn in self.running.values_mut() {
-                    turn.end(DropReason::Cancelled);
+                    turn.cancel_with_reason(DropReason::Cancelled);
                 }
             }
             LaneEvent::Withdraw => {
                 if let Some(item) = self.pop_last_pending().await {
-                    self.drop_item(item, DropReason::Withdrawn);
+                    self.drop_message(item, DropReason::Withdrawn);
                 }
             }
             LaneEvent::Quit { except, done } => {
-                self.quit(except).await;
+                self.quit_session(except).await;
                 match &mut self.quit {
                     Some(quit) => quit.waiting.extend(done),
                     None => drop(done),
@@ -294,8 +193,8 @@ impl Lane {
         }
     }
 
-    /// Passes a message to the debounce if its channel needs that. Returns `None` if the message was held or dropped.
-    fn debounce(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
+    /// Holds a message if its channel needs debouncing. Returns `None` if the message was held or dropped.
+    fn hold_if_debounced(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let channel = item.inbound.message.channel();
         let channel = channel.and_then(|name| self.inner.channel(&name));
         let needs_debounce = channel.is_some_and(|channel| channel.needs_debounce());
@@ -307,13 +206,13 @@ impl Lane {
         {
             return Some(item);
         }
-        if let Some(item) = self.debounce.accept(item, &self.inner) {
-            self.drop_item(item, DropReason::NotAddressed);
+        if let Some(item) = self.debounce.hold(item, &self.inner) {
+            self.drop_message(item, DropReason::NotAddressed);
         }
         None
     }
 
-    async fn admit(&mut self, mut item: QueuedMessage) {
+    async fn admit_message(&mut self, mut item: QueuedMessage) {
         if item.was_queued {
             return self.pending.push_back(item);
         }
@@ -324,20 +223,20 @@ impl Lane {
             pending_count: self.pending.len(),
             steering_count: self.steered.len(),
         };
-        let admission = self.decide(&item.inbound, &snapshot).await;
+        let admission = self.decide_admission(&item.inbound, &snapshot).await;
         let reason = admission
             .as_ref()
             .and_then(|admission| admission.reason.clone());
         match admission.map(|admission| admission.decision) {
             Some(AdmissionDecision::Drop) => {
-                self.drop_item(item, DropReason::NotAdmitted(reason));
+                self.drop_message(item, DropReason::NotAdmitted(reason));
             }
-            Some(AdmissionDecision::Process) => self.start(item).await,
+            Some(AdmissionDecision::Process) => self.start_turn(item).await,
             Some(AdmissionDecision::Steer) if self.can_steer(&item) => {
                 if let Some(reason) = reason {
                     set_steering_reason(&mut item.inbound.message, reason);
                 }
-                if let Some(refused) = self.steer(item).await {
+                if let Some(refused) = self.steer_running_turn(item).await {
                     self.pending.push_back(refused);
                 }
             }
@@ -345,7 +244,11 @@ impl Lane {
         }
     }
 
-    async fn decide(&self, inbound: &Inbound, snapshot: &TurnSnapshot) -> Option<Admission> {
+    async fn decide_admission(
+        &self,
+        inbound: &Inbound,
+        snapshot: &TurnSnapshot,
+    ) -> Option<Admission> {
         let message = &inbound.message;
         let decided = self
             .inner
@@ -363,8 +266,11 @@ impl Lane {
         let error = match tokio::time::timeout(ADMISSION_TIMEOUT, admission.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
-            Ok(Err(_)) => Error::unknown("the channel panicked"),
-            Err(_) => Error::unknown("the channel did not decide in time"),
+            Ok(Err(_)) => Error::unknown("`admit_message` of the channel panicked"),
+            Err(_) => Error::unknown(format!(
+                "`admit_message` of the channel timed out after {} s",
+                ADMISSION_TIMEOUT.as_secs()
+            )),
         };
         // If admission fails, the message is processed in order.
         let args = args::OnError {
@@ -377,8 +283,8 @@ impl Lane {
         None
     }
 
-    /// Returns whether a message can steer the running turns. The sender must be the one whose permissions the turns
-    /// have, and the message must not be on the tape already.
+    /// Returns whether a message can steer the running turns. The turns must have the permissions of its sender, and
+    /// the message must not be on the tape already.
     fn can_steer(&self, item: &QueuedMessage) -> bool {
         let sender = item.inbound.sender();
         let is_same = |turn: &ActiveTurn| {
@@ -390,8 +296,8 @@ impl Lane {
         is_known && is_new && !self.running.is_empty() && self.running.values().all(is_same)
     }
 
-    /// Cancels running turns and drops queued messages, except one turn.
-    async fn quit(&mut self, except: Option<MessageId>) {
+    /// Cancels the running turns, except the turn of the message `except`, and drops all queued messages.
+    async fn quit_session(&mut self, except: Option<MessageId>) {
         let steered = std::mem::take(&mut self.steered);
         if let Some(inbox) = self
             .inner
@@ -404,18 +310,18 @@ impl Lane {
         let waiting: Vec<_> = self
             .pending
             .drain(..)
-            .chain(self.debounce.flush())
+            .chain(self.debounce.take_merged())
             .chain(steered)
             .collect();
         for item in waiting {
-            self.drop_item(item, DropReason::SessionQuit);
+            self.drop_message(item, DropReason::SessionQuit);
         }
         for turn in self
             .running
             .values_mut()
             .filter(|turn| Some(&turn.item.id) != except.as_ref())
         {
-            turn.end(DropReason::SessionQuit);
+            turn.cancel_with_reason(DropReason::SessionQuit);
         }
         if self.running.values().any(ActiveTurn::is_ending) {
             let deadline = Instant::now() + QUIT_TIMEOUT;
@@ -427,26 +333,26 @@ impl Lane {
         }
     }
 
-    fn drop_item(&self, item: QueuedMessage, reason: DropReason) {
+    fn drop_message(&self, item: QueuedMessage, reason: DropReason) {
         let (session_id, inbound_id) = (&self.session_id, &item.id);
         tracing::info!(%session_id, %inbound_id, %reason, "lane.dropped");
-        self.inner.journal.post(JournalRecord::Dropped {
-            ids: item.ids(),
+        self.inner.journal.append_later(JournalRecord::Dropped {
+            ids: item.all_ids(),
             reason: reason.to_string(),
             is_rejected: false,
         });
         item.settle(MessageOutcome::Dropped { reason });
     }
 
-    async fn start(&mut self, mut item: QueuedMessage) {
+    async fn start_turn(&mut self, mut item: QueuedMessage) {
         item.attempt += 1;
-        self.resteer(&mut item).await;
+        self.offer_earlier_steering(&mut item).await;
         // The channel that submitted the message can cancel its turn.
         let cancel = item.inbound.cancel.child_token();
         let (sender, chat) = (item.inbound.sender(), item.chat_key());
         let mut inbound = std::mem::take(&mut item.inbound);
         inbound.cancel = cancel.clone();
-        inbound.attempt = Some(self.attempt(&item));
+        inbound.attempt = Some(self.inbound_attempt(&item));
         let turn = LaneTurn {
             inner: Arc::clone(&self.inner),
             session_id: self.session_id.clone(),
@@ -470,7 +376,7 @@ impl Lane {
         );
     }
 
-    fn attempt(&self, item: &QueuedMessage) -> InboundAttempt {
+    fn inbound_attempt(&self, item: &QueuedMessage) -> InboundAttempt {
         InboundAttempt {
             message_id: item.id.clone(),
             number: item.attempt,
@@ -491,13 +397,13 @@ impl Lane {
             .as_ref()
             .is_some_and(|report| report.is_answer_shown);
         if ended.is_cancelled && self.inner.halt.is_cancelled() && !is_answer_shown {
-            return turn::interrupted(&self.inner, &turn.item, &self.session_id);
+            return turn::journal_interruption(&self.inner, &turn.item, &self.session_id);
         }
         let switch = ended.report.as_ref();
         let switch = switch.and_then(|report| report.session_switch.clone());
         let is_unfinished = ended.unreported.is_some();
         let into = turn.item.id.clone();
-        let mut done = turn.item.ids();
+        let mut done = turn.item.all_ids();
         if let Some(error) = ended.unreported {
             let hint = "the message stays in the journal; the next start processes it";
             tracing::error!(session_id = %self.session_id, inbound_id = %into, %error, hint, "lane.message_unfinished");
@@ -507,7 +413,7 @@ impl Lane {
             // A message that has replies is answered, although its turn was cancelled.
             .filter(|_| ended.is_cancelled && ended.replies == 0)
         {
-            self.drop_item(turn.item, reason);
+            self.drop_message(turn.item, reason);
             done.clear();
         } else {
             turn.item.settle(MessageOutcome::Done {
@@ -517,7 +423,7 @@ impl Lane {
         }
         if self.running.is_empty() {
             for item in self.collect_steered().await {
-                done.extend(item.ids());
+                done.extend(item.all_ids());
                 if !is_unfinished {
                     item.settle(MessageOutcome::Joined {
                         message_id: into.clone(),
@@ -526,10 +432,12 @@ impl Lane {
             }
         }
         if let Some(to) = switch.filter(|to| *to != self.session_id) {
-            self.follow_switch(&turn.chat, &to);
+            self.move_chat(&turn.chat, &to);
         }
         if !done.is_empty() && !is_unfinished {
-            self.inner.journal.post(JournalRecord::Done { ids: done });
+            self.inner
+                .journal
+                .append_later(JournalRecord::Done { ids: done });
         }
         let is_over = self.quit.as_ref().is_some_and(|quit| {
             self.running
@@ -547,7 +455,7 @@ impl Lane {
     fn aborted_outcome(&self, error: &JoinError) -> LaneTurnOutcome {
         let panicked = error.is_panic().then(|| {
             tracing::error!(session_id = %self.session_id, "lane.turn_panicked");
-            Error::unknown("the turn panicked")
+            Error::unknown("turn panicked; see the log for the panic")
         });
         LaneTurnOutcome {
             is_cancelled: error.is_cancelled(),
@@ -557,44 +465,44 @@ impl Lane {
     }
 
     /// Moves the queued messages of a chat to the session that a turn switched the chat to.
-    fn follow_switch(&mut self, chat: &ChatKey, to: &SessionId) {
+    fn move_chat(&mut self, chat: &ChatKey, to: &SessionId) {
         // Messages that steer a running turn stay with it. They move only if the turn does not read them.
         for item in &mut self.steered {
             if item.chat_key() == *chat {
                 item.moves_to = Some(to.clone());
             }
         }
-        let (moved, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.pending)
+        let (moved, remaining): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.pending)
             .into_iter()
             .partition(|item| item.chat_key() == *chat);
-        self.pending = kept;
+        self.pending = remaining;
         for item in moved {
-            self.move_item(item, to);
+            self.move_message(item, to);
         }
         for mut item in self.debounce.take_chat(chat) {
             item.was_held = true;
-            Lanes::push(&self.inner, to, item);
+            Lanes::push_message(&self.inner, to, item);
         }
-        for item in self.inner.lanes.switch(chat, &self.session_id, to) {
-            Lanes::push(&self.inner, to, item);
+        for item in self.inner.lanes.switch_chat(chat, &self.session_id, to) {
+            Lanes::push_message(&self.inner, to, item);
         }
     }
 
     /// Moves a queued message to the lane of another session.
-    fn move_item(&self, mut item: QueuedMessage, to: &SessionId) {
+    fn move_message(&self, mut item: QueuedMessage, to: &SessionId) {
         item.was_queued = true;
-        Lanes::push(&self.inner, to, item);
+        Lanes::push_message(&self.inner, to, item);
     }
 
-    /// Ends the lane when the gateway stops. Waits briefly for the turns; the journal keeps everything else.
-    async fn abort_all(mut self) {
+    /// Ends the lane when the gateway stops. Waits briefly for the running turns; queued messages stay in the journal.
+    async fn finish_on_stop(mut self) {
         let turns_ended = async {
             while let Some(ended) = self.turns.join_next_with_id().await {
                 self.finish_turn(ended).await;
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(2), turns_ended).await;
-        self.inner.lanes.remove(&self.inner, &self.session_id);
+        self.inner.lanes.remove_lane(&self.inner, &self.session_id);
     }
 }
 

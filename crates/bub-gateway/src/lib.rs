@@ -32,9 +32,9 @@ pub use gateway::{Gateway, GatewayHandle};
 pub use journal::JournalRecovery;
 #[doc(hidden)]
 pub use journal::replay_for_fuzzing;
-pub use options::{GatewayOptions, JournalKind, directory, durability};
-pub use outbox::is_permanent;
-pub use selection::{check_names, select_channels};
+pub use options::{GatewayOptions, JournalKind, gateway_directory, journal_durability};
+pub use outbox::is_permanent_error;
+pub use selection::{check_channel_names, select_channels};
 
 /// Names of message fields that channels and the gateway share.
 pub mod fields {

@@ -93,7 +93,10 @@ impl GatewayOptions {
     pub fn new(settings: &Settings, name: &str) -> Self {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX).max(1);
         Self {
-            journal: JournalKind::file(directory(settings, name), durability(settings)),
+            journal: JournalKind::file(
+                gateway_directory(settings, name),
+                journal_durability(settings),
+            ),
             catch_all: None,
             debounce: settings.get(&DEBOUNCE),
             max_wait: settings.get(&MAX_WAIT),
@@ -108,11 +111,11 @@ impl GatewayOptions {
 }
 
 /// Returns the directory of the gateway `name`.
-pub fn directory(settings: &Settings, name: &str) -> PathBuf {
+pub fn gateway_directory(settings: &Settings, name: &str) -> PathBuf {
     settings.home().join("gateway").join(name)
 }
 
 /// Returns the durability of accepted messages from the settings.
-pub fn durability(settings: &Settings) -> Durability {
+pub fn journal_durability(settings: &Settings) -> Durability {
     settings.get(&TAPE_DURABILITY).into()
 }

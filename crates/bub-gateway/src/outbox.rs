@@ -19,7 +19,7 @@ use tracing::{Instrument as _, Span, error_span, field};
 
 use crate::{
     gateway::GatewayInner,
-    journal::{JournalRecord, ReplyRecord, lock, now, random},
+    journal::{JournalRecord, ReplyRecord, lock, now_ms, random_u16},
     reply_scope::REPLY_ROUTE_FIELD,
 };
 
@@ -67,9 +67,9 @@ pub(crate) struct OutboxItem {
 
 impl OutboxItem {
     /// Creates an item for a reply from the journal.
-    pub(crate) fn stored(reply: Arc<ReplyRecord>, attempt: u32) -> Self {
+    pub(crate) fn from_record(reply: Arc<ReplyRecord>, attempt: u32) -> Self {
         let outbound = Outbound {
-            message: reply.envelope(),
+            message: reply.to_envelope(),
             origin: if reply.by_tool {
                 ReplyOrigin::Tool
             } else {
@@ -100,15 +100,15 @@ impl Outbox {
         self.busy.load(Ordering::SeqCst) > 0
     }
 
-    /// Decrements the number of busy chats.
-    fn set_idle(&self, inner: &GatewayInner) {
+    /// Decrements the number of busy chats and notifies waiters if none is left.
+    fn end_busy_chat(&self, inner: &GatewayInner) {
         if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
             inner.idle.notify_waiters();
         }
     }
 
     /// Queues a reply behind the other replies of its chat.
-    pub(crate) fn send(inner: &Arc<GatewayInner>, item: OutboxItem) {
+    pub(crate) fn enqueue(inner: &Arc<GatewayInner>, item: OutboxItem) {
         let claimed_id = item.reply.is_claimed.then_some(item.reply.id.as_str());
         let address = claimed_id.or_else(|| item.outbound.str_field(REPLY_ROUTE_FIELD));
         let address = address.map(str::to_owned);
@@ -121,47 +121,50 @@ impl Outbox {
         chats.insert(chat.clone(), VecDeque::from([item]));
         drop(chats);
         inner.outbox.busy.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(deliver_all(Arc::clone(inner), chat));
+        tokio::spawn(deliver_chat(Arc::clone(inner), chat));
     }
 
     /// Retries a queued or failed reply at once.
-    pub(crate) async fn retry(inner: &Arc<GatewayInner>, id: &ReplyId) -> Result<()> {
-        let undelivered = inner.journal.live().reply(id).cloned();
+    pub(crate) async fn retry_reply(inner: &Arc<GatewayInner>, id: &ReplyId) -> Result<()> {
+        let undelivered = inner.journal.lock_state().undelivered_reply(id).cloned();
         let undelivered = undelivered.ok_or_else(|| unknown_reply_error(id))?;
         inner
             .journal
-            .commit(JournalRecord::Retry { id: id.clone() })
+            .append_with_retries(JournalRecord::Retry { id: id.clone() })
             .await?;
         if undelivered.is_stuck {
-            Self::send(inner, OutboxItem::stored(undelivered.reply, 0));
+            Self::enqueue(inner, OutboxItem::from_record(undelivered.reply, 0));
         } else {
-            inner.outbox.trigger(RetryTrigger::Reply(id.clone()));
+            inner.outbox.trigger_retry(RetryTrigger::Reply(id.clone()));
         }
         Ok(())
     }
 
     /// Retries all queued replies of a channel that has started.
-    pub(crate) fn channel_started(&self, name: &str) {
-        self.trigger(RetryTrigger::Channel(name.to_owned()));
+    pub(crate) fn retry_channel(&self, name: &str) {
+        self.trigger_retry(RetryTrigger::Channel(name.to_owned()));
     }
 
-    fn trigger(&self, retry_trigger: RetryTrigger) {
+    fn trigger_retry(&self, retry_trigger: RetryTrigger) {
         // An error means that no delivery is waiting.
         let _ = self.triggers.send(retry_trigger);
     }
 
-    /// Releases unclaimed replies to a message and returns how many there were.
-    pub(crate) async fn claim(inner: &Arc<GatewayInner>, inbound: &MessageId) -> Result<usize> {
+    /// Retries the unclaimed replies to a message and returns their number.
+    pub(crate) async fn claim_replies(
+        inner: &Arc<GatewayInner>,
+        inbound: &MessageId,
+    ) -> Result<usize> {
         let waiting: Vec<_> = inner
             .journal
-            .live()
-            .outgoing()
+            .lock_state()
+            .undelivered_replies()
             .filter(|outgoing| outgoing.is_stuck && outgoing.reply.is_claimed)
             .filter(|outgoing| outgoing.reply.inbound.as_ref() == Some(inbound))
             .map(|outgoing| outgoing.reply.id.clone())
             .collect();
         for id in &waiting {
-            Self::retry(inner, id).await?;
+            Self::retry_reply(inner, id).await?;
         }
         Ok(waiting.len())
     }
@@ -170,29 +173,29 @@ impl Outbox {
     pub(crate) fn drop_expired_unclaimed(inner: &GatewayInner) {
         let expired: Vec<_> = inner
             .journal
-            .live()
-            .outgoing()
+            .lock_state()
+            .undelivered_replies()
             .filter(|outgoing| {
-                outgoing.is_stuck && outgoing.reply.is_claimed && is_old(&outgoing.reply)
+                outgoing.is_stuck && outgoing.reply.is_claimed && is_expired(&outgoing.reply)
             })
             .map(|outgoing| outgoing.reply.id.clone())
             .collect();
         for id in expired {
             tracing::warn!(reply_id = %id, "outbox.unclaimed_expired");
-            inner.journal.post(JournalRecord::Forgotten { id });
+            inner.journal.append_later(JournalRecord::Forgotten { id });
         }
     }
 
     /// Drops a reply.
     pub(crate) async fn drop_reply(inner: &GatewayInner, id: &ReplyId) -> Result<()> {
-        if inner.journal.live().reply(id).is_none() {
+        if inner.journal.lock_state().undelivered_reply(id).is_none() {
             return Err(unknown_reply_error(id));
         }
         inner
             .journal
-            .commit(JournalRecord::Forgotten { id: id.clone() })
+            .append_with_retries(JournalRecord::Forgotten { id: id.clone() })
             .await?;
-        inner.outbox.trigger(RetryTrigger::Reply(id.clone()));
+        inner.outbox.trigger_retry(RetryTrigger::Reply(id.clone()));
         Ok(())
     }
 }
@@ -203,19 +206,19 @@ pub(crate) fn unknown_reply_error(id: &str) -> Error {
     ))
 }
 
-async fn deliver_all(inner: Arc<GatewayInner>, chat: OutboxKey) {
-    while let Some(item) = next(&inner, &chat) {
+async fn deliver_chat(inner: Arc<GatewayInner>, chat: OutboxKey) {
+    while let Some(item) = next_item(&inner, &chat) {
         tokio::select! {
             biased;
             // The journal keeps the reply for the next start.
             () = inner.halt.cancelled() => return,
-            () = deliver_one(&inner, item) => {}
+            () = deliver_in_span(&inner, item) => {}
         }
     }
-    inner.outbox.set_idle(&inner);
+    inner.outbox.end_busy_chat(&inner);
 }
 
-fn next(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
+fn next_item(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
     let mut chats = lock(&inner.outbox.chats);
     let item = chats.get_mut(chat)?.pop_front();
     if item.is_none() {
@@ -224,26 +227,28 @@ fn next(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
     item
 }
 
-async fn deliver_one(inner: &GatewayInner, item: OutboxItem) {
+async fn deliver_in_span(inner: &GatewayInner, item: OutboxItem) {
     let span = error_span!(
         "delivery",
         reply_id = %item.reply.id,
         channel = %item.reply.channel,
         attempt = field::Empty,
     );
-    deliver(inner, item, &span).instrument(span.clone()).await;
+    deliver_with_retries(inner, item, &span)
+        .instrument(span.clone())
+        .await;
 }
 
-async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
+async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
     let id = item.reply.id.clone();
     loop {
         // A user may have dropped the reply.
-        if inner.journal.live().reply(&id).is_none() {
+        if inner.journal.lock_state().undelivered_reply(&id).is_none() {
             return;
         }
         // Subscribe before the attempt, so that a trigger during the attempt is not lost.
         let triggers = inner.outbox.triggers.subscribe();
-        let channel = inner.running_channel(&item.reply.channel);
+        let channel = inner.channel_if_running(&item.reply.channel);
         let outcome = match &channel {
             Some(channel) => {
                 item.attempt += 1;
@@ -253,53 +258,53 @@ async fn deliver(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
                     message_id: item.reply.inbound.clone(),
                     number: item.attempt,
                 });
-                attempt(&**channel, &item.outbound).await
+                send_once(&**channel, &item.outbound).await
             }
             // Not an attempt: the reply is sent when the channel has started.
             None => Err(temporary_error(format!(
-                "channel {} is not running",
+                "channel `{}` is not running",
                 item.reply.channel
             ))),
         };
         let Err(error) = outcome else {
-            inner.journal.post(JournalRecord::Delivered { id });
+            inner.journal.append_later(JournalRecord::Delivered { id });
             return;
         };
         let text = inner.redact(error.message());
         let is_unclaimed = error.kind() == ErrorKind::Unclaimed;
         if channel.is_some() && !is_unclaimed {
             tracing::warn!(error = %text, "outbox.attempt_failed");
-            inner.note_error(&item.reply.channel, &text);
+            inner.set_channel_error(&item.reply.channel, &text);
         }
-        inner.journal.post(JournalRecord::Attempt {
+        inner.journal.append_later(JournalRecord::Attempt {
             id: id.clone(),
             attempt: item.attempt,
             error: text.clone(),
         });
         // Try an old reply at least once: the machine may have been off for a weekend.
-        let is_too_old = channel.is_some() && is_old(&item.reply);
-        if is_permanent(&error) || is_too_old || item.attempt >= MAX_DELIVERY_ATTEMPTS {
+        let is_too_old = channel.is_some() && is_expired(&item.reply);
+        if is_permanent_error(&error) || is_too_old || item.attempt >= MAX_DELIVERY_ATTEMPTS {
             if !is_unclaimed {
                 tracing::error!(hint = "run `bub outbox list`", "outbox.undeliverable");
             }
             inner
                 .journal
-                .post(JournalRecord::Undeliverable { id, error: text });
+                .append_later(JournalRecord::Undeliverable { id, error: text });
             if is_unclaimed {
                 Outbox::drop_expired_unclaimed(inner);
             }
             return;
         }
-        inner.outbox.set_idle(inner);
+        inner.outbox.end_busy_chat(inner);
         tokio::select! {
-            () = tokio::time::sleep(backoff(item.attempt, &error)) => {}
+            () = tokio::time::sleep(retry_delay(item.attempt, &error)) => {}
             () = wait_for_trigger(triggers, &item.reply) => {}
         }
         inner.outbox.busy.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// Waits until a trigger concerns this reply.
+/// Waits for a trigger that requests a retry of this reply.
 async fn wait_for_trigger(mut triggers: broadcast::Receiver<RetryTrigger>, reply: &ReplyRecord) {
     loop {
         match triggers.recv().await {
@@ -311,24 +316,26 @@ async fn wait_for_trigger(mut triggers: broadcast::Receiver<RetryTrigger>, reply
     }
 }
 
-fn is_old(reply: &ReplyRecord) -> bool {
-    now().saturating_sub(reply.at) > MAX_REPLY_AGE_MS
+fn is_expired(reply: &ReplyRecord) -> bool {
+    now_ms().saturating_sub(reply.at) > MAX_REPLY_AGE_MS
 }
 
-async fn attempt(channel: &dyn Channel, outbound: &Outbound) -> Result<()> {
+async fn send_once(channel: &dyn Channel, outbound: &Outbound) -> Result<()> {
     let send = AssertUnwindSafe(async { channel.send(outbound).await }).catch_unwind();
     match tokio::time::timeout(SEND_TIMEOUT, send).await {
         Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err(temporary_error("the channel panicked".to_owned())),
+        Ok(Err(_)) => Err(temporary_error(
+            "channel panicked while it sent the reply; see the log for the panic".to_owned(),
+        )),
         Err(_) => Err(temporary_error(format!(
-            "the channel did not send the reply within {} s",
+            "channel timed out: the reply was not sent within {} s",
             SEND_TIMEOUT.as_secs()
         ))),
     }
 }
 
 /// Returns whether a delivery error is permanent, so that retries are pointless.
-pub fn is_permanent(error: &Error) -> bool {
+pub fn is_permanent_error(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config | ErrorKind::Unclaimed
@@ -340,10 +347,10 @@ fn temporary_error(reason: String) -> Error {
 }
 
 /// Returns the delay before the next attempt: exponential, with jitter, and at least as long as the platform asks for.
-fn backoff(attempt: u32, error: &Error) -> Duration {
+fn retry_delay(attempt: u32, error: &Error) -> Duration {
     let backoff = INITIAL_BACKOFF
         .saturating_mul(1 << attempt.saturating_sub(1).min(16))
         .min(MAX_BACKOFF);
-    let jitter = backoff.mul_f64(f64::from(random()) / f64::from(u16::MAX) / 4.0);
+    let jitter = backoff.mul_f64(f64::from(random_u16()) / f64::from(u16::MAX) / 4.0);
     error.retry_after().unwrap_or_default().max(backoff) + jitter
 }

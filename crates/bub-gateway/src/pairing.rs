@@ -13,7 +13,7 @@ use std::{
 use bub_kernel::{Error, Result, Role};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::now;
+use crate::journal::now_ms;
 
 /// How long a code is valid, in milliseconds. A user gets no other code during this time.
 const CODE_TTL_MS: u64 = 60 * 60 * 1000;
@@ -86,7 +86,7 @@ impl Pairings {
 
     /// Returns the role of a paired user, or `None` if the user is not paired.
     pub fn role(&self, channel: &str, id: &str) -> Result<Option<Role>> {
-        let users = self.read()?.users;
+        let users = self.read_file()?.users;
         let user = users
             .iter()
             .find(|user| user.channel == channel && user.id == id);
@@ -94,16 +94,16 @@ impl Pairings {
     }
 
     /// Returns all paired users and all pending requests.
-    pub fn all(&self) -> Result<(Vec<PairedUser>, Vec<PairingRequest>)> {
-        let mut stored = self.read()?;
-        stored.remove_expired();
+    pub fn users_and_requests(&self) -> Result<(Vec<PairedUser>, Vec<PairingRequest>)> {
+        let mut stored = self.read_file()?;
+        stored.remove_expired_requests();
         Ok((stored.users, stored.requests))
     }
 
     /// Creates a code for an unknown user. Returns `None` if the user already has a code or if too many requests are
     /// pending.
     pub fn request_code(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
-        self.change(|stored| {
+        self.update_file(|stored| {
             let is_waiting = stored
                 .requests
                 .iter()
@@ -116,8 +116,8 @@ impl Pairings {
                 code: code.clone(),
                 channel: channel.to_owned(),
                 id: id.to_owned(),
-                name: display_name(name),
-                at: now(),
+                name: sanitize_name(name),
+                at: now_ms(),
             });
             Ok((Some(code), true))
         })
@@ -128,13 +128,13 @@ impl Pairings {
     /// # Errors
     ///
     /// Fails if the code is unknown or expired.
-    pub fn accept(&self, code: &str, owner: bool) -> Result<PairedUser> {
+    pub fn accept_code(&self, code: &str, owner: bool) -> Result<PairedUser> {
         let code: String = code
             .chars()
             .filter(char::is_ascii_alphanumeric)
             .map(|letter| letter.to_ascii_uppercase())
             .collect();
-        self.change(|stored| {
+        self.update_file(|stored| {
             let index = stored
                 .requests
                 .iter()
@@ -152,11 +152,11 @@ impl Pairings {
                 id,
                 name,
                 owner,
-                since: now(),
+                since: now_ms(),
             };
             stored
                 .users
-                .retain(|known| (&known.channel, &known.id) != (&user.channel, &user.id));
+                .retain(|other| (&other.channel, &other.id) != (&user.channel, &user.id));
             stored.users.push(user.clone());
             Ok((user, true))
         })
@@ -168,14 +168,14 @@ impl Pairings {
     ///
     /// Fails if neither exists.
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.change(|stored| {
-            let before = stored.users.len() + stored.requests.len();
+        self.update_file(|stored| {
+            let previous_count = stored.users.len() + stored.requests.len();
             let is_match = |channel: &str, id: &str| format!("{channel}:{id}") == name;
             stored.users.retain(|user| !is_match(&user.channel, &user.id));
             stored.requests.retain(|request| {
                 !request.code.eq_ignore_ascii_case(name) && !is_match(&request.channel, &request.id)
             });
-            if before == stored.users.len() + stored.requests.len() {
+            if previous_count == stored.users.len() + stored.requests.len() {
                 let text = format!("unknown user or request `{name}`; run `bub pair list` to see paired users and pending requests");
                 return Err(Error::not_found(text));
             }
@@ -183,28 +183,34 @@ impl Pairings {
         })
     }
 
-    fn read(&self) -> Result<PairingsFile> {
+    fn read_file(&self) -> Result<PairingsFile> {
         let text = match std::fs::read(&self.0) {
             Ok(text) => text,
             Err(error) if error.kind() == IoKind::NotFound => return Ok(PairingsFile::default()),
             Err(error) => {
                 return Err(Error::config(format!(
-                    "cannot read {}: {error}",
+                    "cannot read the pairings in `{}`: {error}; check its permissions",
                     self.0.display()
                 )));
             }
         };
         serde_json::from_slice(&text).map_err(|error| {
             Error::config(format!(
-                "{} is damaged: {error}; repair or delete it",
+                "pairings file `{}` is damaged: {error}; repair or delete it",
                 self.0.display()
             ))
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut PairingsFile) -> Result<(T, bool)>) -> Result<T> {
+    fn update_file<T>(
+        &self,
+        change: impl FnOnce(&mut PairingsFile) -> Result<(T, bool)>,
+    ) -> Result<T> {
         let write_error = |error: std::io::Error| {
-            Error::unknown(format!("cannot write {}: {error}", self.0.display()))
+            Error::unknown(format!(
+                "cannot write the pairings in `{}`: {error}",
+                self.0.display()
+            ))
         };
         if let Some(home) = self.0.parent() {
             std::fs::DirBuilder::new()
@@ -223,25 +229,25 @@ impl Pairings {
         };
         let lock = open_private(&self.0.with_extension("lock")).map_err(write_error)?;
         lock.lock().map_err(write_error)?;
-        let mut stored = self.read()?;
-        stored.remove_expired();
+        let mut stored = self.read_file()?;
+        stored.remove_expired_requests();
         let (outcome, is_changed) = change(&mut stored)?;
         if is_changed {
-            let new = self.0.with_extension("new");
-            let _ = std::fs::remove_file(&new);
-            let mut file = open_private(&new).map_err(write_error)?;
+            let new_path = self.0.with_extension("new");
+            let _ = std::fs::remove_file(&new_path);
+            let mut file = open_private(&new_path).map_err(write_error)?;
             file.write_all(&serde_json::to_vec_pretty(&stored)?)
                 .and_then(|()| file.sync_all())
                 .map_err(write_error)?;
-            std::fs::rename(&new, &self.0).map_err(write_error)?;
+            std::fs::rename(&new_path, &self.0).map_err(write_error)?;
         }
         Ok(outcome)
     }
 }
 
 impl PairingsFile {
-    fn remove_expired(&mut self) {
-        let now = now();
+    fn remove_expired_requests(&mut self) {
+        let now = now_ms();
         self.requests
             .retain(|request| now.saturating_sub(request.at) < CODE_TTL_MS);
     }
@@ -260,8 +266,8 @@ fn random_code() -> Result<String> {
     Ok(bytes.iter().map(letter).collect())
 }
 
-/// Removes characters that could affect a terminal: an unknown user chooses the name.
-fn display_name(name: &str) -> String {
+/// Removes characters that could affect a terminal from a display name, because an unknown user chose the name.
+fn sanitize_name(name: &str) -> String {
     let is_allowed = |letter: &char| {
         letter.is_alphanumeric() || matches!(letter, ' ' | '.' | '-' | '_' | '@' | '\'')
     };

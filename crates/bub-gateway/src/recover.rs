@@ -23,29 +23,29 @@ const MAX_RESOLVE_ATTEMPTS: u32 = 5;
 
 impl GatewayInner {
     /// Puts recovered messages into their lanes and recovered replies into the outbox.
-    pub(crate) async fn recover(self: &Arc<Self>) {
+    pub(crate) async fn recover_unfinished(self: &Arc<Self>) {
         Outbox::drop_expired_unclaimed(self);
         let (inbounds, outgoing) = {
-            let live = self.journal.live();
+            let live = self.journal.lock_state();
             (
-                live.inbounds().cloned().collect::<Vec<_>>(),
-                live.outgoing().cloned().collect::<Vec<_>>(),
+                live.unfinished_messages().cloned().collect::<Vec<_>>(),
+                live.undelivered_replies().cloned().collect::<Vec<_>>(),
             )
         };
         let mut items: HashMap<MessageId, (SessionId, QueuedMessage)> = HashMap::new();
         let mut order = Vec::with_capacity(inbounds.len());
         let (mut groups, mut steered) = (Vec::new(), Vec::new());
-        let mut kept: BTreeMap<String, usize> = BTreeMap::new();
+        let mut kept_counts: BTreeMap<String, usize> = BTreeMap::new();
         for message in inbounds {
             let accepted = &message.accepted;
-            let mut inbound = accepted.inbound();
+            let mut inbound = accepted.to_inbound();
             let name = inbound.message.channel().unwrap_or_default().into_owned();
             let Some(channel) = self.channel(&name) else {
                 // The channel does not run, so the answer could not be delivered.
-                *kept.entry(name).or_default() += 1;
+                *kept_counts.entry(name).or_default() += 1;
                 continue;
             };
-            channel.restore(&mut inbound);
+            channel.restore_message(&mut inbound);
             let mut item = QueuedMessage::new(accepted.id.clone(), inbound);
             (item.attempt, item.is_recovered) = (message.attempt, true);
             // The message was accepted, so it is queued even without a permit.
@@ -57,7 +57,7 @@ impl GatewayInner {
             steered.extend(message.into.map(|into| (accepted.id.clone(), into)));
             items.insert(accepted.id.clone(), (message.session.clone(), item));
         }
-        for (channel, messages) in kept {
+        for (channel, messages) in kept_counts {
             let hint = "enable the channel to process these messages";
             tracing::warn!(%channel, messages, hint, "gateway.messages_kept");
         }
@@ -72,7 +72,7 @@ impl GatewayInner {
                 .filter_map(|id| Some(items.remove(id)?.1))
                 .collect();
             batch.push(last);
-            if let Some(mut merged) = lane::merge(&mut batch) {
+            if let Some(mut merged) = lane::merge_messages(&mut batch) {
                 merged.attempt = attempt;
                 items.insert(id, (session, merged));
             }
@@ -89,28 +89,31 @@ impl GatewayInner {
         let mut resolving: Vec<BoxFuture<'_, (SessionId, QueuedMessage)>> =
             Vec::with_capacity(order.len());
         for (session_id, item) in order.iter().filter_map(|id| items.remove(id)) {
-            resolving.push(Box::pin(self.resolve_again(session_id, item)));
+            resolving.push(Box::pin(self.resolve_recovered(session_id, item)));
         }
         let mut resolving = stream::iter(resolving).buffered(RESOLVE_CONCURRENCY);
         while let Some((session_id, item)) = resolving.next().await {
-            Lanes::push(self, &session_id, item);
+            Lanes::push_message(self, &session_id, item);
         }
         for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
-            Outbox::send(self, OutboxItem::stored(outgoing.reply, outgoing.attempt));
+            Outbox::enqueue(
+                self,
+                OutboxItem::from_record(outgoing.reply, outgoing.attempt),
+            );
         }
     }
 
     /// Resolves the session of a recovered message again if no turn has started for it, because its chat may have
     /// switched to another session. If that fails, the message keeps its session.
-    async fn resolve_again(
+    async fn resolve_recovered(
         &self,
         accepted: SessionId,
         mut item: QueuedMessage,
     ) -> (SessionId, QueuedMessage) {
         let resolve_attempts = self
             .journal
-            .live()
-            .inbound(&item.id)
+            .lock_state()
+            .unfinished_message(&item.id)
             .map(|message| message.resolve_attempts);
         if item.attempt > 0
             || resolve_attempts.is_none_or(|attempts| attempts >= MAX_RESOLVE_ATTEMPTS)

@@ -74,7 +74,7 @@ impl ReplyScope {
     }
 
     /// Adds the replies of earlier attempts.
-    pub(crate) fn resuming(self, earlier: &UnfinishedMessage) -> Self {
+    pub(crate) fn with_earlier_replies(self, earlier: &UnfinishedMessage) -> Self {
         let replies = u32::try_from(earlier.fingerprints.len()).unwrap_or(u32::MAX);
         Self {
             earlier: Mutex::new(earlier.fingerprints.clone()),
@@ -84,26 +84,26 @@ impl ReplyScope {
         }
     }
 
-    /// Removes the claim route: the sender learns the outcome at once.
-    pub(crate) fn without_claim(self) -> Self {
+    /// Removes the claim route, so that replies are delivered at once.
+    pub(crate) fn without_claim_route(self) -> Self {
         let route = self.route.filter(|route| route != CLAIM_ROUTE);
         Self { route, ..self }
     }
 
-    /// Returns whether an earlier attempt sent an equal reply. Each earlier reply matches once.
-    pub(crate) fn take_repeated(&self, channel: &str, reply: &Envelope) -> bool {
+    /// Removes an equal reply from the replies of earlier attempts. Returns whether there was one.
+    pub(crate) fn take_earlier_reply(&self, channel: &str, reply: &Envelope) -> bool {
         let mut earlier = lock(&self.earlier);
         let position = earlier
             .iter()
-            .position(|known| known.matches(channel, reply));
+            .position(|fingerprint| fingerprint.matches(channel, reply));
         position.map(|index| earlier.swap_remove(index)).is_some()
     }
 
     /// Copies the reply route to a reply that goes through the message's own channel.
-    pub(crate) fn copy_route(&self, channel: &str, reply: &mut Envelope) {
-        let is_own = (channel == self.channel || channel == self.origin)
+    pub(crate) fn copy_route_to(&self, channel: &str, reply: &mut Envelope) {
+        let needs_route = (channel == self.channel || channel == self.origin)
             && reply.field(REPLY_ROUTE_FIELD).is_none();
-        if let (Some(route), true) = (&self.route, is_own) {
+        if let (Some(route), true) = (&self.route, needs_route) {
             reply.set(REPLY_ROUTE_FIELD, route.clone());
         }
     }
@@ -145,7 +145,7 @@ impl ReplyScope {
         }
     }
 
-    pub(crate) fn replies(&self) -> u32 {
+    pub(crate) fn reply_count(&self) -> u32 {
         self.replies.load(Ordering::Relaxed)
     }
 }
@@ -163,7 +163,7 @@ impl ReplyTarget for ReplyScope {
                 turn: Some(turn),
                 is_last,
             };
-            router::dispatch(&inner, reply, context).await
+            router::dispatch_reply(&inner, reply, context).await
         })
     }
 

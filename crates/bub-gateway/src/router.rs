@@ -10,7 +10,7 @@ use bub_kernel::{
 use crate::{
     fingerprint::Fingerprint,
     gateway::GatewayInner,
-    journal::{JournalRecord, ReplyRecord, now, raw},
+    journal::{JournalRecord, ReplyRecord, encode_envelope, now_ms},
     outbox::{Outbox, OutboxItem},
     reply_scope::{CLAIM_ROUTE, REPLY_ROUTE_FIELD, ReplyScope},
 };
@@ -26,7 +26,7 @@ impl ChannelRouter for Router {
     fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move {
             match self.0.upgrade() {
-                Some(inner) => dispatch(&inner, reply, ReplyContext::default()).await,
+                Some(inner) => dispatch_reply(&inner, reply, ReplyContext::default()).await,
                 None => Ok(false),
             }
         })
@@ -36,7 +36,7 @@ impl ChannelRouter for Router {
         let channel = self.0.upgrade().and_then(|inner| {
             let name = turn.message().output_channel().unwrap_or_default();
             let has_output = turn.message().has_output();
-            let catch_all = || inner.catch_all().filter(|_| has_output);
+            let catch_all = || inner.catch_all_channel().filter(|_| has_output);
             inner.channel(&name).or_else(|| inner.channel(catch_all()?))
         });
         match channel {
@@ -45,14 +45,14 @@ impl ChannelRouter for Router {
         }
     }
 
-    fn quit<'a>(
+    fn quit_session<'a>(
         &'a self,
         session_id: &'a SessionId,
         except: Option<&'a MessageId>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if let Some(inner) = self.0.upgrade() {
-                inner.lanes.quit(session_id, except.cloned()).await;
+                inner.lanes.quit_session(session_id, except.cloned()).await;
             }
             Ok(())
         })
@@ -71,7 +71,7 @@ pub(crate) struct ReplyContext<'a> {
 }
 
 /// Journals a reply and queues it for delivery. Returns `false` if no channel can deliver it.
-pub(crate) async fn dispatch(
+pub(crate) async fn dispatch_reply(
     inner: &Arc<GatewayInner>,
     reply: Outbound,
     context: ReplyContext<'_>,
@@ -86,13 +86,13 @@ pub(crate) async fn dispatch(
         origin,
         ..
     } = reply;
-    let wanted = message.output_channel().unwrap_or_default().into_owned();
-    let channel = if inner.channel(&wanted).is_some() {
-        wanted.clone()
+    let requested = message.output_channel().unwrap_or_default().into_owned();
+    let channel = if inner.channel(&requested).is_some() {
+        requested.clone()
     } else {
         // The catch-all channel shows plain replies for channels that the gateway does not run.
         let is_plain = scope.is_some() && origin == ReplyOrigin::Turn && message.has_output();
-        match inner.catch_all().filter(|_| is_plain) {
+        match inner.catch_all_channel().filter(|_| is_plain) {
             Some(name) => name.to_owned(),
             None => return Ok(false),
         }
@@ -105,7 +105,7 @@ pub(crate) async fn dispatch(
     let is_redundant = |turn: &Turn| {
         turn.stage() >= Stage::Render
             && turn.was_sent_by_tool()
-            && turn.is_own_chat(&wanted, &chat)
+            && turn.is_own_chat(&requested, &chat)
             && origin == ReplyOrigin::Turn
             && message.kind() == MessageKind::Normal
     };
@@ -113,9 +113,9 @@ pub(crate) async fn dispatch(
         return Ok(true);
     }
     let by_tool = origin == ReplyOrigin::Tool
-        && turn.is_some_and(|turn| turn.mark_sent_by_tool(&wanted, &chat));
+        && turn.is_some_and(|turn| turn.mark_sent_by_tool(&requested, &chat));
     let is_error = message.kind() == MessageKind::Error;
-    if let Some(scope) = scope.filter(|scope| scope.take_repeated(&channel, &message)) {
+    if let Some(scope) = scope.filter(|scope| scope.take_earlier_reply(&channel, &message)) {
         scope.set_failure_reported(is_error);
         return Ok(true);
     }
@@ -127,11 +127,11 @@ pub(crate) async fn dispatch(
         message.set("chat_id", chat.as_str());
     }
     if let Some(scope) = scope {
-        scope.copy_route(&wanted, &mut message);
+        scope.copy_route_to(&requested, &mut message);
     }
     let reply = ReplyRecord {
         id: inner.journal.next_reply_id(),
-        at: now(),
+        at: now_ms(),
         inbound: scope.map(|scope| scope.message_id.clone()),
         chat,
         channel,
@@ -140,7 +140,7 @@ pub(crate) async fn dispatch(
         by_tool,
         is_claimed: message.str_field(REPLY_ROUTE_FIELD) == Some(CLAIM_ROUTE),
         is_last,
-        message: raw(&message)?,
+        message: encode_envelope(&message)?,
     };
     let item = OutboxItem {
         reply: Arc::new(reply.clone()),
@@ -153,13 +153,13 @@ pub(crate) async fn dispatch(
     };
     // Count the reply first: it is sent even if the turn is cancelled while it is journaled.
     if let Some(scope) = scope {
-        scope.count_reply(&wanted);
+        scope.count_reply(&requested);
     }
     let sent = journal_and_send(Arc::clone(inner), reply, item).await;
     if let Some(scope) = scope {
         match sent {
             Ok(()) => scope.set_failure_reported(is_error),
-            Err(_) => scope.uncount_reply(&wanted),
+            Err(_) => scope.uncount_reply(&requested),
         }
     }
     sent.map(|()| true)
@@ -173,15 +173,19 @@ async fn journal_and_send(
     item: OutboxItem,
 ) -> Result<()> {
     let sending = tokio::spawn(async move {
-        inner.journal.commit(JournalRecord::Reply(reply)).await?;
-        Outbox::send(&inner, item);
+        inner
+            .journal
+            .append_with_retries(JournalRecord::Reply(reply))
+            .await?;
+        Outbox::enqueue(&inner, item);
         Ok(())
     });
     let sent = sending.await;
     sent.unwrap_or_else(|error| Err(Error::unknown(format!("cannot queue the reply: {error}"))))
 }
 
-/// Sends a failure notice to the sender of a message, unless a plugin did. Returns `false` if that is impossible.
+/// Sends a failure notice to the sender of a message, unless a plugin has sent one. Returns `false` if no notice can
+/// be sent.
 pub(crate) async fn report_failure(
     inner: &Arc<GatewayInner>,
     session_id: &SessionId,
@@ -191,7 +195,7 @@ pub(crate) async fn report_failure(
     if scope.is_failure_reported() {
         return true;
     }
-    let is_reported = send_last(inner, scope, scope.failure_notice(session_id, text)).await;
+    let is_reported = send_final_reply(inner, scope, scope.failure_notice(session_id, text)).await;
     if !is_reported {
         let inbound_id = scope.message_id.as_str();
         tracing::error!(%session_id, inbound_id, "gateway.failure_not_reported");
@@ -199,8 +203,8 @@ pub(crate) async fn report_failure(
     is_reported
 }
 
-/// Sends the reply that finishes a message, without hooks. Returns `false` if that is impossible.
-pub(crate) async fn send_last(
+/// Sends the reply that finishes a message, without hooks. Returns `false` if the reply cannot be sent.
+pub(crate) async fn send_final_reply(
     inner: &Arc<GatewayInner>,
     scope: &ReplyScope,
     reply: Outbound,
@@ -210,5 +214,5 @@ pub(crate) async fn send_last(
         turn: None,
         is_last: true,
     };
-    matches!(dispatch(inner, reply, context).await, Ok(true))
+    matches!(dispatch_reply(inner, reply, context).await, Ok(true))
 }

@@ -16,15 +16,15 @@ pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<A
         .filter(|name| !name.is_empty())
         .collect();
     let is_excluded = |name: &str| {
-        names.iter().any(|known| {
-            known
+        names.iter().any(|entry| {
+            entry
                 .strip_prefix('!')
-                .is_some_and(|known| known.trim() == name)
+                .is_some_and(|excluded| excluded.trim() == name)
         })
     };
     let candidates = channels
         .iter()
-        .filter(|channel| channel.enabled() && !is_excluded(channel.name()));
+        .filter(|channel| channel.is_enabled() && !is_excluded(channel.name()));
     if names.contains(&"all") {
         return candidates
             .filter(|channel| channel.role() != ChannelRole::Interface)
@@ -44,7 +44,7 @@ pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<A
 }
 
 /// Fails if a name is not `all` and not the name of a channel.
-pub fn check_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()> {
+pub fn check_channel_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()> {
     for name in names
         .iter()
         .map(|name| name.trim().trim_start_matches('!').trim())
@@ -53,14 +53,14 @@ pub fn check_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()
             || name == "all"
             || channels.iter().any(|channel| channel.name() == name);
         if !is_known {
-            let known: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
-            let known = if known.is_empty() {
+            let available: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
+            let available = if available.is_empty() {
                 "none".to_owned()
             } else {
-                known.join(", ")
+                available.join(", ")
             };
             return Err(Error::config(format!(
-                "unknown channel `{name}`; available channels: {known}"
+                "unknown channel `{name}`; available channels: {available}"
             )));
         }
     }

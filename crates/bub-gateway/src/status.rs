@@ -1,6 +1,6 @@
 //! The local socket through which other programs read the status of the gateway and manage its outbox.
 //!
-//! A client writes one line of JSON, such as `{"do": "status"}`, and gets one line back.
+//! A client writes one line of JSON, such as `{"do": "status"}`, and gets one line of JSON back.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     gateway::{ChannelPhase, GatewayInner},
-    journal::{Journal, JournalRecord, JournalState, lock, now},
+    journal::{Journal, JournalRecord, JournalState, lock, now_ms},
     outbox::{Outbox, unknown_reply_error},
 };
 
@@ -47,7 +47,7 @@ impl Drop for StatusSocket {
 }
 
 /// Opens the socket, if the journal has a directory.
-pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> {
+pub(crate) fn open_socket(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> {
     let Some(directory) = inner.options.journal.directory() else {
         return Ok(None);
     };
@@ -55,7 +55,10 @@ pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> 
     // The lock of the journal guarantees that no other gateway uses the socket.
     let _ = std::fs::remove_file(&path);
     let listen_error = |error: std::io::Error| {
-        Error::config(format!("cannot listen on {}: {error}", path.display()))
+        Error::config(format!(
+            "cannot open the status socket `{}`: {error}",
+            path.display()
+        ))
     };
     let listener = UnixListener::bind(&path).map_err(listen_error)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
@@ -67,7 +70,7 @@ pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> 
                 Ok((stream, _)) => {
                     drop(tokio::spawn(tokio::time::timeout(
                         REQUEST_TIMEOUT,
-                        serve(Arc::clone(&inner), stream),
+                        serve_connection(Arc::clone(&inner), stream),
                     )));
                 }
                 // The process most likely has no free file descriptors.
@@ -78,48 +81,51 @@ pub(crate) fn listen(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> 
     Ok(Some(StatusSocket { path, task }))
 }
 
-async fn serve(inner: Arc<GatewayInner>, stream: UnixStream) -> std::io::Result<()> {
+async fn serve_connection(inner: Arc<GatewayInner>, stream: UnixStream) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     BufReader::new(read.take(MAX_REQUEST_BYTES))
         .read_line(&mut line)
         .await?;
-    let answer = match answer(&inner, &line).await {
+    let answer = match handle_request(&inner, &line).await {
         Ok(answer) => answer,
         Err(error) => json!({"error": error.to_value()}),
     };
     write.write_all(format!("{answer}\n").as_bytes()).await
 }
 
-async fn answer(inner: &Arc<GatewayInner>, line: &str) -> Result<Value> {
-    let request: Value = serde_json::from_str(line)
-        .map_err(|error| Error::invalid_input(format!("the request is not valid JSON: {error}")))?;
-    let id = &reply_id(&request);
+async fn handle_request(inner: &Arc<GatewayInner>, line: &str) -> Result<Value> {
+    let request: Value = serde_json::from_str(line).map_err(|error| {
+        Error::invalid_input(format!("invalid request: not valid JSON: {error}"))
+    })?;
+    let id = &parse_reply_id(&request);
     match request.get("do").and_then(Value::as_str) {
-        Some("status") => Ok(status(inner)),
-        Some("outbox") => Ok(undelivered(&inner.journal.live())),
-        Some("retry") => Outbox::retry(inner, id).await.map(|()| json!({"ok": true})),
+        Some("status") => Ok(status_report(inner)),
+        Some("outbox") => Ok(undelivered_report(&inner.journal.lock_state())),
+        Some("retry") => Outbox::retry_reply(inner, id)
+            .await
+            .map(|()| json!({"ok": true})),
         Some("drop") => Outbox::drop_reply(inner, id)
             .await
             .map(|()| json!({"ok": true})),
         _ => Err(Error::invalid_input(
-            "unknown request; expected status, outbox, retry or drop",
+            "unknown request; expected `do` to be `status`, `outbox`, `retry` or `drop`",
         )),
     }
 }
 
-fn reply_id(request: &Value) -> ReplyId {
+fn parse_reply_id(request: &Value) -> ReplyId {
     let id = request.get("id").and_then(Value::as_str);
     ReplyId::from(id.unwrap_or_default())
 }
 
-fn status(inner: &GatewayInner) -> Value {
+fn status_report(inner: &GatewayInner) -> Value {
     let channels: Vec<Value> = inner
         .channels
         .iter()
         .map(|(name, entry)| {
             let state = lock(&entry.state).clone();
-            let undelivered = inner.journal.live().undelivered(name);
+            let undelivered = inner.journal.lock_state().undelivered_count(name);
             let receive_error = entry
                 .channel
                 .receive_error()
@@ -139,7 +145,7 @@ fn status(inner: &GatewayInner) -> Value {
             })
         })
         .collect();
-    let mut loads = inner.lanes.loads();
+    let mut loads = inner.lanes.session_loads();
     let running: usize = loads.iter().map(|(_, _, running)| running).sum();
     loads.retain(|(_, unfinished, running)| unfinished + running > 0);
     let busy = loads.len();
@@ -150,13 +156,15 @@ fn status(inner: &GatewayInner) -> Value {
         .map(|(session, unfinished, running)| json!({"id": session, "unfinished": unfinished, "running": running}))
         .collect();
     let (unfinished, outgoing, unclaimed, failed) = {
-        let live = inner.journal.live();
-        let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck);
+        let live = inner.journal.lock_state();
+        let stuck = live
+            .undelivered_replies()
+            .filter(|outgoing| outgoing.is_stuck);
         let (unclaimed, failed): (Vec<_>, Vec<_>) =
             stuck.partition(|outgoing| outgoing.reply.is_claimed);
         (
-            live.inbounds().count(),
-            live.outgoing().count(),
+            live.unfinished_messages().count(),
+            live.undelivered_replies().count(),
             unclaimed.len(),
             failed.len(),
         )
@@ -176,7 +184,7 @@ fn status(inner: &GatewayInner) -> Value {
         // The key of the first release.
         "given_up": failed,
         "unclaimed": unclaimed,
-        "journal_backlog": inner.journal.backlog(),
+        "journal_backlog": inner.journal.queued_count(),
     })
 }
 
@@ -197,16 +205,16 @@ fn process_usage() -> Value {
     json!({"memory_mb": memory.map(|kilobytes: u64| kilobytes / 1024), "files": files, "tasks": tasks})
 }
 
-fn undelivered(live: &JournalState) -> Value {
-    let now = now();
-    let replies = live.outgoing().map(|outgoing| {
+fn undelivered_report(live: &JournalState) -> Value {
+    let now = now_ms();
+    let replies = live.undelivered_replies().map(|outgoing| {
         let state = match (outgoing.is_stuck, outgoing.attempt) {
             (true, _) if outgoing.reply.is_claimed => "unclaimed",
             (true, _) => "failed",
             (false, 0) => "queued",
             (false, _) => "retrying",
         };
-        let text = outgoing.reply.envelope().content().chars().take(200).collect::<String>();
+        let text = outgoing.reply.to_envelope().content().chars().take(200).collect::<String>();
         json!({
             "id": outgoing.reply.id, "channel": outgoing.reply.channel, "chat": outgoing.reply.chat,
             "age_seconds": now.saturating_sub(outgoing.reply.at) / 1000, "attempts": outgoing.attempt,
@@ -217,7 +225,7 @@ fn undelivered(live: &JournalState) -> Value {
     json!({"replies": replies.collect::<Vec<_>>()})
 }
 
-/// Sends a request to the gateway that runs in a directory. Returns `None` if no gateway runs there.
+/// Sends a request to the gateway that runs in a directory. Returns `None` if no gateway runs in it.
 ///
 /// # Errors
 ///
@@ -232,7 +240,12 @@ pub async fn send_request(directory: &Path, request: &Value) -> Result<Option<Va
         stream.read_to_string(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    let no_response_error = || Error::new(ErrorKind::Temporary, "the gateway does not respond");
+    let no_response_error = || {
+        Error::new(
+            ErrorKind::Temporary,
+            "gateway does not respond; try again or restart it",
+        )
+    };
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange)
         .await
         .map_err(|_| no_response_error())?
@@ -251,14 +264,14 @@ pub async fn edit_offline_outbox(
     durability: Durability,
     request: &Value,
 ) -> Result<Value> {
-    let id = reply_id(request);
+    let id = parse_reply_id(request);
     let record = match request.get("do").and_then(Value::as_str) {
         Some("retry") => JournalRecord::Retry { id: id.clone() },
         Some("drop") => JournalRecord::Forgotten { id: id.clone() },
-        _ => return Journal::peek(&*fs, directory).map(|live| undelivered(&live)),
+        _ => return Journal::read_state(&*fs, directory).map(|live| undelivered_report(&live)),
     };
     let (journal, _) = Journal::open(fs, directory, durability)?;
-    let is_known = journal.live().reply(&id).is_some();
+    let is_known = journal.lock_state().undelivered_reply(&id).is_some();
     let outcome = if is_known {
         journal.append(record).await.map(|()| json!({"ok": true}))
     } else {

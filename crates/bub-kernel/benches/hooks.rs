@@ -102,13 +102,13 @@ fn run_ready<T>(work: impl Future<Output = T>) -> T {
 }
 
 fn broadcast(bencher: Bencher<'_, '_>, framework: &Framework) {
-    let message = Envelope::text("hi");
+    let message = Envelope::from_text("hi");
     bencher.bench_local(|| {
         let args = args::DispatchOutbound {
             message: black_box(&message),
             turn: None,
         };
-        run_ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap()
+        run_ready(framework.hooks().call_all::<DispatchOutbound>(args)).unwrap()
     });
 }
 
@@ -123,7 +123,7 @@ fn broadcast_5_ready_async(bencher: Bencher<'_, '_>) {
 }
 
 fn first(bencher: Bencher<'_, '_>, framework: &Framework) {
-    let inbound = Inbound::from(Envelope::text("hi"));
+    let inbound = Inbound::from(Envelope::from_text("hi"));
     bencher.bench_local(|| {
         let args = args::ResolveSession {
             message: black_box(&inbound.message),
@@ -166,7 +166,7 @@ fn bare_turn_with_silent_plugins(bencher: Bencher<'_, '_>, plugins: usize) {
     let framework = with_silent(plugins);
     bencher
         .with_inputs(|| {
-            Envelope::text("hi")
+            Envelope::from_text("hi")
                 .with("channel", "cli")
                 .with("chat_id", "room")
         })
@@ -193,7 +193,7 @@ fn bare_turn(bencher: Bencher<'_, '_>) {
     bencher
         .counter(ItemsCount::new(1_usize))
         .with_inputs(|| {
-            Envelope::text("hi")
+            Envelope::from_text("hi")
                 .with("channel", "cli")
                 .with("chat_id", "room")
         })
@@ -214,7 +214,7 @@ fn bare_turn_with_its_message_in_a_runtime(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(TURNS)).bench_local(|| {
         runtime.block_on(async {
             for _ in 0..TURNS {
-                let message = Envelope::text("hi")
+                let message = Envelope::from_text("hi")
                     .with("channel", "cli")
                     .with("chat_id", "room");
                 black_box(framework.process_inbound(message).await.unwrap());
@@ -250,7 +250,11 @@ impl ChannelRouter for CliRouter {
         Some(Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
+    fn quit_session<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: Option<&'a MessageId>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -260,7 +264,7 @@ impl ChannelRouter for CliRouter {
 fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
     const EVENTS: usize = 1_000;
     let router = CliRouter(Arc::new(CliChannel));
-    let message = Envelope::text("hi")
+    let message = Envelope::from_text("hi")
         .with("channel", "cli")
         .with("chat_id", "room")
         .with("session_id", "s");

@@ -1,7 +1,7 @@
 //! Approvals: users decide about individual tool calls.
 //!
 //! A tool call that needs approval is passed to the hook `request_approval` and registered in [`Approvals`] under an
-//! id. The component that receives the user's answer (a terminal, a chat, a button) passes it to [`Approvals::answer`].
+//! id. The component that receives the user's answer (a terminal, a chat, a button) passes it to [`Approvals::submit_answer`].
 //! An answer is valid once, for that call with the arguments that were shown. It must arrive before the request
 //! expires, from the chat of the call, and from the call's user or an owner.
 
@@ -63,53 +63,53 @@ struct PendingApproval {
 }
 
 impl Approvals {
-    /// Accepts a user's answer.
+    /// Accepts the answer of the user `by` and passes it to the waiting tool call.
     ///
     /// # Errors
     ///
-    /// Returns the reason if the request is not pending, if the answer comes from another chat, or if its author is
-    /// neither the user the call is for nor an owner.
-    pub fn answer(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
+    /// Fails if the request is not pending or belongs to another chat. Also fails if `by` is neither the user of the
+    /// call nor an owner.
+    pub fn submit_answer(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
         const NOT_FOUND: &str =
             "approval request not found: it was already answered or has expired";
-        let reject = |reason: &str| Err(Error::invalid_input(reason));
+        let invalid = |reason: &str| Err(Error::invalid_input(reason));
         let mut pending = self.lock();
         let Some(request) = pending
             .get_mut(id)
             .filter(|request| Instant::now() < request.deadline)
         else {
-            return reject(NOT_FOUND);
+            return invalid(NOT_FOUND);
         };
         let asker = &request.sender;
         if (&by.channel, &by.chat_id) != (&asker.channel, &asker.chat_id) {
-            return reject("approval request belongs to another chat");
+            return invalid("approval request belongs to another chat: answer it there");
         }
         // A sender without an id cannot be identified, and a guest cannot approve anything.
         let is_asker = !by.id.is_empty() && by.id == asker.id && by.role > Role::Guest;
         if !is_asker && by.role != Role::Owner {
-            return reject(
+            return invalid(
                 "approval request is for another user: only that user or an owner can answer it",
             );
         }
         let Some(to_hook) = request.to_hook.take() else {
-            return reject(NOT_FOUND);
+            return invalid(NOT_FOUND);
         };
         request.answered_by = Some(by.clone());
         // If the turn has ended in the meantime, the receiver is gone.
         to_hook
             .send(answer)
-            .or_else(|_| reject("approval request is no longer pending: its turn has ended"))
+            .or_else(|_| invalid("approval request is no longer pending: its turn has ended"))
     }
 
     /// Waits for a user's answer to a pending request. Returns `None` if the request is unknown, is already being
     /// waited for, or ends without an answer.
-    pub async fn wait(&self, id: &str) -> Option<ApprovalAnswer> {
+    pub async fn wait_for_answer(&self, id: &str) -> Option<ApprovalAnswer> {
         let answer = self.lock().get_mut(id)?.from_user.take()?;
         answer.await.ok()
     }
 
     /// Registers a request. It stays pending until the guard is dropped.
-    pub fn open(&self, request: &ApprovalRequest, deadline: Instant) -> PendingApprovalGuard {
+    pub fn register(&self, request: &ApprovalRequest, deadline: Instant) -> PendingApprovalGuard {
         let (to_hook, from_user) = oneshot::channel();
         let pending = PendingApproval {
             sender: request.sender.clone(),
@@ -138,7 +138,7 @@ pub struct PendingApprovalGuard {
 }
 
 impl PendingApprovalGuard {
-    /// Returns the user who answered.
+    /// Returns the user who answered the request, if any.
     pub fn answered_by(&self) -> Option<Sender> {
         self.approvals.lock().get(&self.id)?.answered_by.clone()
     }

@@ -26,7 +26,7 @@ pub type MessageHandler = Arc<dyn Fn(Inbound) -> BoxFuture<'static, Result<()>> 
 pub enum ChannelRole {
     /// A service that users write to, such as a messenger or a webhook.
     Service,
-    /// The interface of a single user, such as the terminal. `all` does not start it.
+    /// The interface of a single user, such as the terminal. The name `all` in `enabled_channels` does not include it.
     Interface,
     /// Background work without users, such as a scheduler.
     Lifecycle,
@@ -56,13 +56,13 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Wraps the model stream of a turn. By default, it passes each event to [`Channel::on_event`], in order and before
-    /// the turn processes it. An error there is logged, and the turn continues.
+    /// the turn processes it. An error of `on_event` is logged, and the turn continues.
     fn stream_events(self: Arc<Self>, turn: Turn, stream: ModelStream) -> ModelStream {
         ModelStream::new(stream.then(move |event| {
             let (channel, turn) = (Arc::clone(&self), turn.clone());
             async move {
                 let event = event?;
-                let handled = guard::run(|| channel.on_event(&event, &turn)).await;
+                let handled = guard::run_with_timeout(|| channel.on_event(&event, &turn)).await;
                 if let Err(error) = handled.flatten() {
                     let channel = channel.name();
                     tracing::warn!(%channel, %error, "channel.on_event_failed");
@@ -85,7 +85,7 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Restores what the journal does not store on a message from an earlier process, such as its lifespan and its
     /// media fetchers.
-    fn restore(&self, message: &mut Inbound) {
+    fn restore_message(&self, message: &mut Inbound) {
         let _ = message;
     }
 
@@ -95,19 +95,19 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Returns whether the channel can be used, for example because its token is set. The default is `true`.
-    fn enabled(&self) -> bool {
+    fn is_enabled(&self) -> bool {
         true
     }
 
     /// Checks the channel's settings without making requests. If this fails, the gateway does not start. `bub doctor`
     /// reports the error.
-    fn validate(&self) -> Result<()> {
+    fn validate_settings(&self) -> Result<()> {
         Ok(())
     }
 
     /// Checks whether the channel could run, without starting it. Returns the account that it would use, if the
     /// platform reports one. It must not receive or send messages. `bub doctor` and `bub onboard` call it.
-    fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
+    fn check_connection(&self) -> BoxFuture<'_, Result<Option<String>>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
@@ -123,7 +123,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Asks the user of this channel about a tool call and returns the answer. `None`, the default, means that the
-    /// channel has no such dialog: the gateway then sends the question as a message and reads the answer from a
+    /// channel has no approval dialog: the gateway then sends the question as a message and reads the answer from a
     /// message.
     fn request_approval<'a>(
         &'a self,

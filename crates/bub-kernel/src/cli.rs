@@ -86,7 +86,7 @@ impl CommandArg {
 
     /// Allows the argument to be given more than once.
     #[must_use]
-    pub fn many(mut self) -> Self {
+    pub fn multiple(mut self) -> Self {
         self.many = true;
         self
     }
@@ -126,12 +126,12 @@ impl CommandArgs {
     }
 
     /// Returns whether a switch was given.
-    pub fn flag(&self, name: &str) -> bool {
+    pub fn has_flag(&self, name: &str) -> bool {
         matches!(self.get(name), Some(CommandValue::Flag(true)))
     }
 
     /// Returns all values of an argument.
-    pub fn many(&self, name: &str) -> Vec<&str> {
+    pub fn values(&self, name: &str) -> Vec<&str> {
         match self.get(name) {
             Some(CommandValue::Text(value)) => value.as_deref().into_iter().collect(),
             Some(CommandValue::Many(values)) => values.iter().map(String::as_str).collect(),
@@ -141,8 +141,7 @@ impl CommandArgs {
 
     fn get(&self, name: &str) -> Option<&CommandValue> {
         let mut args = self.0.iter();
-        args.find(|(known, _)| known == name)
-            .map(|(_, value)| value)
+        args.find(|(arg, _)| arg == name).map(|(_, value)| value)
     }
 }
 
@@ -179,7 +178,7 @@ pub type CliHandler = Arc<dyn Fn(CliContext) -> BoxFuture<'static, Result<ExitCo
 ///
 /// let command = CliCommand::new("greet", "Greet someone")
 ///     .arg(CommandArg::positional("name", "Name of the person").required())
-///     .run(|context| async move {
+///     .handler(|context| async move {
 ///         println!("hello {}", context.args.text("name").unwrap_or_default());
 ///         Ok(ExitCode::SUCCESS)
 ///     });
@@ -196,7 +195,7 @@ pub struct CliCommand {
 }
 
 impl CliCommand {
-    /// Creates a command without arguments. It fails until [`CliCommand::run`] sets its handler.
+    /// Creates a command without arguments. It fails until [`CliCommand::handler`] sets its handler.
     pub fn new(name: impl Into<String>, about: impl Into<String>) -> Self {
         Self::from_spec(CommandSpec {
             name: name.into(),
@@ -205,15 +204,18 @@ impl CliCommand {
         })
     }
 
-    /// Creates a command from its description. It fails until [`CliCommand::run`] sets its handler.
+    /// Creates a command from its description. It fails until [`CliCommand::handler`] sets its handler.
     pub fn from_spec(spec: CommandSpec) -> Self {
-        let message = format!("command `{}` has no handler", spec.name);
+        let message = format!(
+            "cannot run command `{}`: it has no handler; the plugin must set one",
+            spec.name
+        );
         let command = Self {
             spec,
             run: Arc::new(|_| Box::pin(std::future::ready(Ok(ExitCode::SUCCESS)))),
             is_offered: false,
         };
-        command.run(move |_| std::future::ready(Err(Error::unknown(message.clone()))))
+        command.handler(move |_| std::future::ready(Err(Error::unknown(message.clone()))))
     }
 
     /// Adds an argument.
@@ -225,12 +227,12 @@ impl CliCommand {
 
     /// Sets the handler.
     #[must_use]
-    pub fn run<F, R>(mut self, run: F) -> Self
+    pub fn handler<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(CliContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<ExitCode>> + Send + 'static,
     {
-        self.run = Arc::new(move |context| Box::pin(run(context)));
+        self.run = Arc::new(move |context| Box::pin(handler(context)));
         self
     }
 }
@@ -253,7 +255,7 @@ impl CliApp {
         let name = &command.spec.name;
         if commands
             .iter()
-            .all(|known| known.is_offered || known.spec.name != *name)
+            .all(|other| other.is_offered || other.spec.name != *name)
         {
             commands.push(command);
         }
@@ -272,10 +274,10 @@ impl CliApp {
     pub fn into_commands(self) -> Vec<CliCommand> {
         let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (offered, mut commands): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|known| known.is_offered);
+            all.into_iter().partition(|command| command.is_offered);
         for command in offered {
             let name = &command.spec.name;
-            if commands.iter().any(|known| known.spec.name == *name) {
+            if commands.iter().any(|other| other.spec.name == *name) {
                 tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
             } else {
                 commands.push(command);

@@ -16,13 +16,13 @@ const NO_OUTPUT_CHANNEL: &str = "null";
 
 /// A weakly typed message: named JSON fields, and media whose bytes are fetched on demand.
 ///
-/// Channels and plugins can add any fields. The accessors below cover the standard ones.
+/// Channels and plugins can add any fields. Methods such as [`Envelope::chat_id`] read the standard ones.
 /// [`ChannelMessage`](crate::ChannelMessage) builds an envelope with the standard fields.
 ///
 /// ```
 /// use bub_kernel::Envelope;
 ///
-/// let message = Envelope::text("hello").with("chat_id", "42");
+/// let message = Envelope::from_text("hello").with("chat_id", "42");
 /// assert_eq!(message.content(), "hello");
 /// assert_eq!(message.chat_id().as_deref(), Some("42"));
 /// ```
@@ -48,15 +48,15 @@ impl Envelope {
     }
 
     /// Creates an envelope with the field `content`.
-    pub fn text(content: impl Into<String>) -> Self {
+    pub fn from_text(content: impl Into<String>) -> Self {
         Self::with_capacity(4).with("content", content.into())
     }
 
     /// Converts any JSON value: an object becomes the fields, any other value becomes the content.
-    pub fn normalize(value: Value) -> Self {
+    pub fn from_value(value: Value) -> Self {
         match value {
             Value::Object(map) => Fields::from(map).into(),
-            other => Self::text(stringify(&other)),
+            other => Self::from_text(stringify(&other)),
         }
     }
 
@@ -123,10 +123,10 @@ impl Envelope {
 
     /// Returns the channel that replies go to: `output_channel` if it is set, otherwise `channel`.
     pub fn output_channel(&self) -> Option<Cow<'_, str>> {
-        let own = self
+        let explicit = self
             .text_field("output_channel")
             .filter(|name| !name.is_empty());
-        own.or_else(|| self.channel())
+        explicit.or_else(|| self.channel())
     }
 
     /// Discards plain replies to the message: sets `output_channel` to the string `null`, which no channel has as its
@@ -142,7 +142,7 @@ impl Envelope {
     }
 
     /// Returns `channel:chat_id`, the session of a message without a session id. A missing part becomes `default`.
-    pub fn chat_session(&self) -> String {
+    pub fn chat_session_id(&self) -> String {
         let part = |value: Option<Cow<'_, str>>| {
             value.map_or_else(|| "default".to_owned(), Cow::into_owned)
         };
@@ -170,7 +170,7 @@ impl Envelope {
     }
 
     /// Returns a value of the context map.
-    pub fn context(&self, key: &str) -> Option<&Value> {
+    pub fn context_value(&self, key: &str) -> Option<&Value> {
         self.field("context")?.get(key)
     }
 
@@ -221,7 +221,7 @@ impl Envelope {
         let mut merged = batch
             .into_iter()
             .next_back()
-            .ok_or_else(|| Error::invalid_input("cannot merge an empty batch"))?;
+            .ok_or_else(|| Error::invalid_input("cannot merge messages: the batch is empty"))?;
         merged.set("content", contents.join("\n"));
         if !media.is_empty() {
             merged.set_media(media);
@@ -230,11 +230,11 @@ impl Envelope {
     }
 
     /// Converts the result of an external plugin's `render_outbound`: null, one envelope or a list.
-    pub fn unpack_batch(value: Value) -> Vec<Self> {
+    pub fn from_rendered(value: Value) -> Vec<Self> {
         match value {
             Value::Null => Vec::new(),
-            Value::Array(items) => items.into_iter().map(Self::normalize).collect(),
-            single => vec![Self::normalize(single)],
+            Value::Array(items) => items.into_iter().map(Self::from_value).collect(),
+            single => vec![Self::from_value(single)],
         }
     }
 }

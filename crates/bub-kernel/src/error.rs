@@ -70,7 +70,7 @@ impl ErrorKind {
     pub fn from_name(name: &str) -> Self {
         Self::NAMES
             .iter()
-            .find(|(_, known)| *known == name)
+            .find(|(_, kind_name)| *kind_name == name)
             .map_or(Self::Unknown, |(kind, _)| *kind)
     }
 }
@@ -147,14 +147,14 @@ impl Error {
     /// Wraps any error. A boxed [`Error`] is unwrapped again.
     pub fn from_boxed(error: BoxError) -> Self {
         match error.downcast::<BoxedError>() {
-            Ok(own) => own.0,
+            Ok(boxed) => boxed.0,
             Err(foreign) => {
                 // `Display` is plugin code and may panic.
-                let message = guard::catch(|| foreign.to_string());
+                let message = guard::catch_panic(|| foreign.to_string());
                 let message =
                     message.unwrap_or_else(|_| "unknown error: its `Display` panicked".to_owned());
                 Self::new(ErrorKind::Unknown, message)
-                    .edit(|inner| inner.source = Some(Arc::from(foreign)))
+                    .modify_inner(|inner| inner.source = Some(Arc::from(foreign)))
             }
         }
     }
@@ -162,7 +162,7 @@ impl Error {
     /// Sets the kind.
     #[must_use]
     pub fn with_kind(self, kind: ErrorKind) -> Self {
-        self.edit(|inner| inner.kind = kind)
+        self.modify_inner(|inner| inner.kind = kind)
     }
 
     /// Converts the map form `{kind, message, details?}`. Missing and invalid fields are tolerated.
@@ -186,7 +186,7 @@ impl Error {
                 details.entry(key.as_str()).or_insert_with(|| extra.clone());
             }
         }
-        Self::new(kind, message).edit(|inner| inner.details = details)
+        Self::new(kind, message).modify_inner(|inner| inner.details = details)
     }
 
     /// Returns the map form `{kind, message, details?}`. `details` is omitted if it is empty.
@@ -201,7 +201,7 @@ impl Error {
     /// Adds a detail.
     #[must_use]
     pub fn with_detail(self, key: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.edit(|inner| {
+        self.modify_inner(|inner| {
             inner.details.insert(key.into(), value.into());
         })
     }
@@ -209,22 +209,22 @@ impl Error {
     /// Sets how long to wait before a retry.
     #[must_use]
     pub fn with_retry_after(self, delay: Duration) -> Self {
-        self.edit(|inner| inner.retry_after = Some(delay))
+        self.modify_inner(|inner| inner.retry_after = Some(delay))
     }
 
     /// Marks the error as reported to the sender of the message.
     #[must_use]
-    pub fn reported(self) -> Self {
-        self.edit(|inner| inner.is_reported = true)
+    pub fn mark_reported(self) -> Self {
+        self.modify_inner(|inner| inner.is_reported = true)
     }
 
     /// Sets the hook that returned the error. If it is set already, the innermost hook is kept.
     #[must_use]
-    pub(crate) fn in_hook(self, hook: &'static str, plugin: &Arc<str>) -> Self {
+    pub(crate) fn with_origin(self, hook: &'static str, plugin: &Arc<str>) -> Self {
         if self.0.origin.is_some() {
             return self;
         }
-        self.edit(|inner| {
+        self.modify_inner(|inner| {
             inner.origin = Some(HookOrigin {
                 hook,
                 plugin: Arc::clone(plugin),
@@ -232,7 +232,7 @@ impl Error {
         })
     }
 
-    fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+    fn modify_inner(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }

@@ -47,7 +47,7 @@ impl Fields {
     pub fn set(&mut self, name: impl Into<FieldName>, value: impl Into<Value>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|(key, _)| *key == name) {
-            Some((_, old)) => *old = value,
+            Some((_, existing)) => *existing = value,
             None => self.0.push((name, value)),
         }
     }
@@ -72,14 +72,14 @@ impl Fields {
             return;
         }
         if self.len().saturating_add(incoming.len()) > INDEX_THRESHOLD {
-            return self.merge_many(incoming);
+            return self.merge_with_index(incoming);
         }
         for (name, value) in incoming.0 {
             self.set(name, value);
         }
     }
 
-    fn merge_many(&mut self, incoming: Self) {
+    fn merge_with_index(&mut self, incoming: Self) {
         let mut indexes: HashMap<FieldName, usize> = self
             .0
             .iter()
@@ -89,7 +89,7 @@ impl Fields {
         for (name, value) in incoming.0 {
             let index = *indexes.entry(name.clone()).or_insert(self.0.len());
             match self.0.get_mut(index) {
-                Some((_, old)) => *old = value,
+                Some((_, existing)) => *existing = value,
                 None => self.0.push((name, value)),
             }
         }
@@ -118,7 +118,7 @@ impl<N: Into<FieldName>, V: Into<Value>> FromIterator<(N, V)> for Fields {
             .map(|(name, value)| (name.into(), value.into()));
         let mut fields = Self::new();
         // Names may repeat. The last value wins.
-        fields.merge_many(Self(pairs.collect()));
+        fields.merge_with_index(Self(pairs.collect()));
         fields
     }
 }

@@ -95,7 +95,7 @@ impl Framework {
             .clone()
     }
 
-    pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
+    pub(crate) fn current_scope(&self) -> Option<Arc<ScopeState>> {
         self.0
             .scopes
             .read()
@@ -198,13 +198,13 @@ impl FrameworkBuilder {
         make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
     ) -> Self {
         self.plugins
-            .push((Arc::from(name.as_ref()), plugin::factory(make)));
+            .push((Arc::from(name.as_ref()), plugin::new_factory(make)));
         self
     }
 
     /// Returns whether a plugin with this name was added.
     pub fn has_plugin(&self, name: &str) -> bool {
-        self.plugins.iter().any(|(known, _)| **known == *name)
+        self.plugins.iter().any(|(added, _)| **added == *name)
     }
 
     /// Adds a tool after the tools of the plugins. It replaces a tool with the same name, at the same position.
@@ -233,22 +233,22 @@ impl FrameworkBuilder {
         let mut tools = Vec::new();
         let mut plugins = Vec::with_capacity(self.plugins.len());
         for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
-            let is_taken = plugins.iter().any(|known: &PluginStatus| {
-                known.name == name && known.state == PluginState::Active
+            let is_taken = plugins.iter().any(|other: &PluginStatus| {
+                other.name == name && other.state == PluginState::Active
             });
             let loaded = if is_taken {
                 Err(Error::config(
-                    "a plugin with this name is already registered",
+                    "duplicate plugin name: an active plugin already has it; remove or rename one of them",
                 ))
             } else {
-                plugin::load(factory, &context)
+                plugin::load_plugin(factory, &context)
             };
-            let own_tools = context.tools.take();
+            let plugin_tools = context.tools.take();
             let state = match loaded {
-                Ok(mut own) => {
-                    own.assign(index, &name);
-                    hooks.merge(own);
-                    tool::register(&mut tools, own_tools);
+                Ok(mut plugin_hooks) => {
+                    plugin_hooks.set_plugin(index, &name);
+                    hooks.merge(plugin_hooks);
+                    tool::add_or_replace(&mut tools, plugin_tools);
                     PluginState::Active
                 }
                 Err(error) => {
@@ -258,7 +258,7 @@ impl FrameworkBuilder {
             };
             plugins.push(PluginStatus { name, state });
         }
-        tool::register(&mut tools, self.tools);
+        tool::add_or_replace(&mut tools, self.tools);
         let inner = Arc::new(Inner {
             workspace_text: path_to_text(&workspace),
             workspace,

@@ -21,11 +21,11 @@ mod spec;
 mod table;
 
 #[doc(hidden)]
-pub use argument::{AcceptedAs, UnsupportedType, pass};
+pub use argument::{AcceptedAs, UnsupportedType, convert_argument};
 pub use guard::HOOK_TIMEOUT;
 pub use implementation::{AsyncHook, HookCall, Implementation, SyncHook};
 pub use intercept::{BeforeLlmOutcome, BeforeToolOutcome, HookDecision, InvalidReturn};
 pub use next::{Chained, ChainedSync, Next};
-pub use output::{HookReturn, IntoHookResult};
+pub use output::{HookReturn, IntoHookReturn};
 pub use spec::{HookArg, HookKind, HookPoint, HookSpec};
 pub use table::{HOOKS, HookSet, args, point};

@@ -24,7 +24,7 @@ use crate::{
 /// ```
 /// use bub_kernel::{Envelope, Inbound, Role};
 ///
-/// let inbound = Inbound::from(Envelope::text("hello"));
+/// let inbound = Inbound::from(Envelope::from_text("hello"));
 /// assert_eq!(inbound.sender().role, Role::Guest);
 /// ```
 #[derive(Clone, Default)]
@@ -98,7 +98,7 @@ impl Inbound {
 
     /// Passes the output to channels while the model produces it.
     #[must_use]
-    pub fn streaming(mut self) -> Self {
+    pub fn with_streaming(mut self) -> Self {
         self.stream_output = true;
         self
     }
@@ -125,7 +125,7 @@ impl Inbound {
     }
 
     /// Returns the sender that the channel authenticated, if any.
-    pub fn known_sender(&self) -> Option<&Arc<Sender>> {
+    pub fn authenticated_sender(&self) -> Option<&Arc<Sender>> {
         self.sender.as_ref()
     }
 
@@ -156,7 +156,7 @@ impl Inbound {
     /// # Errors
     ///
     /// Fails if the batch is empty.
-    pub fn merge(batch: Vec<Self>) -> Result<Self> {
+    pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
         let lowest = batch
             .iter()
             .rev()
@@ -169,7 +169,7 @@ impl Inbound {
         let mut merged = batch
             .into_iter()
             .next_back()
-            .ok_or_else(|| Error::invalid_input("cannot merge an empty batch"))?;
+            .ok_or_else(|| Error::invalid_input("cannot merge messages: the batch is empty"))?;
         merged.message = Envelope::merge_batch(envelopes)?;
         if let Some(lowest) = lowest.filter(|lowest| lowest.role < merged.sender().role) {
             merged.sender = Some(lowest);

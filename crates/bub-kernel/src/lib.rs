@@ -23,7 +23,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let framework = Framework::builder().plugin("echo", Echo).build();
-//! let result = framework.process_inbound(Envelope::text("hi")).await.unwrap();
+//! let result = framework.process_inbound(Envelope::from_text("hi")).await.unwrap();
 //! assert_eq!(result.model_output, "echo: hi");
 //! # });
 //! ```

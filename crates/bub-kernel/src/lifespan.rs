@@ -44,7 +44,7 @@ impl Lifespan {
                 return Ok(());
             }
         };
-        guard::run(|| scope.enter()).await??;
+        guard::run_with_timeout(|| scope.enter()).await??;
         self.set_phase(LifespanPhase::Open(scope));
         Ok(())
     }
@@ -52,7 +52,7 @@ impl Lifespan {
     /// Exits the scope if it is open.
     pub async fn exit(&self, error: Option<&Error>) -> Result<()> {
         match self.take_phase() {
-            LifespanPhase::Open(mut scope) => guard::run(|| scope.exit(error)).await?,
+            LifespanPhase::Open(mut scope) => guard::run_with_timeout(|| scope.exit(error)).await?,
             other => {
                 self.set_phase(other);
                 Ok(())

@@ -41,9 +41,9 @@ pub struct LlmResult {
 /// The decision of `before_llm_call`.
 #[derive(Clone, Debug)]
 pub enum LlmDecision {
-    /// Send this request instead.
+    /// Make the call with this request.
     Proceed(LlmRequest),
-    /// Skip the call and use this answer.
+    /// Skip the call and use this text as the answer.
     Finish(String),
 }
 

@@ -77,7 +77,7 @@ impl MediaItem {
     }
 
     /// Creates an item whose bytes are fetched on demand.
-    pub fn fetched(
+    pub fn from_fetcher(
         kind: MediaKind,
         mime: impl Into<String>,
         fetcher: Arc<dyn MediaFetcher>,
@@ -108,7 +108,7 @@ impl MediaItem {
         if let Some(url) = &self.url {
             let data = url
                 .strip_prefix("data:")
-                .and_then(|rest| rest.split_once(";base64,"));
+                .and_then(|data| data.split_once(";base64,"));
             return Ok(data.and_then(|(_, data)| STANDARD.decode(data).ok()));
         }
         match &self.fetcher {
@@ -159,19 +159,19 @@ pub fn audio_format(mime: &str) -> String {
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase();
-    if let Some((format, _)) = AUDIO_FORMATS.iter().find(|(_, known)| *known == essence) {
+    if let Some((format, _)) = AUDIO_FORMATS.iter().find(|(_, mime)| *mime == essence) {
         return (*format).to_owned();
     }
     let short = essence.strip_prefix("audio/").unwrap_or(&essence);
     match short {
         "x-aiff" | "x-flac" | "x-m4a" | "x-wav" => short.trim_start_matches("x-").to_owned(),
         "" => "unknown".to_owned(),
-        known => known.to_owned(),
+        other => other.to_owned(),
     }
 }
 
 /// Returns the MIME type of a short audio format name.
 pub fn audio_mime(format: &str) -> String {
-    let known = AUDIO_FORMATS.iter().find(|(known, _)| *known == format);
-    known.map_or_else(|| format!("audio/{format}"), |(_, mime)| (*mime).to_owned())
+    let entry = AUDIO_FORMATS.iter().find(|(name, _)| *name == format);
+    entry.map_or_else(|| format!("audio/{format}"), |(_, mime)| (*mime).to_owned())
 }

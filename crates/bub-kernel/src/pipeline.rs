@@ -56,8 +56,8 @@ impl Framework {
     /// Runs one turn.
     ///
     /// After `resolve_session`, the turn takes the session's lease and records the message before any other hook runs.
-    /// After an error, a panic, a timeout or a cancellation in any stage, the message and the error are on the tape and
-    /// the session is free.
+    /// If any stage fails, panics, times out or is cancelled, the message and the error are on the tape afterwards, and the
+    /// session is free.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Framework {
         let was_resolved = inbound.session_id().is_some();
         let resolved = self.resolve_session(&mut inbound).await;
         if !was_resolved {
-            record_session(span, &inbound);
+            record_session_in_span(span, &inbound);
         }
         let (turn, opened) = match resolved {
             Ok(()) => self.open_turn(inbound, span).await,
@@ -86,7 +86,7 @@ impl Framework {
         span.record("run_id", field::display(turn.id()));
         let _guard = TurnGuard(turn.clone());
         let outcome = match opened {
-            Ok(()) => run_stages(&turn).await,
+            Ok(()) => run_stages_guarded(&turn).await,
             Err(error) => Err(error),
         };
         self.close_turn(&turn, outcome.as_ref().err()).await;
@@ -99,7 +99,7 @@ impl Framework {
         let span = turn_span(&inbound);
         let ending = async {
             let turn = self.open_failed_turn(inbound, &span).await;
-            self.end_turn(turn, error, &span).await
+            self.close_unstarted_turn(turn, error, &span).await
         };
         ending.instrument(span.clone()).await
     }
@@ -114,19 +114,19 @@ impl Framework {
         let ending = async {
             let (turn, _) = self.open_turn(inbound, &span).await;
             let Some(ResumePoint::Answered(answer)) = turn.tape().resume_point() else {
-                return self.end_turn(turn, error, &span).await;
+                return self.close_unstarted_turn(turn, error, &span).await;
             };
             span.record("run_id", field::display(turn.id()));
             turn.set_output(answer);
-            turn.tape().complete();
+            turn.tape().mark_complete();
             self.complete_turn(&turn, Some(error)).await;
             turn
         };
         ending.instrument(span.clone()).await
     }
 
-    /// Closes a turn before any stage runs.
-    async fn end_turn(&self, turn: Turn, error: &Error, span: &Span) -> Turn {
+    /// Closes a turn whose stages do not run, with the error that prevented them.
+    async fn close_unstarted_turn(&self, turn: Turn, error: &Error, span: &Span) -> Turn {
         span.record("run_id", field::display(turn.id()));
         let _guard = TurnGuard(turn.clone());
         self.close_turn(&turn, Some(error)).await;
@@ -143,9 +143,10 @@ impl Framework {
             inbound,
         };
         let hooks = self.hooks();
-        let resolved = or_cancelled(&inbound.cancel, hooks.call_first::<ResolveSession>(args));
+        let resolved =
+            run_until_cancelled(&inbound.cancel, hooks.call_first::<ResolveSession>(args));
         let resolved = resolved.await?.filter(|id| !id.is_empty());
-        let session_id = resolved.unwrap_or_else(|| default_session(&inbound.message));
+        let session_id = resolved.unwrap_or_else(|| session_id_or_default(&inbound.message));
         inbound.set_session_id(SessionId::from(session_id));
         Ok(())
     }
@@ -167,8 +168,8 @@ impl Framework {
 
     async fn open_failed_turn(&self, mut inbound: Inbound, span: &Span) -> Turn {
         if inbound.session_id().is_none() {
-            inbound.set_session_id(SessionId::from(inbound.message.chat_session()));
-            record_session(span, &inbound);
+            inbound.set_session_id(SessionId::from(inbound.message.chat_session_id()));
+            record_session_in_span(span, &inbound);
         }
         let session_id = inbound.session_id().cloned().unwrap_or_default();
         let opened = TurnTape::open_for_failure(self, &session_id, &inbound).await;
@@ -190,7 +191,10 @@ impl Framework {
                 turn: Some(turn),
             };
             let notify = self.hooks().notify_error(args).map(Ok);
-            if within_grace_period(turn.cancel(), notify).await.is_err() {
+            if run_with_grace_period(turn.cancel_token(), notify)
+                .await
+                .is_err()
+            {
                 tracing::warn!("hook.on_error_timeout");
             }
         }
@@ -208,7 +212,8 @@ impl Framework {
         turn.close(failure).await;
         // If the turn did not reach `save_state`, the lifespan is still open.
         if let Some(lifespan) = &turn.inbound().lifespan
-            && let Err(error) = within_grace_period(turn.cancel(), lifespan.exit(failure)).await
+            && let Err(error) =
+                run_with_grace_period(turn.cancel_token(), lifespan.exit(failure)).await
         {
             tracing::error!(%error, "lifespan.exit_failed");
         }
@@ -223,7 +228,7 @@ impl Framework {
             session_id: turn.session_id(),
             turn,
         };
-        let patches = self.hooks().call_many::<LoadState>(args).await?;
+        let patches = self.hooks().call_all::<LoadState>(args).await?;
         // Plugins run in reverse registration order. Merge in registration order, so that the plugin registered last
         // wins.
         for patch in patches.into_iter().rev().flatten() {
@@ -258,38 +263,38 @@ fn turn_span(inbound: &Inbound) -> Span {
     )
 }
 
-fn record_session(span: &Span, inbound: &Inbound) {
+fn record_session_in_span(span: &Span, inbound: &Inbound) {
     if let Some(session_id) = inbound.session_id() {
         span.record("session_id", field::display(session_id));
     }
 }
 
 /// Runs the stages after `resolve_session`. A panic outside of plugin code becomes an error, too.
-async fn run_stages(turn: &Turn) -> Result<TurnResult> {
-    let stages = AssertUnwindSafe(stages(turn)).catch_unwind();
+async fn run_stages_guarded(turn: &Turn) -> Result<TurnResult> {
+    let stages = AssertUnwindSafe(run_stages(turn)).catch_unwind();
     stages
         .await
         .unwrap_or_else(|panic| Err(guard::panic_error(panic.as_ref())))
 }
 
-async fn stages(turn: &Turn) -> Result<TurnResult> {
-    let (framework, cancel) = (turn.framework(), turn.cancel());
-    turn.enter(Stage::LoadState);
-    or_cancelled(cancel, framework.load_state(turn)).await?;
+async fn run_stages(turn: &Turn) -> Result<TurnResult> {
+    let (framework, cancel) = (turn.framework(), turn.cancel_token());
+    turn.enter_stage(Stage::LoadState);
+    run_until_cancelled(cancel, framework.load_state(turn)).await?;
 
-    turn.enter(Stage::BuildPrompt);
+    turn.enter_stage(Stage::BuildPrompt);
     let prompt = framework.build_prompt(turn.message(), turn);
-    let prompt = or_cancelled(cancel, prompt).await?;
+    let prompt = run_until_cancelled(cancel, prompt).await?;
 
-    turn.enter(Stage::RunModel);
-    or_cancelled(cancel, record_prompt(turn, &prompt)).await?;
+    turn.enter_stage(Stage::RunModel);
+    run_until_cancelled(cancel, record_prompt(turn, &prompt)).await?;
     tracing::info!(target: CONTENTS_LOG_TARGET, text = prompt.text(), "turn.prompt");
     let mut output = String::new();
-    let model_result = or_cancelled(cancel, run_model(turn, &prompt, &mut output)).await;
+    let model_result = run_until_cancelled(cancel, run_model(turn, &prompt, &mut output)).await;
     tracing::info!(target: CONTENTS_LOG_TARGET, text = output, "turn.answer");
     turn.set_output(&output);
 
-    turn.enter(Stage::SaveState);
+    turn.enter_stage(Stage::SaveState);
     let end = ModelStageEnd {
         prompt: &prompt,
         output: &output,
@@ -301,13 +306,13 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
     recorded?;
     saved?;
 
-    turn.enter(Stage::Render);
-    let outbounds = or_cancelled(cancel, render(turn, &output)).await?;
+    turn.enter_stage(Stage::Render);
+    let outbounds = run_until_cancelled(cancel, render_replies(turn, &output)).await?;
 
-    turn.enter(Stage::Dispatch);
+    turn.enter_stage(Stage::Dispatch);
     for outbound in &outbounds {
         // A delivery that has started may finish within the grace period.
-        within_grace_period(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
+        run_with_grace_period(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
         check_cancelled(cancel)?;
     }
     Ok(TurnResult {
@@ -322,14 +327,14 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
 /// Records the prompt and the messages that were queued before the turn. If that fails, the model stage does not run.
 async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
     let tape = turn.tape();
-    tape.set_prompt(prompt);
+    tape.set_prompt_fingerprint(prompt);
     // A resumed turn takes queued messages at its next step. If it has no further step, they are left for the next
     // turn.
     if tape.prompt_id().is_some() {
         return Ok(());
     }
-    let queued = turn.drain_before_turn(prompt).await?;
-    if queued.is_empty() && !tape.is_read() {
+    let queued = turn.take_prompts_before_turn(prompt).await?;
+    if queued.is_empty() && !tape.is_readable() {
         // The builtin agent records the prompt if it needs it.
         return Ok(());
     }
@@ -353,7 +358,7 @@ async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<
     if turn.inbound().stream_output
         && let Some(router) = framework.router()
     {
-        stream = guard::catch(|| router.wrap_stream(turn, stream))?;
+        stream = guard::catch_panic(|| router.wrap_stream(turn, stream))?;
     }
     framework
         .hooks()
@@ -389,13 +394,13 @@ async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
     let mut outcome = Ok(());
     for implementation in SaveState::implementations(hooks).iter().rev() {
         let saving = implementation.call(hooks, args);
-        if let Err(error) = within_grace_period(turn.cancel(), saving).await {
+        if let Err(error) = run_with_grace_period(turn.cancel_token(), saving).await {
             let adapter = implementation.plugin();
             tracing::error!(%adapter, %error, "save_state.failed");
             outcome = outcome.and(Err(error));
         }
     }
-    outcome.and_then(|()| check_cancelled(turn.cancel()))
+    outcome.and_then(|()| check_cancelled(turn.cancel_token()))
 }
 
 fn check_cancelled(cancel: &CancellationToken) -> Result<()> {
@@ -405,7 +410,7 @@ fn check_cancelled(cancel: &CancellationToken) -> Result<()> {
     Ok(())
 }
 
-async fn render(turn: &Turn, model_output: &str) -> Result<Vec<Envelope>> {
+async fn render_replies(turn: &Turn, model_output: &str) -> Result<Vec<Envelope>> {
     let args = args::RenderOutbound {
         message: turn.message(),
         session_id: turn.session_id(),
@@ -414,7 +419,7 @@ async fn render(turn: &Turn, model_output: &str) -> Result<Vec<Envelope>> {
         turn,
     };
     let batches = turn.framework().hooks();
-    let batches = batches.call_many::<RenderOutbound>(args).await?;
+    let batches = batches.call_all::<RenderOutbound>(args).await?;
     let rendered: Vec<_> = batches.into_iter().flatten().flatten().collect();
     Ok(if rendered.is_empty() {
         vec![plain_reply(turn, model_output)]
@@ -439,13 +444,13 @@ impl Framework {
     /// Passes a message to all `dispatch_outbound` implementations.
     pub async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<()> {
         let args = args::DispatchOutbound { message, turn };
-        self.hooks().call_many::<DispatchOutbound>(args).await?;
+        self.hooks().call_all::<DispatchOutbound>(args).await?;
         Ok(())
     }
 }
 
 /// Runs a stage until the turn is cancelled.
-pub(crate) async fn or_cancelled<T>(
+pub(crate) async fn run_until_cancelled<T>(
     cancel: &CancellationToken,
     stage: impl Future<Output = Result<T>>,
 ) -> Result<T> {
@@ -456,9 +461,9 @@ pub(crate) async fn or_cancelled<T>(
     }
 }
 
-/// Runs work that completes a turn. It also starts in a cancelled turn, but then must end within
+/// Runs work that completes a turn. In a cancelled turn, the work still starts but must end within
 /// [`CANCEL_GRACE_PERIOD`].
-async fn within_grace_period<T>(
+async fn run_with_grace_period<T>(
     cancel: &CancellationToken,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
@@ -474,7 +479,7 @@ async fn within_grace_period<T>(
 }
 
 /// Returns the session id of the envelope, or the default session of its chat.
-fn default_session(message: &Envelope) -> String {
-    let own = message.session_id().filter(|id| !id.is_empty());
-    own.map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned)
+fn session_id_or_default(message: &Envelope) -> String {
+    let session_id = message.session_id().filter(|id| !id.is_empty());
+    session_id.map_or_else(|| message.chat_session_id(), std::borrow::Cow::into_owned)
 }

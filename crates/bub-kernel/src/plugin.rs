@@ -67,7 +67,7 @@ pub(crate) type PluginFactory =
     Box<dyn FnOnce(&PluginContext<'_>) -> Result<HookSet, BoxError> + Send>;
 
 /// Returns the factory of a plugin from its constructor.
-pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
+pub(crate) fn new_factory<P: Plugin, E: Into<BoxError>>(
     make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
 ) -> PluginFactory {
     Box::new(move |context| {
@@ -79,6 +79,9 @@ pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
 }
 
 /// Runs a factory and converts a panic into an error.
-pub(crate) fn load(factory: PluginFactory, context: &PluginContext<'_>) -> Result<HookSet, Error> {
-    guard::catch(|| factory(context))?.map_err(Error::from_boxed)
+pub(crate) fn load_plugin(
+    factory: PluginFactory,
+    context: &PluginContext<'_>,
+) -> Result<HookSet, Error> {
+    guard::catch_panic(|| factory(context))?.map_err(Error::from_boxed)
 }

@@ -29,18 +29,18 @@ use crate::{
 impl Framework {
     /// Returns the tape store of the running scope, if a scope is open and a plugin provides one.
     pub fn tape_store(&self) -> Option<Arc<dyn TapeStore>> {
-        self.scope()?.tape_store.clone()
+        self.current_scope()?.tape_store.clone()
     }
 
     /// Returns the steering inbox of the running scope, if a scope is open and a plugin provides one.
     pub fn steering_inbox(&self) -> Option<Arc<dyn SteeringInbox>> {
-        self.scope()?.steering_inbox.clone()
+        self.current_scope()?.steering_inbox.clone()
     }
 
     /// Adds a message to the steering inbox. Returns `false` if the inbox is full or missing.
     pub async fn steer_message(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
         match self.steering_inbox() {
-            Some(inbox) => guard::run(|| inbox.enqueue(session_id, message)).await?,
+            Some(inbox) => guard::run_with_timeout(|| inbox.enqueue(session_id, message)).await?,
             None => Ok(false),
         }
     }
@@ -49,7 +49,7 @@ impl Framework {
     pub fn system_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
         let parts = self
             .hooks()
-            .call_many_sync::<SystemPrompt>(args::SystemPrompt {
+            .call_all_sync::<SystemPrompt>(args::SystemPrompt {
                 prompt,
                 state: turn.state(),
                 turn,
@@ -82,7 +82,7 @@ impl Framework {
 
     /// Returns all sidecars. If several have the same name, the one of the plugin registered last wins.
     pub fn tape_sidecars(&self) -> Result<Vec<Sidecar>> {
-        let provided = self.hooks().call_many_sync::<ProvideTapeSidecar>(())?;
+        let provided = self.hooks().call_all_sync::<ProvideTapeSidecar>(())?;
         Ok(unique_by_name(provided.into_iter().flatten(), |sidecar| {
             sidecar.name.clone()
         }))
@@ -91,7 +91,7 @@ impl Framework {
     /// Returns all channels. If several have the same name, the one of the plugin registered last wins.
     pub fn channels(&self, message_handler: &MessageHandler) -> Result<Vec<Arc<dyn Channel>>> {
         let args = args::ProvideChannels { message_handler };
-        let provided = self.hooks().call_many_sync::<ProvideChannels>(args)?;
+        let provided = self.hooks().call_all_sync::<ProvideChannels>(args)?;
         Ok(unique_by_name(
             provided.into_iter().flatten().flatten(),
             |channel| channel.name().to_owned(),
@@ -130,14 +130,14 @@ impl Framework {
         }
     }
 
-    /// Returns the models of all plugins, those of the plugin registered last first. The first plugin that knows the
-    /// current model determines it.
+    /// Returns the models of all plugins, starting with the plugin registered last. The current model comes from the
+    /// first of these plugins that knows it.
     pub async fn model_options(&self, session_id: &SessionId) -> Result<ModelOptions> {
         let args = args::ProvideModelOptions {
             session_id,
             workspace: self.workspace(),
         };
-        let offers = self.hooks().call_many::<ProvideModelOptions>(args).await?;
+        let offers = self.hooks().call_all::<ProvideModelOptions>(args).await?;
         let mut all = ModelOptions::default();
         for offer in offers.into_iter().flatten() {
             all.choices.extend(offer.choices);
@@ -183,7 +183,7 @@ impl Framework {
             if !fragment.is_object() {
                 // The error does not show the value, because it may be an API key that the user typed.
                 let message = format!(
-                    "invalid result of onboard_config from plugin `{}`: expected a map",
+                    "invalid result of `onboard_config` from plugin `{}`: expected a map",
                     implementation.plugin()
                 );
                 return Err(Error::invalid_input(message));
@@ -199,7 +199,7 @@ fn unique_by_name<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String
     let mut seen = std::collections::HashSet::new();
     // Skip items whose name panics, because they cannot be addressed.
     items
-        .filter(|item| guard::catch(|| name(item)).is_ok_and(|name| seen.insert(name)))
+        .filter(|item| guard::catch_panic(|| name(item)).is_ok_and(|name| seen.insert(name)))
         .collect()
 }
 

@@ -99,7 +99,7 @@ impl InboundReceipt {
     }
 
     /// Returns the idempotency key.
-    pub fn key(&self) -> Option<&str> {
+    pub fn idempotency_key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
@@ -116,7 +116,8 @@ impl InboundReceipt {
             .is_some_and(|accepted| accepted.is_duplicate)
     }
 
-    /// For a duplicate, returns the number of unclaimed replies to the first message. They are delivered now.
+    /// Returns the number of unclaimed replies to the first message, if this message is a duplicate. The gateway delivers
+    /// them now.
     pub fn unclaimed_replies(&self) -> usize {
         self.unclaimed_replies.load(Ordering::Relaxed)
     }

@@ -39,7 +39,7 @@ pub trait ChannelRouter: Send + Sync + 'static {
     }
 
     /// Stops all turns of a session and drops its queued messages, except for the turn of one message.
-    fn quit<'a>(
+    fn quit_session<'a>(
         &'a self,
         session_id: &'a SessionId,
         except: Option<&'a MessageId>,

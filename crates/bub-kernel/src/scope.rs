@@ -65,9 +65,9 @@ impl Framework {
     /// # Errors
     ///
     /// Fails if a plugin fails. Resources that were opened before the failure are closed.
-    pub async fn running(&self) -> Result<RunningScope> {
+    pub async fn open_scope(&self) -> Result<RunningScope> {
         let mut guards = Vec::new();
-        match self.open_scope(&mut guards) {
+        match self.open_resources(&mut guards) {
             Ok(scope) => {
                 let scope = Arc::new(scope);
                 self.enter_scope(Arc::clone(&scope));
@@ -92,7 +92,7 @@ impl Framework {
     ///
     /// Returns the error of `work`, or else of closing the scope.
     pub async fn run_scoped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let running = self.running().await?;
+        let running = self.open_scope().await?;
         let outcome = work.await;
         let closed = running.close().await;
         let value = outcome?;
@@ -100,7 +100,7 @@ impl Framework {
         Ok(value)
     }
 
-    fn open_scope(&self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Result<ScopeState> {
+    fn open_resources(&self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Result<ScopeState> {
         let mut add_guard = |guard: Option<Box<dyn ScopeGuard>>| guards.extend(guard);
         let tape_store = self
             .hooks()
@@ -148,7 +148,7 @@ impl Drop for RunningScope {
 async fn close_all(guards: Vec<Box<dyn ScopeGuard>>) -> Result<()> {
     let mut outcome = Ok(());
     for guard in guards.into_iter().rev() {
-        let closed = guard::run(|| guard.close()).await.flatten();
+        let closed = guard::run_with_timeout(|| guard.close()).await.flatten();
         if outcome.is_ok() {
             outcome = closed;
         } else if let Err(error) = closed {

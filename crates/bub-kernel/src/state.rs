@@ -46,7 +46,7 @@ impl State {
     }
 
     /// Reads a value without copying it. The state is locked while `read` runs, so `read` must not use it.
-    pub fn with<R>(&self, name: &str, read: impl FnOnce(Option<&Value>) -> R) -> R {
+    pub fn with_value<R>(&self, name: &str, read: impl FnOnce(Option<&Value>) -> R) -> R {
         read(self.lock().get(name))
     }
 
@@ -75,11 +75,11 @@ impl State {
 
     /// Returns an independent copy of the state.
     #[must_use]
-    pub fn detached(&self) -> Self {
+    pub fn deep_copy(&self) -> Self {
         Self(Arc::new(Mutex::new(self.lock().clone())))
     }
 
-    /// Returns a copy of the values without the runtime's own, for external plugins.
+    /// Returns a copy of the values for external plugins, without names that start with [`RUNTIME_PREFIX`].
     pub fn public_fields(&self) -> Fields {
         let fields = self.lock();
         let public = fields

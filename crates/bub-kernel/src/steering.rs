@@ -73,13 +73,13 @@ impl Framework {
 
 impl Turn {
     /// Returns whether messages are queued to steer this turn.
-    pub fn has_steering(&self) -> bool {
+    pub fn has_steering_messages(&self) -> bool {
         self.steering_inbox()
             .is_some_and(|inbox| inbox.count(self.session_id()) > 0)
     }
 
     /// Takes the queued messages: the prompts for the model, and the commands, which the model does not see.
-    pub async fn take_steering(&self) -> Result<(Vec<SteeredMessage>, Vec<Inbound>)> {
+    pub async fn take_steering_messages(&self) -> Result<(Vec<SteeredMessage>, Vec<Inbound>)> {
         let Some(inbox) = self.steering_inbox() else {
             return Ok(<_>::default());
         };
@@ -92,7 +92,7 @@ impl Turn {
             .partition(|inbound| inbound.message.is_command());
         let built: Vec<BoxFuture<'_, Result<Prompt>>> = messages
             .iter()
-            .map(|inbound| Box::pin(self.build_prompt_of(&inbound.message)) as _)
+            .map(|inbound| Box::pin(self.build_prompt(&inbound.message)) as _)
             .collect();
         let prompts = try_join_all(built).await?;
         let steered = prompts.into_iter().zip(&messages);
@@ -103,16 +103,19 @@ impl Turn {
         Ok((steered.collect(), commands))
     }
 
-    /// Takes the prompts that were queued before the turn began. If more than one hook can run the model, the messages
-    /// stay in the inbox, where the other plugin expects them.
-    pub(crate) async fn drain_before_turn(&self, prompt: &Prompt) -> Result<Vec<SteeredMessage>> {
+    /// Takes the prompts that were queued before the turn began. If another plugin can run the model, the messages
+    /// stay in the inbox for that plugin.
+    pub(crate) async fn take_prompts_before_turn(
+        &self,
+        prompt: &Prompt,
+    ) -> Result<Vec<SteeredMessage>> {
         let hooks = self.framework().hooks();
         let has_one_model = RunModel::implementations(hooks).is_empty()
             && RunModelStream::implementations(hooks).len() == 1;
         if !has_one_model || prompt.is_command() {
             return Ok(Vec::new());
         }
-        let (queued, commands) = self.take_steering().await?;
+        let (queued, commands) = self.take_steering_messages().await?;
         // Commands run at the first step, like those that arrive later.
         if let Some(inbox) = self.steering_inbox() {
             for command in commands {

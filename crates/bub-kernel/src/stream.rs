@@ -81,7 +81,7 @@ impl StreamEvent {
         let data = value.get("data").cloned().unwrap_or_default();
         let text = || data.get("delta").and_then(Value::as_str).map(str::to_owned);
         let list = |name: &str| data.get(name).and_then(Value::as_array).cloned();
-        let known = match kind {
+        let event = match kind {
             "text" => text().map(Self::Text),
             "reasoning" => text().map(Self::Reasoning),
             "tool_call" => list("tool_calls").map(Self::ToolCall),
@@ -91,7 +91,7 @@ impl StreamEvent {
             "final" => Some(Self::Final(data.clone())),
             _ => None,
         };
-        known.unwrap_or_else(|| Self::Other {
+        event.unwrap_or_else(|| Self::Other {
             kind: kind.to_owned(),
             data,
         })
@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for StreamEvent {
 /// ```
 /// use bub_kernel::{ModelStream, StreamEvent};
 ///
-/// let stream = ModelStream::text("hello").map_events(|event| match event {
+/// let stream = ModelStream::from_text("hello").map_events(|event| match event {
 ///     StreamEvent::Text(text) => StreamEvent::Text(text.to_uppercase()),
 ///     other => other,
 /// });
@@ -142,7 +142,7 @@ impl ModelStream {
     }
 
     /// Creates a stream with one text event.
-    pub fn text(text: impl Into<String>) -> Self {
+    pub fn from_text(text: impl Into<String>) -> Self {
         Self::from_source(StreamInner::Text(Some(text.into())))
     }
 
@@ -187,14 +187,16 @@ impl Stream for ModelStream {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = match &mut self.source {
             StreamInner::Text(text) => text.take().map(|text| Ok(StreamEvent::Text(text))),
-            StreamInner::Stream(stream) => match guard::catch(|| stream.as_mut().poll_next(cx)) {
-                Ok(polled) => std::task::ready!(polled),
-                Err(panic) => {
-                    // A stream must not be polled again after a panic.
-                    self.source = StreamInner::Text(None);
-                    Some(Err(panic))
+            StreamInner::Stream(stream) => {
+                match guard::catch_panic(|| stream.as_mut().poll_next(cx)) {
+                    Ok(polled) => std::task::ready!(polled),
+                    Err(panic) => {
+                        // A stream must not be polled again after a panic.
+                        self.source = StreamInner::Text(None);
+                        Some(Err(panic))
+                    }
                 }
-            },
+            }
         };
         match &item {
             Some(Ok(StreamEvent::Usage(usage))) => self.usage = Some(usage.clone()),

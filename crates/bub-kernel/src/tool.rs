@@ -25,9 +25,10 @@ mod step_requests;
 
 pub use argument::ToolArgument;
 pub use function::{
-    Arguments, FunctionTool, ToolParameter, ToolResult, blocking, failure, schema, value,
+    Arguments, FunctionTool, ToolParameter, ToolResult, parameters_schema, result_to_value,
+    run_blocking, tool_error,
 };
-pub(crate) use registry::register;
+pub(crate) use registry::add_or_replace;
 pub use step_requests::{StepRequest, StepRequests};
 
 /// The description of a tool for the model and the user.
@@ -94,7 +95,7 @@ impl ToolContext {
     /// Creates the context of a model's call outside of an agent loop.
     pub fn new(turn: Turn) -> Self {
         Self {
-            cancel: turn.cancel().clone(),
+            cancel: turn.cancel_token().clone(),
             turn,
             caller: ToolCaller::Model,
             step_requests: None,
@@ -125,7 +126,7 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Converts the arguments to their canonical form, such as `"yes"` to `true` for a boolean. The policy is evaluated
     /// for the converted arguments, and the call gets them. Invalid arguments may be left for `call` to report.
-    fn normalize(&self, arguments: Map<String, Value>) -> Result<Map<String, Value>> {
+    fn normalize_arguments(&self, arguments: Map<String, Value>) -> Result<Map<String, Value>> {
         Ok(arguments)
     }
 
@@ -170,7 +171,7 @@ pub enum ToolDecision {
 
 impl ToolDecision {
     /// Returns the error that the model sees if a call of `tool` was denied.
-    pub fn denial(tool: &str, reason: Option<&str>) -> Error {
+    pub fn denial_error(tool: &str, reason: Option<&str>) -> Error {
         let default = || format!("Tool '{tool}' call denied by policy hook.");
         Error::new(
             crate::ErrorKind::Tool,
@@ -185,5 +186,5 @@ pub async fn run_tool(
     arguments: Map<String, Value>,
     context: ToolContext,
 ) -> Result<Value> {
-    crate::hooks::guard::run_within(None, || tool.call(arguments, context)).await?
+    crate::hooks::guard::run_with_limit(None, || tool.call(arguments, context)).await?
 }

@@ -159,20 +159,20 @@ impl Turn {
 
     /// Creates a turn outside of the pipeline, with a tape in memory, for tests.
     pub fn detached(framework: &Framework, inbound: impl Into<Inbound>, state: State) -> Self {
-        let (inbound, session_id) = with_session(inbound.into());
+        let (inbound, session_id) = ensure_session_id(inbound.into());
         let tape = TurnTape::in_memory(framework, &session_id, None);
         Self::new_detached(framework, session_id, inbound, tape, state)
     }
 
-    /// Creates a turn that another process runs, with the id that it has there. It has an empty tape in memory. No
-    /// hooks are called.
+    /// Creates the local copy of a turn that another process runs, with that turn's id. The copy has an empty tape in
+    /// memory and calls no hooks.
     pub fn remote(
         framework: &Framework,
         inbound: impl Into<Inbound>,
         state: State,
         id: TurnId,
     ) -> Self {
-        let (inbound, session_id) = with_session(inbound.into());
+        let (inbound, session_id) = ensure_session_id(inbound.into());
         let name = TapeName::for_session(framework.workspace_text(), &session_id);
         let tape = Tape::new(Arc::new(MemoryStore::new()), name);
         let tape = TurnTape::new(tape, framework, &session_id, None).with_id(id);
@@ -251,7 +251,7 @@ impl Turn {
     }
 
     /// Returns the token that cancels the turn.
-    pub fn cancel(&self) -> &CancellationToken {
+    pub fn cancel_token(&self) -> &CancellationToken {
         &self.0.core.inbound.cancel
     }
 
@@ -264,7 +264,7 @@ impl Turn {
             .unwrap_or_default()
     }
 
-    pub(crate) fn enter(&self, stage: Stage) {
+    pub(crate) fn enter_stage(&self, stage: Stage) {
         self.0
             .core
             .progress
@@ -295,13 +295,13 @@ impl Turn {
         }
     }
 
-    /// Makes the chat use another session from the next turn on. The last switch wins, as on the tape.
+    /// Makes the chat use another session from the next turn on. If the turn switches several times, the last switch counts.
     pub fn switch_session(&self, session_id: SessionId) {
         *lock(&self.0.core.progress.session_switch) = Some(session_id);
     }
 
     /// Records that no model is configured. Has no effect in a nested run.
-    pub fn set_no_model(&self) {
+    pub fn mark_no_model(&self) {
         if !Arc::ptr_eq(&self.0.tape, &self.0.core.tape) {
             return;
         }
@@ -325,13 +325,13 @@ impl Turn {
     /// Records that a tool sent a message to a chat. Returns whether it is the chat of this turn, which then gets no
     /// plain reply.
     pub fn mark_sent_by_tool(&self, channel: &str, chat_id: &str) -> bool {
-        let is_own = self.is_own_chat(channel, chat_id);
+        let is_own_chat = self.is_own_chat(channel, chat_id);
         self.0
             .core
             .progress
             .replies_by_tool
-            .fetch_add(is_own.into(), Ordering::Relaxed);
-        is_own
+            .fetch_add(is_own_chat.into(), Ordering::Relaxed);
+        is_own_chat
     }
 
     /// Reverts [`Turn::mark_sent_by_tool`] for a message that was not delivered.
@@ -396,7 +396,7 @@ impl Turn {
 
     /// Creates a nested run with its own session, state and tape, such as a subagent.
     #[must_use]
-    pub fn nested(&self, session_id: SessionId, state: State, tape: TurnTape) -> Self {
+    pub fn nested_run(&self, session_id: SessionId, state: State, tape: TurnTape) -> Self {
         Self(Arc::new(Inner {
             core: Arc::clone(&self.0.core),
             session_id,
@@ -410,20 +410,20 @@ impl Turn {
 
     /// Returns the turn with the permissions of another sender and a copy of its state, for a command that steered it.
     #[must_use]
-    pub fn on_behalf_of(&self, sender: Arc<Sender>) -> Self {
+    pub fn with_sender(&self, sender: Arc<Sender>) -> Self {
         let inner = &self.0;
         Self(Arc::new(Inner {
             core: Arc::clone(&inner.core),
             session_id: inner.session_id.clone(),
             sender,
-            state: inner.state.detached(),
+            state: inner.state.deep_copy(),
             tape: Arc::clone(&inner.tape),
             steering_inbox: inner.steering_inbox.clone(),
         }))
     }
 
     /// Builds the prompt of a message. An empty prompt is replaced by the content of the message.
-    pub async fn build_prompt_of(&self, message: &Envelope) -> Result<Prompt> {
+    pub async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
         self.0.core.framework.build_prompt(message, self).await
     }
 
@@ -455,7 +455,7 @@ impl Drop for TurnGuard {
         }
         let failure = core.progress.failure.get_or_init(cancelled_error).clone();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            core.tape.release();
+            core.tape.release_lease();
             return;
         };
         // The task must not hold the turn, because the turn's lifespan ends now.
@@ -469,14 +469,15 @@ impl Drop for TurnGuard {
     }
 }
 
-/// Sets the default session of a message without calling the hook `resolve_session`.
-fn with_session(mut inbound: Inbound) -> (Inbound, SessionId) {
+/// Sets the default session of a message that has none, without calling the hook `resolve_session`. Returns the message
+/// and its session.
+fn ensure_session_id(mut inbound: Inbound) -> (Inbound, SessionId) {
     if let Some(session_id) = inbound.session_id() {
         let session_id = session_id.clone();
         return (inbound, session_id);
     }
-    let own = inbound.message.session_id();
-    let session_id = own.map_or_else(|| inbound.message.chat_session(), Cow::into_owned);
+    let session_id = inbound.message.session_id();
+    let session_id = session_id.map_or_else(|| inbound.message.chat_session_id(), Cow::into_owned);
     let session_id = SessionId::from(session_id);
     inbound.set_session_id(session_id.clone());
     (inbound, session_id)

@@ -8,21 +8,20 @@
 //! * `TurnTape::close` completes the record, also after a failure.
 //! * `resume` finds the point at which an earlier attempt at the same message was interrupted.
 
+mod prompt;
 mod resume;
 mod steps;
 
 use std::{
     borrow::Cow,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
 use bub_settings::Redactor;
 use bub_tape::{
-    Entry, EntryId, EntryKind, Lease, LeaseWait, MemoryStore, REPLACES_KEY, SessionInfo,
-    StepRecord, Tape, TapeError, TapeName, TapeStore, TapeSummary, View, ViewOptions, now_iso,
-    recover_forks,
+    Entry, EntryId, EntryKind, Lease, LeaseWait, MemoryStore, SessionInfo, StepRecord, Tape,
+    TapeError, TapeName, TapeStore, TapeSummary, View, ViewOptions, now_iso, recover_forks,
 };
 use serde_json::{Value, json};
 
@@ -38,19 +37,18 @@ use crate::{
     hooks::HookDecision,
     ids::{SessionId, TurnId},
     inbound::{Inbound, InboundAttempt},
-    pipeline::or_cancelled,
+    pipeline::run_until_cancelled,
     prompt::{COMMAND_PREFIX, Prompt},
-    steering::SteeredMessage,
 };
 
-/// Key in an entry's `meta` with the id of the inbound message. Later attempts find the entry by it.
+/// Key in an entry's `meta` with the id of the inbound message. Later attempts use it to find the entry.
 const INBOUND_ID_KEY: &str = "inbound_id";
 
 /// How long a turn waits for the session's lease. It is shorter than the timeout of a hook, so that the error names the
 /// lease holder.
 const LEASE_TIMEOUT: Duration = Duration::from_mins(4);
 
-/// How long a nested run waits for the lease.
+/// How long a nested run waits for the lease of its session.
 const NESTED_LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The tape of one turn.
@@ -109,7 +107,7 @@ impl Framework {
         let Some(store) = self.tape_store() else {
             return Ok(None);
         };
-        tape_in(self, store, session_id).map(Some)
+        tape_in_store(self, store, session_id).map(Some)
     }
 
     /// Waits, without a timeout, until no other process runs a turn of the session. Logs the lease holder.
@@ -129,7 +127,7 @@ impl Framework {
     }
 }
 
-fn tape_in(
+fn tape_in_store(
     framework: &Framework,
     store: Arc<dyn TapeStore>,
     session_id: &SessionId,
@@ -159,7 +157,7 @@ impl TurnTape {
         // Cancel only the wait for the lease: a message that is being recorded must not be recorded again.
         let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT));
         let lease = async { lease.await.map_err(tape_error) };
-        let lease = or_cancelled(&inbound.cancel, lease).await?;
+        let lease = run_until_cancelled(&inbound.cancel, lease).await?;
         let recovered = recover_forks(&**tape.store(), tape.name()).await;
         for recovered in recovered.map_err(tape_error)? {
             let (fork, entries) = (recovered.fork, recovered.entries);
@@ -177,8 +175,8 @@ impl TurnTape {
         Ok(turn)
     }
 
-    /// Opens the tape for a message that cannot be processed, and records the message as an event that views omit,
-    /// because the sender may send it again. Does not wait for the lease of a busy session: a batch of entries is
+    /// Opens the tape for a message that cannot be processed, and records the message. Views omit the record, because the
+    /// sender may send the message again. Does not wait for the lease of a busy session: a batch of entries is
     /// atomic without it.
     pub(crate) async fn open_for_failure(
         framework: &Framework,
@@ -194,7 +192,7 @@ impl TurnTape {
         turn.lease = Mutex::new(lease);
         turn.record_message(&inbound.message).await?;
         // Only the error is missing.
-        turn.complete();
+        turn.mark_complete();
         Ok(turn)
     }
 
@@ -262,7 +260,7 @@ impl TurnTape {
     pub fn tape(&self) -> &Tape {
         self.tape.get_or_init(|| {
             let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
-            let tape = tape_in(&self.framework, Arc::clone(&store), &self.session_id);
+            let tape = tape_in_store(&self.framework, Arc::clone(&store), &self.session_id);
             tape.unwrap_or_else(|error| {
                 tracing::warn!(%error, "turn.tape_context_failed");
                 let workspace = self.framework.workspace_text();
@@ -302,7 +300,7 @@ impl TurnTape {
     }
 
     /// Builds the view for a model call. `carry_limit` overrides the default limit of carried entries.
-    pub async fn view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
+    pub async fn build_view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
         let prompt = self.prompt_id().unwrap_or_default();
         let mut options = ViewOptions::new()
             .for_model(model)
@@ -314,104 +312,9 @@ impl TurnTape {
         self.tape().view(&options).await.map_err(tape_error)
     }
 
-    /// Records the message as an event that views omit. If the process dies before the prompt is recorded, the tape
-    /// shows that the message was interrupted.
-    async fn record_message(&self, message: &Envelope) -> Result<()> {
-        if message.content().is_empty() && message.media().is_empty() {
-            // An empty message has nothing to lose, and an empty prompt is not recorded either.
-            return Ok(());
-        }
-        let mut batch = self.bootstrap_entries().await?;
-        let mut data = json!({"content": message.content()});
-        if let (Some(data), Some(media)) = (data.as_object_mut(), message.field("media")) {
-            data.insert("media".to_owned(), media.clone());
-        }
-        let event = Entry::event("turn.start", Some(data)).exclude_from_context();
-        batch.push(self.with_run_id(event));
-        self.append(batch).await?;
-        Ok(())
-    }
-
-    /// Records the messages that were queued before the turn began, and then the prompt, unless it is recorded already.
-    /// Commands are recorded as events elsewhere, because the model never sees them.
-    pub async fn record_prompt(&self, prompt: &Prompt, queued: Vec<SteeredMessage>) -> Result<()> {
-        if self.prompt_id().is_some() || prompt.is_empty() || self.is_command(prompt) {
-            return Ok(());
-        }
-        let mut batch = self.bootstrap_entries().await?;
-        batch.extend(queued.iter().map(|message| self.steered_message(message)));
-        batch.push(self.with_inbound_id(self.user_message(prompt)));
-        let id = self.append(batch).await?;
-        let mut progress = lock(&self.progress);
-        progress.prompt_id = Some(id);
-        // A plugin may have run a command before the prompt. That command is complete, but the prompt is not answered.
-        (progress.is_complete, progress.has_error) = (false, false);
-        Ok(())
-    }
-
-    /// Records the prompt of the agent, if a plugin called the next plugin with another one. The view shows the new
-    /// message in place of the recorded prompt. If the agent has already answered, the message continues the
-    /// conversation.
-    pub async fn replace_prompt(&self, prompt: &Prompt) -> Result<()> {
-        let Some(recorded) = self.prompt_id() else {
-            return self.record_prompt(prompt, Vec::new()).await;
-        };
-        if !matches!(
-            self.resume_point,
-            None | Some(ResumePoint::AfterSteps { .. })
-        ) {
-            return Ok(());
-        }
-        let has_answered = {
-            let mut progress = lock(&self.progress);
-            if progress
-                .prompt_fingerprint
-                .is_none_or(|known| known == fingerprint(prompt))
-            {
-                return Ok(());
-            }
-            progress.prompt_fingerprint = Some(fingerprint(prompt));
-            std::mem::take(&mut progress.is_complete)
-        };
-        let message = self.user_message(prompt);
-        if has_answered {
-            self.append(vec![message]).await?;
-            return Ok(());
-        }
-        let message = self
-            .with_inbound_id(message)
-            .with_meta(REPLACES_KEY, recorded.get());
-        let id = self.append(vec![message]).await?;
-        lock(&self.progress).prompt_id = Some(id);
-        Ok(())
-    }
-
-    /// Sets the prompt of the model stage. A resumed turn whose prompt was replaced keeps the replacement.
-    pub(crate) fn set_prompt(&self, prompt: &Prompt) {
-        let mut progress = lock(&self.progress);
-        progress.prompt_fingerprint = (!progress.was_replaced).then(|| fingerprint(prompt));
-    }
-
     /// Returns whether the entries of the turn can be read later.
-    pub(crate) fn is_read(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         self.is_stored || self.prompt_id().is_some()
-    }
-
-    fn is_command(&self, prompt: &Prompt) -> bool {
-        self.accepts_commands && prompt.is_command()
-    }
-
-    /// Records the prompt again after the tape was reset.
-    pub async fn rerecord_prompt(&self, prompt: Entry) -> Result<()> {
-        let id = self.append(vec![prompt]).await?;
-        lock(&self.progress).prompt_id = Some(id);
-        Ok(())
-    }
-
-    /// Returns a user message of this turn.
-    pub fn user_message(&self, prompt: &Prompt) -> Entry {
-        let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
-        self.with_run_id(Entry::message("user", content))
     }
 
     /// Sets the `run_id` of an entry to this turn.
@@ -441,10 +344,10 @@ impl TurnTape {
         lock(&self.progress).pending.push(entry);
     }
 
-    /// Adds the decisions of hooks to the next batch.
-    pub fn append_hook_notes(&self, notes: &[HookDecision]) {
-        for note in notes {
-            let event = Entry::event("hook", Some(note.to_value())).exclude_from_context();
+    /// Adds the decisions of hooks to the next batch, as events that views omit.
+    pub fn append_hook_decisions(&self, decisions: &[HookDecision]) {
+        for decision in decisions {
+            let event = Entry::event("hook", Some(decision.to_value())).exclude_from_context();
             self.append_later(self.with_run_id(event));
         }
     }
@@ -479,7 +382,7 @@ impl TurnTape {
     }
 
     /// Records the session at the start of an empty tape, for turns without a prompt.
-    pub async fn bootstrap(&self) -> Result<()> {
+    pub async fn record_session(&self) -> Result<()> {
         let batch = self.bootstrap_entries().await?;
         if !batch.is_empty() {
             self.append(batch).await?;
@@ -489,8 +392,8 @@ impl TurnTape {
 
     /// Returns the summary of the tape. It is read once, because only this turn appends while it holds the lease.
     pub async fn summary(&self) -> Result<Arc<TapeSummary>> {
-        if let Some(known) = lock(&self.progress).summary.clone() {
-            return Ok(known);
+        if let Some(summary) = lock(&self.progress).summary.clone() {
+            return Ok(summary);
         }
         let summary = Arc::new(self.tape().summary().await.map_err(tape_error)?);
         lock(&self.progress).summary = Some(Arc::clone(&summary));
@@ -503,33 +406,33 @@ impl TurnTape {
     }
 
     /// Creates an empty record of a model call.
-    pub fn chat_step(&self) -> StepRecord {
+    pub fn new_step_record(&self) -> StepRecord {
         StepRecord::new(self.run_id.as_str())
     }
 
     /// Records a model call and further entries as one batch.
-    pub async fn record_step(&self, step: StepRecord, more: Vec<Entry>) -> Result<EntryId> {
+    pub async fn record_step(&self, step: StepRecord, further: Vec<Entry>) -> Result<EntryId> {
         let mut batch = step.into_entries(&*self.summary().await?);
-        batch.extend(more);
+        batch.extend(further);
         self.append(batch).await
     }
 
     /// Records the outcome of the model stage, unless the agent did, and frees the session for the next turn.
     pub async fn end_model_stage(&self, end: ModelStageEnd<'_>) -> Result<()> {
         let recorded = self.record_model_stage(end).await;
-        self.release();
+        self.release_lease();
         recorded
     }
 
     async fn record_model_stage(&self, end: ModelStageEnd<'_>) -> Result<()> {
         let is_complete = lock(&self.progress).is_complete;
         let is_command = self.prompt_id().is_none() && self.is_command(end.prompt);
-        if is_complete || end.prompt.is_empty() || is_command || !self.is_read() {
+        if is_complete || end.prompt.is_empty() || is_command || !self.is_readable() {
             return Ok(());
         }
         self.record_prompt(end.prompt, Vec::new()).await?;
-        let has_calls = self.close_calls();
-        let mut step = self.chat_step();
+        let has_calls = self.interrupt_calls();
+        let mut step = self.new_step_record();
         // Earlier steps are already on the tape.
         let text = self.partial_text().unwrap_or_else(|| end.output.to_owned());
         step.text = Some(text).filter(|_| !has_calls);
@@ -537,7 +440,7 @@ impl TurnTape {
         let status = if end.error.is_some() { "error" } else { "ok" };
         let last = self.end_step(status, end.error);
         self.record_step(step, last.into_iter().collect()).await?;
-        self.complete();
+        self.mark_complete();
         lock(&self.progress).has_error = end.error.is_some();
         Ok(())
     }
@@ -550,12 +453,12 @@ impl TurnTape {
             // Write the pending entries. A command that a plugin answered has no other entries.
             None => self.append(Vec::new()).await.map(drop),
         };
-        self.release();
+        self.release_lease();
         recorded
     }
 
     async fn record_failure(&self, message: &Envelope, error: &Error) -> Result<()> {
-        if lock(&self.progress).has_error || !self.is_read() {
+        if lock(&self.progress).has_error || !self.is_readable() {
             return Ok(());
         }
         if lock(&self.progress).is_complete {
@@ -571,7 +474,7 @@ impl TurnTape {
             };
             let data =
                 json!({"raw": raw, "status": status, "output": error.message(), "date": now_iso()});
-            self.bootstrap().await?;
+            self.record_session().await?;
             let event = self.with_command_id(Entry::event("command", Some(data)));
             self.append(vec![event]).await?;
         } else {
@@ -587,7 +490,7 @@ impl TurnTape {
         Ok(())
     }
 
-    pub(crate) fn release(&self) {
+    pub(crate) fn release_lease(&self) {
         let lease = lock(&self.lease).take();
         drop(lease);
     }
@@ -619,16 +522,6 @@ fn stored_tape(framework: &Framework, session_id: &SessionId) -> Result<Option<T
 pub fn error_entry(error: &Error) -> Entry {
     let details = (!error.details().is_empty()).then(|| Value::Object(error.details().clone()));
     Entry::error(error.kind().name(), error.message(), details)
-}
-
-/// Returns a hash that distinguishes prompts. The prompts themselves are not kept, because they may contain images.
-fn fingerprint(prompt: &Prompt) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    match prompt {
-        Prompt::Text(text) => text.hash(&mut hasher),
-        Prompt::Parts(parts) => parts.hash(&mut hasher),
-    }
-    hasher.finish()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

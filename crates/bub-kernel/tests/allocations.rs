@@ -58,13 +58,13 @@ fn broadcast<P: Plugin>(label: &str, plugin: fn() -> P) -> u64 {
             builder.plugin(format!("plugin {number}"), plugin())
         })
         .build();
-    let message = Envelope::text("hi");
+    let message = Envelope::from_text("hi");
     allocations(label, || {
         let args = args::DispatchOutbound {
             message: &message,
             turn: None,
         };
-        let delivered = run_ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap();
+        let delivered = run_ready(framework.hooks().call_all::<DispatchOutbound>(args)).unwrap();
         assert_eq!(delivered, [Some(true); 5]);
     })
 }
@@ -87,7 +87,7 @@ fn a_bare_turn_stays_small() {
         .plugin("echo", EchoPlugin)
         .build();
     let message = || {
-        Envelope::text("hi")
+        Envelope::from_text("hi")
             .with("channel", "cli")
             .with("chat_id", "room")
     };
@@ -130,7 +130,11 @@ impl ChannelRouter for CliRouter {
         Some(Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
+    fn quit_session<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: Option<&'a MessageId>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -139,7 +143,7 @@ impl ChannelRouter for CliRouter {
 #[test]
 fn an_event_on_its_way_to_a_channel_allocates_once() {
     let router = CliRouter(Arc::new(CliChannel));
-    let message = Envelope::text("hi").with("channel", "cli");
+    let message = Envelope::from_text("hi").with("channel", "cli");
     let turn = Turn::detached(&Framework::builder().build(), message, State::new());
     let streaming = |events: usize| {
         allocations(&format!("{events} events through wrap_stream"), || {

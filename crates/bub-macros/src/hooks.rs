@@ -85,9 +85,9 @@ fn expand_hook(
     let convert = {
         let kernel = with_span(kernel, span);
         quote_spanned! {span=>
-            #kernel::hooks::IntoHookResult::<
+            #kernel::hooks::IntoHookReturn::<
                 <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output
-            >::into_hook_result
+            >::into_hook_return
         }
     };
     let (impl_generics, type_generics, bounds) = generics.split_for_impl();
@@ -128,7 +128,7 @@ fn expand_hook(
         };
         (quote!(add_sync), hook_impl)
     };
-    let observe = observe_only.map(|_| quote!(hooks.observe_only();));
+    let observe = observe_only.map(|_| quote!(hooks.set_last_observe_only();));
     let registration = quote! {
         struct __BubHookAdapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
         #hook_impl

@@ -143,7 +143,7 @@ impl ToolDefinition {
                 #kernel::tool::ToolSpec {
                     name: ::std::string::String::from(#name),
                     description: ::std::string::String::from(#description),
-                    parameters: #kernel::tool::schema([#(#parameter_specs),*]),
+                    parameters: #kernel::tool::parameters_schema([#(#parameter_specs),*]),
                     agent_use: !#command_only,
                     read_only: #read_only,
                 },
@@ -156,7 +156,7 @@ impl ToolDefinition {
                         let (#(::core::option::Option::Some(#values),)* true) =
                             (#(#converted,)* arguments.is_valid())
                         else {
-                            return ::core::result::Result::Err(arguments.error());
+                            return ::core::result::Result::Err(arguments.into_error());
                         };
                         #result
                     })
@@ -189,11 +189,11 @@ impl ToolDefinition {
         let outcome = if self.is_async {
             quote!(#call.await)
         } else {
-            quote!(#kernel::tool::blocking(move || #call).await?)
+            quote!(#kernel::tool::run_blocking(move || #call).await?)
         };
-        let value = quote_spanned!(self.output.span()=> #kernel::tool::value);
+        let value = quote_spanned!(self.output.span()=> #kernel::tool::result_to_value);
         if returns_result(&self.output) {
-            quote!(#outcome.map_err(#kernel::tool::failure).and_then(#value))
+            quote!(#outcome.map_err(#kernel::tool::tool_error).and_then(#value))
         } else {
             quote!(#value(#outcome))
         }

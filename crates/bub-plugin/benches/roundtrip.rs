@@ -70,7 +70,7 @@ async fn call(framework: &Framework, inbound: &Inbound) {
 }
 
 async fn measure(framework: &Framework) {
-    let message = Envelope::text("session bench")
+    let message = Envelope::from_text("session bench")
         .with("channel", "lab")
         .with("chat_id", "1");
     let message = Inbound::new(message);

@@ -334,7 +334,7 @@ async fn send_message(context: &CallContext, params: &Value) -> Result<Value> {
             "invalid `message`: expected an object",
         ));
     }
-    let reply = Outbound::new(Envelope::normalize(message));
+    let reply = Outbound::new(Envelope::from_value(message));
     let turn = context.turn.as_ref();
     let turn = turn.filter(|turn| turn.inbound().reply_target.is_some());
     let is_delivered = if let Some(turn) = turn {

@@ -200,7 +200,7 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
             "invalid `message`: expected an object",
         ));
     };
-    let mut message = Envelope::normalize(message.into());
+    let mut message = Envelope::from_value(message.into());
     message.set("channel", channel.as_str());
     let mut sender = codec::decode_sender(params.get("sender"));
     // The channel authenticates the sender, but the owner of bub limits the sender's role.

@@ -71,7 +71,7 @@ pub(crate) fn is_valid_name(name: &str) -> bool {
 pub(crate) fn build_command(plugin: &Arc<PluginProcess>, entry: &CommandSpec) -> CliCommand {
     let (plugin, name) = (Arc::clone(plugin), entry.name.clone());
     CliCommand::from_spec(entry.clone())
-        .run(move |context| run_command(Arc::clone(&plugin), name.clone(), context))
+        .handler(move |context| run_command(Arc::clone(&plugin), name.clone(), context))
 }
 
 async fn run_command(

@@ -49,7 +49,7 @@ pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
             tracing::warn!(plugin = plugin.name(), hook = %entry.name, "plugin.unknown_hook");
         }
         if entry.observe_only {
-            hooks.observe_only();
+            hooks.set_last_observe_only();
         }
     }
 }

@@ -113,7 +113,7 @@ impl ServedPlugin {
         let before = P::state(args).map(ArgumentCodec::encode);
         let chain = P::next_hooks(&call.host_chain());
         let hooks = self.framework.hooks();
-        let value = hooks.call_one::<P>(PLUGIN_INDEX, args, &chain).await?;
+        let value = hooks.call_plugin::<P>(PLUGIN_INDEX, args, &chain).await?;
         let mut answer = Map::new();
         if let Some(value) = value.and_then(ResultCodec::into_response_value) {
             answer.insert("value".to_owned(), value);
@@ -141,7 +141,7 @@ impl ServedPlugin {
         let chain = <RunModelStream as WireHook>::next_hooks(&call.host_chain());
         let hooks = self.framework.hooks();
         let stream = hooks
-            .call_one::<RunModelStream>(PLUGIN_INDEX, args, &chain)
+            .call_plugin::<RunModelStream>(PLUGIN_INDEX, args, &chain)
             .await;
         let changes = || state_changes(&before, args.state);
         stream::send_stream(peer, id, stream, &request, changes).await;
@@ -184,7 +184,9 @@ impl ServedPlugin {
             .cloned()
             .unwrap_or_default();
         Ok(
-            match bub_kernel::run_tool(tool.as_ref(), tool.normalize(arguments)?, context).await {
+            match bub_kernel::run_tool(tool.as_ref(), tool.normalize_arguments(arguments)?, context)
+                .await
+            {
                 Ok(Value::String(text)) => json!({"content": [{"type": "text", "text": text}]}),
                 Ok(value) => {
                     json!({"content": [{"type": "text", "text": value.to_string()}], "structuredContent": value})

@@ -237,7 +237,7 @@ impl StreamCall {
             state: &self.state,
             turn: &self.turn,
         };
-        RunModelStream::below(framework.hooks().chain_below(self.registration_index, args)).await
+        RunModelStream::call_next(framework.hooks().next_after(self.registration_index, args)).await
     }
 
     /// Calls the next plugins for the complete text.
@@ -252,7 +252,7 @@ impl StreamCall {
             state: &self.state,
             turn: &self.turn,
         };
-        RunModel::below(framework.hooks().chain_below(self.registration_index, args)).await
+        RunModel::call_next(framework.hooks().next_after(self.registration_index, args)).await
     }
 }
 

@@ -95,7 +95,9 @@ impl<'a> InProcess<'a> for &'a Inbound {
 
     fn sender(self) -> Option<Cow<'a, Sender>> {
         let guest = || Cow::Owned(Sender::guest(&self.message));
-        let authenticated = self.known_sender().map(|sender| Cow::Borrowed(&**sender));
+        let authenticated = self
+            .authenticated_sender()
+            .map(|sender| Cow::Borrowed(&**sender));
         Some(authenticated.unwrap_or_else(guest))
     }
 }
@@ -271,7 +273,7 @@ macro_rules! wire {
             let mut implemented = Vec::new();
             $( for implementation in point::$point::implementations(hooks) {
                 if implementation.registration_index() == registration_index {
-                    implemented.push((stringify!($name), implementation.observe_only()));
+                    implemented.push((stringify!($name), implementation.is_observe_only()));
                 }
             } )*
             implemented
@@ -303,7 +305,7 @@ macro_rules! wire {
                 let mut raw_args = Self::encode_args(call.args, &is_kept);
                 raw_args.append(&mut replaced);
                 let owned = Self::decode_args(raw_args, Some(call.args)).map_err(|error| invalid_argument_error(&error))?;
-                call.next().with(Self::replace_args(call.args, &owned)).call().await
+                call.next().with_args(Self::replace_args(call.args, &owned)).call().await
             })
         }
     };

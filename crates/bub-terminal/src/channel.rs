@@ -345,7 +345,7 @@ impl Channel for CliChannel {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn restore(&self, message: &mut Inbound) {
+    fn restore_message(&self, message: &mut Inbound) {
         (self.restore)(message);
     }
 
@@ -481,8 +481,8 @@ mod tests {
     #[test]
     fn a_message_is_a_line_by_its_receipt_or_its_id_while_the_receipt_is_used() {
         let lines = OpenLines::default();
-        let mut message = Inbound::from(Envelope::text("hello"));
-        let other = Inbound::from(Envelope::text("hello"));
+        let mut message = Inbound::from(Envelope::from_text("hello"));
+        let other = Inbound::from(Envelope::from_text("hello"));
         let receipt = lines.register(7, &mut message);
         // A message's session is resolved before the message has an id.
         assert_eq!(lines.line_number(&message), Some(7));

@@ -211,7 +211,7 @@ impl Channel for WebhookChannel {
         ))
     }
 
-    fn enabled(&self) -> bool {
+    fn is_enabled(&self) -> bool {
         self.options.token.is_some()
     }
 }

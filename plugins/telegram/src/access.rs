@@ -145,7 +145,10 @@ impl AccessControl {
     /// Returns one line that describes who has access.
     pub(super) fn describe(&self) -> String {
         let count = |list: &Option<Vec<String>>| list.as_ref().map_or(0, Vec::len);
-        let paired = self.pairings.all().map_or(0, |(users, _)| users.len());
+        let paired = self
+            .pairings
+            .users_and_requests()
+            .map_or(0, |(users, _)| users.len());
         format!(
             "{} owner{}, {} allowed users, {paired} paired, {} allowed chats",
             self.owners.len(),

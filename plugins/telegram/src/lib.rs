@@ -216,7 +216,7 @@ impl Channel for TelegramChannel {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn restore(&self, inbound: &mut Inbound) {
+    fn restore_message(&self, inbound: &mut Inbound) {
         media::restore(&self.bot, &mut inbound.message);
         if let Ok(route) = Route::from_message(&inbound.message) {
             let typing = typing::TypingScope::new(&self.bot, route.chat_thread);
@@ -224,7 +224,7 @@ impl Channel for TelegramChannel {
         }
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
+    fn check_connection(&self) -> BoxFuture<'_, Result<Option<String>>> {
         Box::pin(async move {
             let me = self.bot.client.call("getMe", &json!({})).await?;
             Ok(me
@@ -242,11 +242,11 @@ impl Channel for TelegramChannel {
         true
     }
 
-    fn enabled(&self) -> bool {
+    fn is_enabled(&self) -> bool {
         self.bot.is_enabled()
     }
 
-    fn validate(&self) -> Result<()> {
+    fn validate_settings(&self) -> Result<()> {
         self.bot.options.check()
     }
 

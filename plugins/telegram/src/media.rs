@@ -40,7 +40,7 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
             bot: Arc::clone(bot),
             file_id: attachment.file_id.clone(),
         };
-        let mut item = MediaItem::fetched(attachment.kind, &attachment.mime, Arc::new(file));
+        let mut item = MediaItem::from_fetcher(attachment.kind, &attachment.mime, Arc::new(file));
         item.filename.clone_from(&attachment.filename);
         item
     });

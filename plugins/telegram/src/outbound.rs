@@ -29,7 +29,7 @@ use super::{
 use crate::lock;
 use bub::gateway::{
     fields::{APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD},
-    is_permanent,
+    is_permanent_error,
 };
 
 /// Envelope field that identifies the waiter for the message id.
@@ -59,7 +59,7 @@ pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
     let sent = send(bot, reply).await;
     let result = match &sent {
         Ok(first) => first.map(Ok),
-        Err(error) => is_permanent(error).then(|| Err(error.clone())),
+        Err(error) => is_permanent_error(error).then(|| Err(error.clone())),
     };
     if let Some(result) = result
         && let Some(waiter) = reply

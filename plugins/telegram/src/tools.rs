@@ -11,7 +11,7 @@ use std::{
 use bub::kernel::{
     ChannelMessage, Envelope, Error, ErrorKind, MediaItem, MediaKind, Outbound, PluginContext,
     Result, Role, ToolContext, ToolSpec, Turn,
-    tool::{Arguments, FunctionTool, ToolParameter, schema},
+    tool::{Arguments, FunctionTool, ToolParameter, parameters_schema},
 };
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ fn spec(name: &str, description: &str, parameters: Vec<ToolParameter>) -> ToolSp
     ToolSpec {
         name: name.to_owned(),
         description: description.to_owned(),
-        parameters: schema(parameters),
+        parameters: parameters_schema(parameters),
         agent_use: true,
         read_only: false,
     }
@@ -107,7 +107,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let (Some(text), Some(file), Some(chat), Some(thread), true) =
         (text, file, chat, thread, arguments.is_valid())
     else {
-        return Err(arguments.error());
+        return Err(arguments.into_error());
     };
     let (chat, is_own) = target(&context.turn, chat)?;
     let text = bot
@@ -168,7 +168,7 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let (Some(message_id), Some(text), Some(chat), true) =
         (message_id, text, chat, arguments.is_valid())
     else {
-        return Err(arguments.error());
+        return Err(arguments.into_error());
     };
     let (chat, _) = target(&context.turn, chat)?;
     let parts = html::render(&bot.options.redactor.redact(&text));
@@ -195,7 +195,7 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
     let (Some(emoji), Some(message_id), Some(chat), true) =
         (emoji, message_id, chat, arguments.is_valid())
     else {
-        return Err(arguments.error());
+        return Err(arguments.into_error());
     };
     let (chat, is_own) = target(&context.turn, chat)?;
     let answered_message = || {

@@ -138,7 +138,7 @@ impl AgentLoop {
         call: &RequestedCall<'_>,
         is_one_of_several: bool,
     ) -> Result<Value> {
-        if self.requests.will_reset() {
+        if self.requests.has_reset() {
             // The reset would remove the record of the call.
             return Ok("[not run: the tape is being reset]".into());
         }

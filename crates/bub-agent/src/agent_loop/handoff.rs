@@ -133,8 +133,8 @@ impl AgentLoop {
         };
         self.turn
             .tape()
-            .rerecord_prompt(without_id(
-                recorded_prompt.unwrap_or_else(|| self.turn.tape().user_message(prompt)),
+            .record_prompt_again(without_id(
+                recorded_prompt.unwrap_or_else(|| self.turn.tape().user_message_entry(prompt)),
             ))
             .await?;
         for entry in response {

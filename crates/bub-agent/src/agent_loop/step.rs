@@ -70,8 +70,8 @@ impl AgentLoop {
             .hooks()
             .before_llm_call(prepared.request, &self.turn)
             .await;
-        self.turn.tape().append_hook_notes(&gate.notes);
-        let mut chat = self.turn.tape().chat_step();
+        self.turn.tape().append_hook_decisions(&gate.notes);
+        let mut chat = self.turn.tape().new_step_record();
         (chat.system, chat.view) = (Some(system), prepared.entries);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
@@ -167,7 +167,7 @@ impl AgentLoop {
             let view = self
                 .turn
                 .tape()
-                .view(&model, window.map(max_carried_bytes))
+                .build_view(&model, window.map(max_carried_bytes))
                 .await?;
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
@@ -190,7 +190,7 @@ impl AgentLoop {
                         let notice = Prompt::Text(handoff_notice(percent));
                         self.turn
                             .tape()
-                            .append(vec![self.turn.tape().user_message(&notice)])
+                            .append(vec![self.turn.tape().user_message_entry(&notice)])
                             .await?;
                         messages.push(json!({"role": "user", "content": notice}));
                     }
@@ -316,7 +316,7 @@ impl AgentLoop {
             .hooks()
             .after_llm_call(request, result, &self.turn)
             .await;
-        self.turn.tape().append_hook_notes(&notes);
+        self.turn.tape().append_hook_decisions(&notes);
     }
 
     fn allowed_skills(&self) -> Option<Vec<String>> {

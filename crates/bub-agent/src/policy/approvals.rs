@@ -116,7 +116,7 @@ pub async fn request_approval(
     let framework = turn.framework();
     let pending = framework
         .approvals()
-        .open(&request, started + request.expires);
+        .register(&request, started + request.expires);
     let args = args::RequestApproval {
         request: &request,
         state: turn.state(),

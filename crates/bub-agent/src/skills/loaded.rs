@@ -56,7 +56,7 @@ impl LoadedSkills {
     }
 
     pub(super) fn all(&self) -> Vec<LoadedSkill> {
-        self.0.with(LOADED_SKILLS_KEY, |all| {
+        self.0.with_value(LOADED_SKILLS_KEY, |all| {
             let all = all.and_then(Value::as_array).into_iter().flatten();
             all.filter_map(LoadedSkill::from_value).collect()
         })

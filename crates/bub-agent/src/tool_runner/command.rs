@@ -133,7 +133,7 @@ pub(crate) async fn run_command(
         .unwrap_or(line)
         .trim();
     let (tape, started) = (turn.tape(), Instant::now());
-    tape.bootstrap().await?;
+    tape.record_session().await?;
     let resolved = resolve_command(raw, turn.framework().tools());
     let name = resolved
         .as_ref()
@@ -191,8 +191,8 @@ pub(crate) async fn run_command(
 fn mark_complete(tape: &TurnTape, outcome: &Result<String>) {
     match outcome {
         _ if tape.prompt_id().is_some() => {}
-        Ok(_) => tape.complete(),
-        Err(_) => tape.complete_with_error(),
+        Ok(_) => tape.mark_complete(),
+        Err(_) => tape.mark_complete_with_error(),
     }
 }
 

@@ -38,7 +38,9 @@ impl SessionTools {
         let session_id = context.turn.session_id();
         self.agent.shells().stop_session(session_id).await;
         if let Some(router) = context.turn.framework().router() {
-            router.quit(session_id, context.turn.message_id()).await?;
+            router
+                .quit_session(session_id, context.turn.message_id())
+                .await?;
         }
         Ok("Session tasks stopped.".to_owned())
     }

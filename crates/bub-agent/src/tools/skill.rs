@@ -66,7 +66,7 @@ impl SkillTools {
 
 /// Returns the skills that this turn may use; `None` means all.
 fn allowed_skills(state: &State) -> Option<Vec<String>> {
-    state.with("allowed_skills", |value| {
+    state.with_value("allowed_skills", |value| {
         let names = value?.as_array()?.iter();
         Some(names.filter_map(Value::as_str).map(str::to_owned).collect())
     })

@@ -150,7 +150,7 @@ async fn run_subagent(
         Some(fork) => TurnTape::new(fork.tape().clone(), framework, &session_id, None),
         None => TurnTape::open_nested(framework, &session_id).await?,
     };
-    let nested = turn.nested(session_id.clone(), state, tape);
+    let nested = turn.nested_run(session_id.clone(), state, tape);
     let tape = nested.tape();
     tape.record_prompt(&prompt, Vec::new()).await?;
     let task = AgentTask {
@@ -220,7 +220,7 @@ fn nested_session_id(session: &str, current: &SessionId) -> SessionId {
 
 /// Returns a copy of the state for a nested run, without values that belong only to the parent turn.
 fn nested_state(state: &State, session_id: &SessionId) -> State {
-    let nested = state.detached();
+    let nested = state.deep_copy();
     nested.set("session_id", session_id);
     nested.remove("_runtime_thread_id");
     LoadedSkills::from_state(&nested).clear();

@@ -36,7 +36,7 @@ impl FakeChat {
             .into_iter()
             .map(|outcome| outcome.map_or_else(|no| no.message().to_owned(), |()| "ok".to_owned()));
         self.outcomes_seen.lock().unwrap().extend(words);
-        approvals.wait(&request.id).await
+        approvals.wait_for_answer(&request.id).await
     }
 }
 
@@ -111,7 +111,7 @@ const NOT_FOUND: &str = "approval request not found: it was already answered or 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
     let fixture = ApprovalFixture::new(|approvals, request| {
-        vec![approvals.answer(&request.id, &sender_with_role(Role::Member), YES)]
+        vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Member), YES)]
     });
     let arguments =
         json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
@@ -145,7 +145,7 @@ async fn a_no_is_a_no_with_its_reason() {
     ] {
         let no = ApprovalAnswer::Denied(reason);
         let fixture = ApprovalFixture::new(move |approvals, request| {
-            vec![approvals.answer(&request.id, &sender_with_role(Role::Owner), no.clone())]
+            vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Owner), no.clone())]
         });
         let approval = fixture.ask(json!({})).await;
         assert_eq!(approval.decision, ApprovalOutcome::Denied);
@@ -162,7 +162,7 @@ async fn a_no_is_a_no_with_its_reason() {
 async fn no_one_else_and_from_nowhere_else_can_answer() {
     let strangers = || {
         let ada = sender_with_role(Role::Member);
-        let other_chat = "approval request belongs to another chat";
+        let other_chat = "approval request belongs to another chat: answer it there";
         let other_user =
             "approval request is for another user: only that user or an owner can answer it";
         vec![
@@ -223,7 +223,7 @@ async fn no_one_else_and_from_nowhere_else_can_answer() {
     let fixture = ApprovalFixture::new(move |approvals, request| {
         strangers()
             .into_iter()
-            .map(|(sender, _)| approvals.answer(&request.id, &sender, YES))
+            .map(|(sender, _)| approvals.submit_answer(&request.id, &sender, YES))
             .collect()
     });
     let approval = fixture.ask(json!({"cmd": "rm x"})).await;
@@ -253,12 +253,12 @@ async fn an_answer_counts_once_and_for_one_request() {
         // Replays the answers to all earlier requests. For the first request, also sends a valid answer twice.
         let mut outcomes: Vec<_> = ids
             .iter()
-            .map(|id| approvals.answer(id, &ada, YES))
+            .map(|id| approvals.submit_answer(id, &ada, YES))
             .collect();
         if ids.is_empty() {
             outcomes.extend([
-                approvals.answer(&request.id, &ada, YES),
-                approvals.answer(&request.id, &ada, YES),
+                approvals.submit_answer(&request.id, &ada, YES),
+                approvals.submit_answer(&request.id, &ada, YES),
             ]);
         }
         ids.push(request.id.clone());
@@ -281,7 +281,7 @@ async fn an_answer_counts_once_and_for_one_request() {
     assert_ne!(ids[0], ids[1]);
     for id in ids.iter().map(String::as_str).chain(["", "x"]) {
         let approvals = fixture.turn.framework().approvals();
-        let late = approvals.answer(id, &sender_with_role(Role::Owner), YES);
+        let late = approvals.submit_answer(id, &sender_with_role(Role::Owner), YES);
         assert_eq!(late.unwrap_err().message().to_owned(), NOT_FOUND);
     }
 }
@@ -290,7 +290,7 @@ async fn an_answer_counts_once_and_for_one_request() {
 async fn an_approval_is_for_the_call_as_it_was_shown() {
     let yes = || {
         ApprovalFixture::new(|approvals, request| {
-            vec![approvals.answer(&request.id, &sender_with_role(Role::Member), YES)]
+            vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Member), YES)]
         })
     };
     for (name, arguments) in [

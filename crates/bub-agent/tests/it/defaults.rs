@@ -37,7 +37,7 @@ async fn a_later_plugin_replaces_any_default() {
     let fixture = AgentFixture::with_plugin("override", OverridePlugin);
     assert_eq!(&*fixture.framework.plugins()[0].name, "builtin");
     let result = fixture
-        .turn(Envelope::text("hi").with("session_id", "theirs"))
+        .turn(Envelope::from_text("hi").with("session_id", "theirs"))
         .await
         .unwrap();
     assert_eq!(result.session_id, "mine");
@@ -62,7 +62,7 @@ async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
         (json!({}), "default:default"),
     ];
     for (fields, expected) in cases {
-        let mut inbound = Inbound::new(Envelope::normalize(fields.clone()));
+        let mut inbound = Inbound::new(Envelope::from_value(fields.clone()));
         fixture
             .framework
             .resolve_session(&mut inbound)
@@ -92,7 +92,7 @@ async fn the_state_is_seeded_with_session_agent_and_context() {
     assert_eq!(state.get_str("_runtime_thread_id").unwrap(), "t-1");
     assert_eq!(state.get_str("_runtime_agent").unwrap(), "builtin");
 
-    let bare = fixture.loaded(Envelope::text("hi")).await;
+    let bare = fixture.loaded(Envelope::from_text("hi")).await;
     assert_eq!(bare.state().get("context"), None);
     assert_eq!(bare.state().get("model"), None);
 }
@@ -175,7 +175,7 @@ async fn the_reply_keeps_the_routing_of_the_message() {
 #[tokio::test]
 async fn dispatch_goes_to_the_bound_router() {
     let fixture = AgentFixture::echoing();
-    let message = Envelope::text("out");
+    let message = Envelope::from_text("out");
     let sent = || async {
         let args = args::DispatchOutbound {
             message: &message,
@@ -184,7 +184,7 @@ async fn dispatch_goes_to_the_bound_router() {
         fixture
             .framework
             .hooks()
-            .call_many::<point::DispatchOutbound>(args)
+            .call_all::<point::DispatchOutbound>(args)
             .await
             .unwrap()
     };
@@ -270,7 +270,7 @@ async fn a_failure_is_reported_when_the_tape_cannot_be_written() {
     let fixture = AgentFixture::with_plugin("breaking", breaking.clone());
     let tapes = fixture.dir.path().join("home/tapes");
     breaking.0.set(tapes.clone()).unwrap();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let outbox = Arc::new(OutboxPlugin::default());
     fixture.framework.bind_router(Some(outbox.clone()));
     let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
@@ -398,7 +398,7 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
 #[tokio::test]
 async fn the_system_prompt_ends_with_the_workspace_notes() {
     let fixture = AgentFixture::new();
-    let turn = fixture.loaded(Envelope::text("hi")).await;
+    let turn = fixture.loaded(Envelope::from_text("hi")).await;
     let prompt = Prompt::from("hi");
     let plain = fixture.framework.system_prompt(&prompt, &turn).unwrap();
     assert!(plain.contains("<general_instruction>"));
@@ -423,7 +423,7 @@ async fn the_system_prompt_ends_with_the_workspace_notes() {
 #[tokio::test]
 async fn without_a_model_the_guide_answers_honestly() {
     let result = AgentFixture::new()
-        .turn(Envelope::text("hi"))
+        .turn(Envelope::from_text("hi"))
         .await
         .unwrap();
     assert!(

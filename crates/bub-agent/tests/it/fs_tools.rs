@@ -88,7 +88,7 @@ impl FileFixture {
     }
 
     fn turn(&self, state: State) -> Turn {
-        let message = Inbound::from(Envelope::text("hi")).with_sender(self.sender.clone());
+        let message = Inbound::from(Envelope::from_text("hi")).with_sender(self.sender.clone());
         Turn::detached(&self.framework, message, state)
     }
 
@@ -720,7 +720,11 @@ async fn the_tools_of_a_member_are_confined() {
 #[tokio::test]
 async fn the_tools_of_an_unknown_sender_are_confined() {
     let fixture = FileFixture::new();
-    let turn = Turn::detached(&fixture.framework, Envelope::text("hi"), fixture.state());
+    let turn = Turn::detached(
+        &fixture.framework,
+        Envelope::from_text("hi"),
+        fixture.state(),
+    );
     assert_confined(&fixture, turn).await;
 }
 
@@ -728,7 +732,7 @@ async fn the_tools_of_an_unknown_sender_are_confined() {
 #[tokio::test]
 async fn nested_runs_and_steered_commands_have_the_rights_of_their_sender() {
     let owner = FileFixture::new();
-    let steered = owner.turn(owner.state()).on_behalf_of(Arc::new(member()));
+    let steered = owner.turn(owner.state()).with_sender(Arc::new(member()));
     assert_confined(&owner, nested(&steered)).await;
     assert_confined(&owner, steered).await;
 
@@ -753,7 +757,7 @@ fn nested(turn: &Turn) -> Turn {
     let store = Arc::new(MemoryStore::new());
     let tape = Tape::new(store, TapeName::new("work__nested").unwrap());
     let tape = TurnTape::new(tape, turn.framework(), &session_id, None);
-    turn.nested(session_id, turn.state().detached(), tape)
+    turn.nested_run(session_id, turn.state().deep_copy(), tape)
 }
 
 async fn assert_confined(fixture: &FileFixture, turn: Turn) {

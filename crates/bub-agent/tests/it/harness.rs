@@ -174,7 +174,7 @@ impl ChannelRouter for OutboxPlugin {
         Box::pin(std::future::ready(Ok(true)))
     }
 
-    fn quit<'a>(
+    fn quit_session<'a>(
         &'a self,
         _session_id: &'a SessionId,
         _except: Option<&'a MessageId>,

@@ -21,7 +21,7 @@ async fn a_model_answers_and_remembers() {
     }));
     server.script(Reply::text("Again"));
     let fixture = fixture(&server);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let first = fixture
         .turn(ChannelMessage::new("s", "lab", "first question"))
         .await
@@ -69,7 +69,7 @@ async fn a_refused_call_fails_the_turn_and_is_recorded() {
     let server = ModelServer::start();
     server.otherwise(Reply::status(401).message("no such key"));
     let fixture = fixture(&server);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let error = fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await

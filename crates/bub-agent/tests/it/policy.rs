@@ -433,7 +433,7 @@ fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
     assert!(confines(&[("BUB_FS_CONFINE", "yes")], Role::Owner));
     let policy = Policy::new(&settings(&[]));
-    let unknown = Inbound::from(Envelope::text("hi"));
+    let unknown = Inbound::from(Envelope::from_text("hi"));
     assert!(
         policy.should_confine_files(&unknown.sender()),
         "an unauthenticated sender is not trusted"

@@ -12,7 +12,7 @@ use crate::harness::AgentFixture;
 
 async fn prompt_of(message: impl Into<Envelope>) -> Prompt {
     let turn = AgentFixture::new().loaded(message.into()).await;
-    turn.build_prompt_of(turn.message()).await.unwrap()
+    turn.build_prompt(turn.message()).await.unwrap()
 }
 
 // S-30, H-100
@@ -35,7 +35,7 @@ async fn text_is_preceded_by_context_and_date() {
 #[tokio::test]
 async fn text_without_context_stays_as_it_is() {
     assert_eq!(
-        prompt_of(Envelope::text("hello")).await,
+        prompt_of(Envelope::from_text("hello")).await,
         Prompt::from("hello")
     );
 }
@@ -64,7 +64,7 @@ impl MediaFetcher for FakeFetcher {
 }
 
 fn fetched(kind: MediaKind, mime: &str, bytes: Option<&'static [u8]>) -> MediaItem {
-    MediaItem::fetched(kind, mime, Arc::new(FakeFetcher(bytes)))
+    MediaItem::from_fetcher(kind, mime, Arc::new(FakeFetcher(bytes)))
 }
 
 // S-30, H-101

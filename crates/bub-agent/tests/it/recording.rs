@@ -34,7 +34,7 @@ async fn kinds(tape: &Tape) -> Vec<String> {
 #[tokio::test]
 async fn a_turn_leaves_the_message_the_output_and_the_run() {
     let fixture = AgentFixture::echoing();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
@@ -73,7 +73,7 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
     }
 
     let fixture = AgentFixture::with_plugin("failing", FailingPlugin);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
@@ -101,7 +101,7 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
 #[tokio::test]
 async fn the_tape_names_its_session() {
     let fixture = AgentFixture::echoing();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await
@@ -123,7 +123,7 @@ async fn the_tape_names_its_session() {
 #[tokio::test]
 async fn turns_of_one_session_do_not_overlap() {
     let fixture = AgentFixture::echoing();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let turns =
         (0..8).map(|n| fixture.turn(ChannelMessage::new("s", "lab", format!("message {n}"))));
     for turn in futures_util::future::join_all(turns).await {
@@ -173,7 +173,7 @@ async fn secrets_are_not_recorded() {
     }
 
     let fixture = AgentFixture::with_plugin("leaky", LeakingPlugin);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for session_id in ["fails", "answers"] {
         let channel = "lab of correct-horse-battery";
         let _ = fixture
@@ -268,7 +268,7 @@ async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
         for error in [Some("cannot go on"), None] {
             let failing = FailingPlugin::new(stage, error);
             let fixture = AgentFixture::with_plugin("failing", failing.clone());
-            let running = fixture.framework.running().await.unwrap();
+            let running = fixture.framework.open_scope().await.unwrap();
             let message = Inbound::from(ChannelMessage::new("s", "lab", "hi"));
             let cancel = message.cancel.clone();
             let canceller = async {
@@ -298,7 +298,7 @@ async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
         "failing",
         FailingPlugin::new(Stage::BuildPrompt, Some("odd")),
     );
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "remember 42");
     fixture.turn(message).await.unwrap_err();
     let view = tape_of(&fixture, "s").view(&ViewOptions::new()).await;
@@ -315,7 +315,7 @@ async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
 async fn a_failure_after_the_answer_is_recorded_behind_it() {
     let failing = FailingPlugin::new(Stage::Render, Some("cannot render"));
     let fixture = AgentFixture::echoing_with("failing", failing);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "hi");
     fixture.turn(message).await.unwrap_err();
     let tape = tape_of(&fixture, "s");
@@ -365,7 +365,7 @@ async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
     for fails in [false, true] {
         let seen = Arc::default();
         let fixture = AgentFixture::echoing_with("saving", SavingPlugin(Arc::clone(&seen), fails));
-        let running = fixture.framework.running().await.unwrap();
+        let running = fixture.framework.open_scope().await.unwrap();
         let outcome = fixture.turn(ChannelMessage::new("s", "lab", "hi")).await;
         assert_eq!(outcome.is_err(), fails);
         assert_eq!(seen.lock().unwrap().len(), usize::from(!fails));
@@ -396,7 +396,7 @@ async fn half_an_answer_is_recorded() {
     }
 
     let fixture = AgentFixture::with_plugin("breaking", InterruptedPlugin);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .turn(ChannelMessage::new("s", "lab", "hi"))
         .await

@@ -20,8 +20,8 @@ async fn call(tool: &dyn Tool, tape: &Tape, arguments: Value) -> Result<String> 
     let framework = Framework::builder().build();
     let session_id = SessionId::from("session");
     let tape = TurnTape::new(tape.clone(), &framework, &session_id, None);
-    let turn = Turn::detached(&framework, Envelope::text("hi"), State::new());
-    let context = ToolContext::new(turn.nested(session_id, State::new(), tape));
+    let turn = Turn::detached(&framework, Envelope::from_text("hi"), State::new());
+    let context = ToolContext::new(turn.nested_run(session_id, State::new(), tape));
     let value = tool
         .call(arguments.as_object().cloned().unwrap(), context)
         .await?;

@@ -120,7 +120,7 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
         .tool(FakeTool(builtin_tool("fs.edit").spec().clone()))
         .tool(help())
         .build();
-    let turn = Turn::detached(&framework, Envelope::text(",help"), State::new());
+    let turn = Turn::detached(&framework, Envelope::from_text(",help"), State::new());
     let text = framework.tools()[1]
         .call(Map::new(), ToolContext::new(turn))
         .await

@@ -31,7 +31,7 @@ async fn a_command_is_run_without_a_model() {
     let server = ModelServer::start();
     server.script(Reply::text("hello"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for (line, expected) in [
         (",echo a=b c", "a=b c"),
         (",tape.info", "entries: "),
@@ -94,7 +94,7 @@ async fn a_failed_command_is_recorded_once() {
             "cannot build",
         ),
     ] {
-        let running = fixture.framework.running().await.unwrap();
+        let running = fixture.framework.open_scope().await.unwrap();
         fixture.own_turn(command(",false")).await.unwrap_err();
         let entries = entries(&fixture, "s").await;
         let [ended] = events(&entries, "command").try_into().unwrap();
@@ -131,7 +131,7 @@ async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
     }
 
     let fixture = AgentFixture::with_plugin("failing", FailingPlugin);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for attempt in [1, 2] {
         let message = delivered_as("in-7", ",echo hi", attempt);
         fixture.turn(message).await.unwrap_err();
@@ -153,7 +153,7 @@ async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
 #[tokio::test]
 async fn a_cancelled_command_is_recorded_once() {
     let fixture = AgentFixture::new();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let cancel = CancellationToken::new();
     let started = fixture.dir.path().join("workspace/started");
     let canceller = async {
@@ -214,7 +214,7 @@ async fn the_output_of_a_command_is_streamed_while_it_runs() {
     let line = ",echo a; until [ -e go ]; do sleep 0.01; done; echo b";
     let watching = OutputRecorder::default();
     let fixture = AgentFixture::with_plugin("watching", watching.clone());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let reader = async {
         while watching.0.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -239,7 +239,7 @@ async fn the_output_of_a_command_is_streamed_while_it_runs() {
 #[tokio::test]
 async fn the_output_of_a_command_is_trimmed_and_whole() {
     let fixture = AgentFixture::new();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for (line, expected) in [
         (r",printf '\n\n  a\n\n\n b  \n\n'", "a\n\n\n b"),
         (
@@ -302,7 +302,7 @@ async fn a_command_goes_through_policy_and_hooks() {
     }
 
     let fixture = AgentFixture::new();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for role in [Role::Guest, Role::Member] {
         let sender = Sender {
             role,
@@ -336,7 +336,7 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
         &[("BUB_POLICY_RULES", &rules.to_string())],
         |builder| builder,
     );
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for spelling in ["true", "yes", "1", "On", " t "] {
         let line = format!(",bash cmd='touch pwned' background='{spelling}'");
         let error = fixture.own_turn(command(&line)).await.unwrap_err();
@@ -372,7 +372,7 @@ async fn the_model_of_a_session_lasts() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let output = fixture
         .own_turn(command(",model llamacpp:other"))
         .await
@@ -434,7 +434,7 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture.own_turn(command("remember 42")).await.unwrap();
     let output = fixture
         .own_turn(command(",new"))
@@ -480,7 +480,7 @@ async fn the_last_switch_of_a_turn_counts() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let session_id = SessionId::from("s");
     fixture.own_turn(command("hi")).await.unwrap();
     for line in [",new", ",resume s"] {
@@ -501,14 +501,14 @@ async fn the_last_switch_of_a_turn_counts() {
 #[tokio::test]
 async fn a_reset_by_a_person_is_done_at_once() {
     let fixture = AgentFixture::echoing();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture.own_turn(command("hi")).await.unwrap();
     running.close().await.unwrap();
     let fixture = AgentFixture {
         framework: AgentFixture::new().framework,
         ..fixture
     };
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let output = fixture
         .own_turn(command(",tape.reset archive=true"))
         .await
@@ -523,7 +523,7 @@ async fn a_reset_by_a_person_is_done_at_once() {
 #[tokio::test]
 async fn quit_ends_the_commands_of_the_session() {
     let fixture = AgentFixture::new();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let line = ",bash cmd='echo $$ > pid; sleep 60' background=true";
     let output = fixture.own_turn(command(line)).await.unwrap().model_output;
     assert!(output.starts_with("started: bash-"), "{output}");

@@ -34,7 +34,7 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
     server.script(overflow());
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "old question"))
         .await
@@ -114,7 +114,7 @@ async fn a_second_overflow_ends_the_turn() {
     server.script(overflow());
     server.script(overflow());
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "hi"))
         .await
@@ -143,7 +143,7 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
     );
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "the question"))
         .await
@@ -185,7 +185,7 @@ async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
     server.script(Reply::new().call("a", "tape_handoff", r#"{"summary": "all is well"}"#));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "the question"))
         .await
@@ -209,7 +209,7 @@ async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     server.script(reset.call("b", "bash", r#"{"cmd": "touch after-reset"}"#));
     server.script(Reply::text("fresh"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "before"))
         .await
@@ -263,7 +263,7 @@ async fn near_the_window_the_model_is_asked_to_hand_off() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
     let fixture = AgentFixture::asking_so(&server.url(), &small_window(), |builder| builder);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let mut asked = false;
     for turn in 0..6 {
         let text = format!("{turn} {}", "word ".repeat(600));
@@ -288,7 +288,7 @@ async fn a_full_window_is_handed_off_by_the_runtime() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("ok"));
     let fixture = AgentFixture::asking_so(&server.url(), &small_window(), |builder| builder);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let mut sizes = Vec::new();
     for turn in 0..20 {
         let text = format!("number {turn}: {}", "word ".repeat(500));
@@ -323,7 +323,7 @@ async fn the_estimate_follows_the_reported_usage() {
     for hunger in [1, 3] {
         let server = ModelServer::start();
         let fixture = AgentFixture::asking_so(&server.url(), &small_window(), |builder| builder);
-        let running = fixture.framework.running().await.unwrap();
+        let running = fixture.framework.open_scope().await.unwrap();
         let mut turns = 0;
         loop {
             let size = server
@@ -364,7 +364,7 @@ async fn big_output_is_put_aside_and_can_be_read() {
     server.script(Reply::new().call("a", "bash", &json!({"cmd": script}).to_string()));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -466,7 +466,7 @@ async fn what_was_not_put_aside_cannot_be_read() {
         server.script(Reply::new().call("r", "spill_read", &arguments.to_string()));
         server.script(Reply::text("ok"));
         let fixture = AgentFixture::asking(&server.url());
-        let running = fixture.framework.running().await.unwrap();
+        let running = fixture.framework.open_scope().await.unwrap();
         fixture
             .own_turn(ChannelMessage::new("s", "lab", "read"))
             .await
@@ -557,7 +557,7 @@ async fn no_result_of_a_tool_carries_a_secret() {
     let fixture = AgentFixture::asking_so(&server.url(), &[quoted], |builder| {
         builder.plugin("leaking", LeakingPlugin)
     });
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await

@@ -37,7 +37,7 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     let server = ModelServer::start();
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let question = Entry::message("user", "go")
@@ -84,7 +84,7 @@ async fn a_killed_turn_goes_on_from_its_tape() {
 async fn a_killed_turn_goes_on_behind_a_turn_that_ran_since() {
     let server = ModelServer::start();
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let result = Entry::tool_result(vec!["finished".into()]).with_meta("call_ids", json!(["a"]));
@@ -134,7 +134,7 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     let server = ModelServer::start();
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let question = Entry::message("user", "go")
@@ -284,7 +284,7 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
         server.script(Reply::text("done"));
         server.script(Reply::text("and done"));
         let fixture = AgentFixture::asking(&server.url());
-        let running = fixture.framework.running().await.unwrap();
+        let running = fixture.framework.open_scope().await.unwrap();
         let tape = tape_of(&fixture, "s");
         tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
         let earlier = Entry::message("user", "earlier").with_meta("run_id", "run-0");
@@ -338,7 +338,7 @@ async fn a_steered_message_ended_with_its_turn() {
     let server = ModelServer::start();
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     tape.append_all(vec![question(), heard(), open_call()])
@@ -361,7 +361,7 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
     server.script(Reply::text("looking").call("a", "tape_info", "{}"));
     server.script(Reply::text("the answer"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let first = fixture.turn(delivered("go", 1)).await.unwrap();
     let before = entries(&fixture, "s").await.len();
     let second = fixture.turn(delivered("go", 2)).await.unwrap();
@@ -381,7 +381,7 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
 async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     let server = ModelServer::start();
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let question = Entry::message("user", "go")
@@ -402,7 +402,7 @@ async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
 #[tokio::test]
 async fn a_command_that_had_begun_is_not_run_again() {
     let fixture = AgentFixture::new();
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
     let begun = Entry::event(
@@ -475,7 +475,7 @@ async fn a_command_that_had_begun_is_not_run_again() {
 async fn a_message_that_ends_the_process_too_often_is_given_up() {
     let server = ModelServer::start();
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     let question = Entry::message("user", "go")
         .with_meta("run_id", "run-1")

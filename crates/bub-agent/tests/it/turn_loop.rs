@@ -55,7 +55,7 @@ async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     server.script(Reply::new().call("c2", "fs_write", r#"{"path": "a.txt", "content": "hi"}"#));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -127,7 +127,7 @@ async fn the_next_step_is_asked_for_with_the_context() {
     server.script(Reply::new().call("c1", "tape_info", "{}"));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let message = ChannelMessage::new("s", "lab", "go").context("sender_id", "ada");
     fixture.own_turn(message).await.unwrap();
     let last = shown(&server).pop().unwrap();
@@ -208,7 +208,7 @@ async fn calls_of_one_response_run_in_order() {
     ));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -285,7 +285,7 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
     }
     let fixture =
         AgentFixture::asking_so(&server.url(), &[("BUB_MAX_STEPS", "3")], |builder| builder);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -350,7 +350,7 @@ async fn steering_messages_reach_the_next_step() {
     let fixture = AgentFixture::asking_so(&server.url(), &[], |b| {
         b.plugin("steering", SteeringPlugin(Mutex::new(false)))
     });
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -396,7 +396,7 @@ async fn what_waits_before_the_turn_comes_before_its_question() {
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let early = ChannelMessage::new("s", "lab", "early").into();
     let session_id = SessionId::from("s");
     let steered = fixture.framework.steer_message(&session_id, early).await;
@@ -455,7 +455,7 @@ async fn hooks_around_the_calls_have_the_last_word() {
             .call("c", "bash", r#"{"cmd": "run"}"#),
     );
     let fixture = AgentFixture::asking_with(&server.url(), "watching", WatchingPlugin);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -539,7 +539,7 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     server.script(calls.call("b", "bash", r#"{"cmd": "echo never"}"#));
     server.script(Reply::text("I was interrupted"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let cancel = CancellationToken::new();
     let pid = fixture.dir.path().join("workspace/pid");
     let canceller = async {
@@ -632,7 +632,7 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     let cancel = CancellationToken::new();
     let fixture =
         AgentFixture::asking_with(&server.url(), "stopping", CancellingPlugin(cancel.clone()));
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .turn(message("go").with_cancel(cancel))
         .await
@@ -695,7 +695,7 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
     let cancel = CancellationToken::new();
     let fixture =
         AgentFixture::asking_with(&server.url(), "stopping", CancellingPlugin(cancel.clone()));
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let outcome = fixture.turn(message("go").with_cancel(cancel)).await;
     outcome.unwrap_err();
     let entries = entries(&fixture, "s").await;
@@ -730,9 +730,9 @@ async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
 async fn an_empty_prompt_leaves_no_trace() {
     let server = ModelServer::start();
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture
-        .own_turn(Envelope::text("").with("session_id", "s"))
+        .own_turn(Envelope::from_text("").with("session_id", "s"))
         .await
         .unwrap();
     assert_eq!(result.model_output, "error: empty prompt");
@@ -748,7 +748,7 @@ async fn a_secret_in_a_tool_result_is_taken_out() {
     server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo correct-horse-battery; env"}"#));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
@@ -937,7 +937,7 @@ async fn a_context_that_cannot_be_built_is_recorded() {
 
     let server = ModelServer::start();
     let fixture = AgentFixture::asking_with(&server.url(), "lost", FailingContextPlugin);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await

@@ -30,7 +30,7 @@ impl PromptingPlugin {
         for prompt in self.0 {
             let prompt = Prompt::from(*prompt);
             let mut stream = next
-                .with(args::RunModelStream {
+                .with_args(args::RunModelStream {
                     prompt: &prompt,
                     ..next.args()
                 })
@@ -76,7 +76,7 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     server.script(Reply::text("four again"));
     let fixture =
         AgentFixture::asking_with(&server.url(), "asking", PromptingPlugin(&["two and two?"]));
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture.turn(message("my secret: 2+2?")).await.unwrap();
     assert_eq!(result.model_output, "four");
     let seen = shown(&server);
@@ -135,7 +135,7 @@ async fn a_further_question_of_a_plugin_follows_the_answer() {
         "asking",
         PromptingPlugin(&["write", "make it better"]),
     );
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let result = fixture.turn(message("a poem")).await.unwrap();
     assert_eq!(result.model_output, "a draft. better");
     let seen = shown(&server);
@@ -156,7 +156,7 @@ async fn a_command_that_a_plugin_turns_into_a_question_is_recorded() {
         "asking",
         PromptingPlugin(&["what is a home?"]),
     );
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture.turn(message(",home")).await.unwrap();
     assert!(contents(&shown(&server)).contains(&"what is a home?"));
     let recorded = entries(&fixture, "s").await;
@@ -171,7 +171,7 @@ async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
     server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
     let asking = PromptingPlugin(&[",echo hi", "what is a home?"]);
     let fixture = AgentFixture::asking_with(&server.url(), "asking", asking);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let cancel = CancellationToken::new();
     let canceller = async {
         while server.requests().is_empty() {
@@ -201,7 +201,7 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     server.script(Reply::text("four"));
     let fixture =
         AgentFixture::asking_with(&server.url(), "asking", PromptingPlugin(&["two and two?"]));
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tape = tape_of(&fixture, "s");
     tape.ensure_bootstrap(&bub_tape::SessionInfo::new("s"))
         .await

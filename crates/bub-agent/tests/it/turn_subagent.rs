@@ -21,7 +21,7 @@ async fn answer_of_subagent(
     }
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     fixture
         .own_turn(ChannelMessage::new("s", "lab", "the question"))
         .await
@@ -56,7 +56,7 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
         names.contains("\"bash\"") && !names.contains("\"subagent\""),
         "{names}"
     );
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let tapes = fixture
         .framework
         .tape_store()
@@ -120,7 +120,7 @@ async fn a_subagent_stays_out_of_other_sessions() {
     let arguments = json!({"prompt": "hi", "session": "telegram:42"});
     let (fixture, _, text) = answer_of_subagent(arguments, vec![Reply::text("hello")]).await;
     assert_eq!(text, "hello");
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     assert_eq!(entries(&fixture, "telegram:42").await.len(), 0);
     assert!(!entries(&fixture, "s/telegram:42").await.is_empty());
     running.close().await.unwrap();
@@ -157,7 +157,7 @@ async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
     let rules = json!([{"tools": ["subagent"], "action": "allow"}]).to_string();
     let variables = [("BUB_POLICY_RULES", rules.as_str())];
     let fixture = AgentFixture::asking_so(&server.url(), &variables, |builder| builder);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     let member = Sender {
         role: Role::Member,
         ..Sender::default()

@@ -52,7 +52,7 @@ fn ledger(fixture: &AgentFixture) -> Option<std::path::PathBuf> {
 async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
     let server = server();
     let fixture = fixture(&server, &[(TOKENS, "2000")]);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     // Two calls of 1000 tokens are allowed, in any session, but not a third.
     ask(&fixture, "one").await.unwrap();
     ask(&fixture, "two").await.unwrap();
@@ -83,7 +83,7 @@ async fn cost_of_a_day_has_a_cap() {
     let server = server();
     // A call costs 900 * $1 + 100 * $10 per million tokens: $0.0019.
     let fixture = fixture(&server, &[(COST, "0.003"), PRICES]);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     ask(&fixture, "s").await.unwrap();
     ask(&fixture, "s").await.unwrap();
     let error = ask(&fixture, "s").await.unwrap_err();
@@ -101,7 +101,7 @@ async fn a_price_that_is_not_known_is_never_nothing() {
     let server = server();
     let unknown = ("BUB_FALLBACK_MODELS", "openai:mystery");
     let refusing = fixture(&server, &[(COST, "1"), unknown]);
-    let running = refusing.framework.running().await.unwrap();
+    let running = refusing.framework.open_scope().await.unwrap();
     let error = ask(&refusing, "s").await.unwrap_err();
     assert!(
         error
@@ -117,7 +117,7 @@ async fn a_price_that_is_not_known_is_never_nothing() {
     running.close().await.unwrap();
     // With a token limit in addition, the token limit applies.
     let counting = fixture(&server, &[(COST, "1"), (TOKENS, "1000"), unknown]);
-    let running = counting.framework.running().await.unwrap();
+    let running = counting.framework.open_scope().await.unwrap();
     ask(&counting, "s").await.unwrap();
     assert!(
         ask(&counting, "s")
@@ -157,7 +157,7 @@ async fn what_is_not_counted_by_the_provider_is_estimated() {
         }
     });
     let fixture = AgentFixture::asking_so(&url, &[(TOKENS, "10")], |builder| builder);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     ask(&fixture, "s").await.unwrap();
     assert_eq!(
         tape_of(&fixture, "s").summary().await.unwrap().usage,
@@ -173,7 +173,7 @@ async fn what_is_not_counted_by_the_provider_is_estimated() {
 async fn other_processes_count_and_the_ledger_is_derived() {
     let server = server();
     let fixture = fixture(&server, &[(TOKENS, "5000")]);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     ask(&fixture, "s").await.unwrap();
     let path = ledger(&fixture).unwrap();
     let before = std::fs::read_to_string(&path).unwrap();
@@ -229,7 +229,7 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
             ("BUB_HOME", home.path().to_str().unwrap()),
         ],
     );
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     for _ in 0..2 {
         ask(&fixture, "s").await.unwrap();
         let mut files = std::fs::read_dir(&usage)
@@ -252,7 +252,7 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
 async fn without_a_cap_nothing_is_written() {
     let server = server();
     let fixture = fixture(&server, &[]);
-    let running = fixture.framework.running().await.unwrap();
+    let running = fixture.framework.open_scope().await.unwrap();
     ask(&fixture, "s").await.unwrap();
     assert_eq!(ledger(&fixture), None);
     running.close().await.unwrap();

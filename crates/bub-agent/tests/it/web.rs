@@ -108,7 +108,7 @@ fn web(allowed: &str) -> WebClient {
 
 async fn fetch_with(web: WebClient, arguments: Value) -> Result<String> {
     let framework = Framework::builder().build();
-    let turn = Turn::detached(&framework, Envelope::text("hi"), State::new());
+    let turn = Turn::detached(&framework, Envelope::from_text("hi"), State::new());
     let [tool] = <[_; 1]>::try_from(Arc::new(WebTools::new(web)).tools())
         .ok()
         .unwrap();

@@ -35,7 +35,7 @@ impl ApprovalHook {
             && let Some(answer) = channel.request_approval(request).await?
         {
             let approvals = framework.approvals();
-            approvals.answer(&request.id, &request.sender, answer.clone())?;
+            approvals.submit_answer(&request.id, &request.sender, answer.clone())?;
             return Ok(Some(answer));
         }
         let text = format!(

@@ -192,7 +192,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             remove_journal(&chat_controller.directory());
         }
         served?;
-        if remote.unfinished() > 0 {
+        if remote.unfinished_count() > 0 {
             let _ = writeln!(
                 std::io::stderr(),
                 "stopped; unfinished messages resume at the next `bub chat`"

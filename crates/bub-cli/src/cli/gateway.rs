@@ -91,8 +91,11 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let systemd = ServiceNotifier::new(settings.environment());
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
-        gateway.validate()?;
-        let (report, channels) = (report(name, &gateway, &settings), gateway.channels().len());
+        gateway.validate_settings()?;
+        let (report, channels) = (
+            report(name, &gateway, &settings),
+            gateway.channel_names().len(),
+        );
         let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.handle());
         ready.watchdog(settings.environment());
         let stopping = tokio::spawn({
@@ -106,7 +109,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             .run(token, || {
                 // The gateway also runs if stdout is closed.
                 let _ = output::print(&report);
-                report_no_running_channel(&remote.not_running(), channels);
+                report_no_running_channel(&remote.stopped_channels(), channels);
                 ready.notify("READY=1");
             })
             .await;
@@ -116,8 +119,8 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         } else {
             stopping.abort();
         }
-        if remote.unfinished() > 0 {
-            let unfinished = remote.unfinished();
+        if remote.unfinished_count() > 0 {
+            let unfinished = remote.unfinished_count();
             let hint = "the next start processes these messages";
             tracing::warn!(unfinished, hint, "gateway.stopped");
         }
@@ -170,7 +173,7 @@ fn raise_file_limit() -> usize {
 
 /// Returns the report at the start: channels, roles, access, and recovered work.
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
-    let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
+    let mut text = format!("gateway {name}: {}\n", gateway.channel_names().join(", "));
     let _ = writeln!(
         text,
         "{}",
@@ -179,7 +182,7 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     for (channel, access) in gateway.access_summaries() {
         let _ = writeln!(text, "{channel}: {}", output::sanitize_line(&access));
     }
-    let recovered = gateway.recovered();
+    let recovered = gateway.recovery();
     if recovered.messages + recovered.replies > 0 {
         let _ = writeln!(
             text,

@@ -52,7 +52,7 @@ fn report(context: &CommandContext, in_execution_order: bool) -> String {
     let mut text = String::new();
     let framework = &context.framework;
     let failed = super::plugin::unstartable(context);
-    for (spec, mut plugins) in framework.hooks().report() {
+    for (spec, mut plugins) in framework.hooks().implemented_hooks() {
         if in_execution_order {
             plugins.reverse();
         }

@@ -42,7 +42,7 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
-    let directory = bub_gateway::directory(settings, gateway::name(&context.matches));
+    let directory = bub_gateway::gateway_directory(settings, gateway::name(&context.matches));
     let (action, matches) = context
         .matches
         .subcommand()
@@ -66,7 +66,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             status::edit_offline_outbox(
                 Arc::new(RealFs),
                 &directory,
-                bub_gateway::durability(settings),
+                bub_gateway::journal_durability(settings),
                 &request,
             )
             .await?

@@ -44,7 +44,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         Some(_) => list(&pairings)?,
         None => {
             let is_owner = context.matches.get_flag("owner");
-            let user = pairings.accept(&text(&context.matches, "code"), is_owner)?;
+            let user = pairings.accept_code(&text(&context.matches, "code"), is_owner)?;
             let role = user.role().name();
             format!(
                 "added {}:{} ({}) as {role}\n",
@@ -56,7 +56,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
 }
 
 fn list(pairings: &Pairings) -> Result<String> {
-    let (users, requests) = pairings.all()?;
+    let (users, requests) = pairings.users_and_requests()?;
     let mut text = String::new();
     for user in users {
         let _ = writeln!(

@@ -80,7 +80,7 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         .into_iter()
         .flatten()
         .cloned();
-    let arguments = callable.normalize(command::assign_arguments(tool, words)?)?;
+    let arguments = callable.normalize_arguments(command::assign_arguments(tool, words)?)?;
     let mut policy_decision = policy.evaluate(&sender, tool, &arguments);
     let is_confined = tool.name.starts_with("fs.") && policy.should_confine_files(&sender);
     let path = arguments.get("path").and_then(Value::as_str).map(Path::new);

@@ -38,7 +38,7 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
 
 /// Checks a channel with its platform and returns the account it runs as, if the channel has one.
 pub(super) async fn channel(channel: &dyn Channel) -> Result<Option<String>, String> {
-    match tokio::time::timeout(PROBE_TIMEOUT, channel.check()).await {
+    match tokio::time::timeout(PROBE_TIMEOUT, channel.check_connection()).await {
         Ok(outcome) => outcome.map_err(|error| error.message().to_owned()),
         Err(_) => Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())),
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use bub::{AppCommand, CommandContext};
-use bub_gateway::{directory, status};
+use bub_gateway::{gateway_directory, status};
 
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
@@ -23,7 +23,8 @@ pub(super) fn command() -> AppCommand {
         let settings = &context.settings;
         let name = gateway::name(&context.matches);
         let status =
-            status::send_request(&directory(settings, name), &json!({"do": "status"})).await?;
+            status::send_request(&gateway_directory(settings, name), &json!({"do": "status"}))
+                .await?;
         let text = match status {
             Some(status) if context.matches.get_flag("json") => format!("{status}\n"),
             Some(status) => report(name, &status),

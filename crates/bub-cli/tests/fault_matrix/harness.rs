@@ -9,7 +9,7 @@ use std::{
 };
 
 use bub_agent::{BuiltinOptions, ModelOverride};
-use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery, directory};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery, gateway_directory};
 use bub_kernel::{
     BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, Framework, Inbound,
     InboundReceipt, MessageHandler, Outbound, Provided, Result, Role, Sender, Tool, ToolContext,
@@ -185,7 +185,7 @@ impl FaultFixture {
             .unwrap();
         let mut options = GatewayOptions::new(&settings, "main");
         options.journal = JournalKind::File {
-            directory: directory(&settings, "main"),
+            directory: gateway_directory(&settings, "main"),
             durability,
             fs: Arc::clone(&fs),
         };
@@ -223,9 +223,9 @@ impl FaultFixture {
                 seen: seen.clone(),
             })
             .build();
-        let running = framework.running().await?;
+        let running = framework.open_scope().await?;
         let gateway = Gateway::open(&framework, options, &["lab".to_owned()])?;
-        let recovered = gateway.recovered();
+        let recovered = gateway.recovery();
         let stop = CancellationToken::new();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let task = tokio::spawn({

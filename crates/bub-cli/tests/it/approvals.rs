@@ -109,7 +109,7 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
             "alice",
             "elsewhere",
             &asked,
-            "approval request belongs to another chat",
+            "approval request belongs to another chat: answer it there",
         ),
         (
             "alice",

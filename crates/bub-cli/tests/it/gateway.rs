@@ -124,7 +124,7 @@ fn a_gateway_says_how_it_is_from_start_to_end() {
     assert_eq!(second.status.code(), Some(2));
     let line = String::from_utf8(second.stderr).unwrap();
     assert!(
-        line.contains("another gateway uses") && line.contains("--name"),
+        line.contains("another gateway runs there") && line.contains("--name"),
         "{line}"
     );
     let status = sandbox.bub(["status"]).ok();

@@ -125,7 +125,7 @@ fn a_second_gateway_of_the_same_name_is_refused_with_one_line() {
     assert_eq!(second.code, Some(2), "{second:?}");
     assert_eq!(second.stderr.lines().count(), 1, "{second:?}");
     assert!(
-        second.stderr.contains("another gateway uses") && second.stderr.contains("--name"),
+        second.stderr.contains("another gateway runs there") && second.stderr.contains("--name"),
         "{second:?}"
     );
     gateway.stop();

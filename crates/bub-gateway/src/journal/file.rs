@@ -18,10 +18,10 @@ use super::{lock, record::JournalRecord, state::JournalState};
 /// Size in bytes from which a file is replaced by a new one with only the live records.
 const ROTATE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How long to wait for the lock.
+/// How long to wait for the lock file.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The current file. Only one is in use at a time; the lock excludes other processes.
+/// The current file of the journal. A lock file excludes other processes.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     fs: Arc<dyn Fs>,
@@ -31,14 +31,14 @@ pub(crate) struct JournalFile {
     file: Box<dyn FsFile>,
     length: u64,
     rotate_at: u64,
-    /// A write has failed. The content is uncertain, so nothing more is appended.
+    /// Whether a write has failed. The content is then uncertain, so nothing more is appended.
     is_broken: bool,
     _lock: Box<dyn FsFile>,
 }
 
-/// Acquires the lock. Waits up to [`LOCK_TIMEOUT`]: if a process was killed while it started a command, its forked
+/// Acquires the lock file. Waits up to [`LOCK_TIMEOUT`]: if a process was killed while it started a command, its forked
 /// child holds the lock until it executes the command.
-fn try_lock(lock_file: &dyn FsFile) -> io::Result<bool> {
+fn try_lock_with_timeout(lock_file: &dyn FsFile) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     while !lock_file.try_lock()? {
         if Instant::now() > deadline {
@@ -63,7 +63,7 @@ pub struct JournalRecovery {
 }
 
 impl JournalFile {
-    /// Acquires the lock, reads the newest file, and writes the live records to a new one.
+    /// Acquires the lock of the directory, reads the newest file, and writes the live records to a new file.
     pub(crate) fn open(
         fs: Arc<dyn Fs>,
         directory: &Path,
@@ -75,20 +75,23 @@ impl JournalFile {
         let lock_file = fs
             .open(&directory.join("lock"), OpenMode::Write)
             .map_err(|error| open_error("lock", error))?;
-        if !try_lock(&*lock_file).map_err(|error| open_error("lock", error))? {
+        if !try_lock_with_timeout(&*lock_file).map_err(|error| open_error("lock", error))? {
             let path = directory.display();
-            let text = format!("another gateway uses {path}; stop it or pass `--name`");
+            let text = format!(
+                "gateway directory `{path}` is in use: another gateway runs there; stop it or pass `--name`"
+            );
             return Err(Error::new(ErrorKind::InUse, text));
         }
-        let (live, recovered, numbers) = read(&*fs, directory)?;
+        let (live, recovered, numbers) = read_directory(&*fs, directory)?;
         let newest = numbers.last().copied();
         let number = newest.unwrap_or(0) + 1;
-        let (file, length) = create(&*fs, &file_path(directory, number), durability, &live, &[])
-            .map_err(|error| open_error("write", error))?;
-        for old in numbers {
-            let path = file_path(directory, old);
-            let outcome = if recovered.damaged_lines > 0 && Some(old) == newest {
-                fs.rename(&path, &directory.join(format!("damaged-{old}.log")))
+        let (file, length) =
+            create_file(&*fs, &file_path(directory, number), durability, &live, &[])
+                .map_err(|error| open_error("write", error))?;
+        for old_number in numbers {
+            let path = file_path(directory, old_number);
+            let outcome = if recovered.damaged_lines > 0 && Some(old_number) == newest {
+                fs.rename(&path, &directory.join(format!("damaged-{old_number}.log")))
             } else {
                 fs.remove(&path)
             };
@@ -111,12 +114,16 @@ impl JournalFile {
     }
 
     /// Appends lines. After a failure, writes a new file with the live records and the lines.
-    pub(crate) fn write(&mut self, lines: &[u8], live: &Mutex<JournalState>) -> io::Result<()> {
+    pub(crate) fn append_lines(
+        &mut self,
+        lines: &[u8],
+        live: &Mutex<JournalState>,
+    ) -> io::Result<()> {
         if !self.is_broken {
             let written = self
                 .file
                 .write_all_at(lines, self.length)
-                .and_then(|()| self.sync());
+                .and_then(|()| self.sync_if_durable());
             match written {
                 Ok(()) => {
                     self.length += lines.len() as u64;
@@ -127,26 +134,26 @@ impl JournalFile {
             }
             self.is_broken = true;
         }
-        self.replace(lines, live)
+        self.replace_file(lines, live)
     }
 
     /// Starts a new file if the current one is too large.
-    pub(crate) fn rotate(&mut self, live: &Mutex<JournalState>) {
+    pub(crate) fn rotate_if_large(&mut self, live: &Mutex<JournalState>) {
         if self.length < self.rotate_at || self.is_broken {
             return;
         }
-        if let Err(error) = self.replace(&[], live) {
+        if let Err(error) = self.replace_file(&[], live) {
             // The old file is still usable.
             tracing::warn!(%error, "journal.rotate_failed");
             self.rotate_at = self.length + ROTATE_BYTES;
         }
     }
 
-    fn replace(&mut self, lines: &[u8], live: &Mutex<JournalState>) -> io::Result<()> {
+    fn replace_file(&mut self, lines: &[u8], live: &Mutex<JournalState>) -> io::Result<()> {
         let (fs, directory) = (&*self.fs, &self.directory);
-        let old = file_path(directory, self.number);
+        let old_path = file_path(directory, self.number);
         let number = self.number + 1;
-        let created = create(
+        let created = create_file(
             fs,
             &file_path(directory, number),
             self.durability,
@@ -157,13 +164,13 @@ impl JournalFile {
         self.number = number;
         self.rotate_at = ROTATE_BYTES.max(self.length * 2);
         self.is_broken = false;
-        if let Err(error) = fs.remove(&old) {
-            tracing::warn!(file = %old.display(), %error, "journal.remove_failed");
+        if let Err(error) = fs.remove(&old_path) {
+            tracing::warn!(file = %old_path.display(), %error, "journal.remove_failed");
         }
         Ok(())
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync_if_durable(&self) -> io::Result<()> {
         if self.durability == Durability::Always {
             self.file.sync()
         } else {
@@ -173,7 +180,7 @@ impl JournalFile {
 }
 
 /// Reads the live records and the numbers of all files. Changes nothing.
-pub(super) fn read(
+pub(super) fn read_directory(
     fs: &dyn Fs,
     directory: &Path,
 ) -> Result<(JournalState, JournalRecovery, Vec<u64>)> {
@@ -191,14 +198,14 @@ pub(super) fn read(
             .open(&file_path(directory, *number), OpenMode::Read)
             .map_err(read_error)?;
         let length = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);
-        replay(
+        replay_lines(
             &file.read_range(0, length).map_err(read_error)?,
             &mut live,
             &mut recovered,
         );
     }
-    recovered.messages = live.inbounds().count();
-    recovered.replies = live.outgoing().count();
+    recovered.messages = live.unfinished_messages().count();
+    recovered.replies = live.undelivered_replies().count();
     Ok((live, recovered, numbers))
 }
 
@@ -210,7 +217,7 @@ fn journal_error(directory: &Path, action: &str, error: &io::Error) -> Error {
 }
 
 /// Writes a new file with the live records and further lines, reads it back, and renames it to its final name.
-fn create(
+fn create_file(
     fs: &dyn Fs,
     path: &Path,
     durability: Durability,
@@ -218,9 +225,9 @@ fn create(
     lines: &[u8],
 ) -> io::Result<(Box<dyn FsFile>, u64)> {
     let mut bytes: Vec<u8> = live
-        .records()
+        .to_records()
         .iter()
-        .flat_map(JournalRecord::line)
+        .flat_map(JournalRecord::to_line)
         .collect();
     bytes.extend_from_slice(lines);
     let draft = path.with_extension("draft");
@@ -230,7 +237,9 @@ fn create(
         file.sync()?;
     }
     if file.read_range(0, bytes.len())? != bytes {
-        return Err(io::Error::other("the written data does not read back"));
+        return Err(io::Error::other(
+            "the written data could not be read back; check the disk",
+        ));
     }
     fs.rename(&draft, path)?;
     if durability == Durability::Always
@@ -241,21 +250,20 @@ fn create(
     Ok((file, bytes.len() as u64))
 }
 
-fn replay(bytes: &[u8], into: &mut JournalState, recovered: &mut JournalRecovery) {
-    let mut rest = bytes;
-    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-        let (line, after) = rest.split_at(end);
+fn replay_lines(bytes: &[u8], into: &mut JournalState, recovered: &mut JournalRecovery) {
+    let mut remaining = bytes;
+    while let Some(end) = remaining.iter().position(|byte| *byte == b'\n') {
+        let (line, after) = remaining.split_at(end);
         match JournalRecord::parse(line) {
             Some(record) => into.apply(record),
             None => recovered.damaged_lines += 1,
         }
-        rest = after.get(1..).unwrap_or_default();
+        remaining = after.get(1..).unwrap_or_default();
     }
-    recovered.torn_bytes = rest.len();
+    recovered.torn_bytes = remaining.len();
 }
 
-/// Replays lines and returns the lines of the resulting file, for fuzzing. Adds a checksum to lines without a valid
-/// one.
+/// Replays lines and returns the lines of the resulting file, for fuzzing. Lines without a valid checksum get one.
 #[doc(hidden)]
 pub fn replay_for_fuzzing(lines: &[u8]) -> Vec<u8> {
     let (mut live, mut recovered) = (JournalState::default(), JournalRecovery::default());
@@ -269,10 +277,10 @@ pub fn replay_for_fuzzing(lines: &[u8]) -> Vec<u8> {
         .concat(),
     };
     let signed: Vec<u8> = lines.split(|byte| *byte == b'\n').flat_map(sign).collect();
-    replay(&signed, &mut live, &mut recovered);
-    live.records()
+    replay_lines(&signed, &mut live, &mut recovered);
+    live.to_records()
         .iter()
-        .flat_map(JournalRecord::line)
+        .flat_map(JournalRecord::to_line)
         .collect()
 }
 

@@ -1,4 +1,4 @@
-//! Records of the journal. Each is one line with a checksum.
+//! Records of the journal. Each record is one line with a checksum.
 
 use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Role, Sender, SessionId};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,8 @@ pub(crate) enum JournalRecord {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session: Option<SessionId>,
     },
-    /// The message and those merged with it steer the turn of another message. Written before the turn can read them.
+    /// The message and the messages merged with it steer the turn of another message. The record is written before the
+    /// turn can read them.
     Steered {
         id: MessageId,
         into: MessageId,
@@ -176,8 +177,8 @@ impl StoredSender {
 
 impl AcceptedMessage {
     /// Returns the accepted message, without the parts that cannot be stored.
-    pub(crate) fn inbound(&self) -> Inbound {
-        let inbound = Inbound::new(envelope(&self.message));
+    pub(crate) fn to_inbound(&self) -> Inbound {
+        let inbound = Inbound::new(decode_envelope(&self.message));
         match &self.sender {
             Some(sender) => inbound.with_sender(sender.clone().into_sender()),
             None => inbound,
@@ -193,26 +194,28 @@ impl ReplyRecord {
         }
     }
 
-    pub(crate) fn envelope(&self) -> Envelope {
-        envelope(&self.message)
+    pub(crate) fn to_envelope(&self) -> Envelope {
+        decode_envelope(&self.message)
     }
 }
 
-fn envelope(raw: &RawValue) -> Envelope {
-    // `raw` wrote it and the checksum is valid, so this does not fail.
+fn decode_envelope(raw: &RawValue) -> Envelope {
+    // `encode_envelope` wrote the value and the checksum is valid, so this does not fail.
     serde_json::from_str(raw.get()).unwrap_or_default()
 }
 
 /// Encodes an envelope for the journal.
-pub(crate) fn raw(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
+pub(crate) fn encode_envelope(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
     serde_json::value::to_raw_value(envelope).map_err(|error| {
-        bub_kernel::Error::invalid_input(format!("cannot store the message: {error}"))
+        bub_kernel::Error::invalid_input(format!(
+            "cannot store the message in the journal: {error}"
+        ))
     })
 }
 
 impl JournalRecord {
     /// Returns the encoded line: checksum, space, JSON, newline.
-    pub(crate) fn line(&self) -> Vec<u8> {
+    pub(crate) fn to_line(&self) -> Vec<u8> {
         let mut line = Vec::with_capacity(256);
         line.extend_from_slice(b"00000000 ");
         // Every record can be encoded as JSON.
@@ -227,17 +230,17 @@ impl JournalRecord {
 
     /// Parses a line without its newline. Returns `None` if it is damaged.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
-        let (sum, rest) = line.split_at_checked(9)?;
+        let (sum, json) = line.split_at_checked(9)?;
         let sum = u32::from_str_radix(std::str::from_utf8(sum.get(..8)?).ok()?, 16).ok()?;
-        if crc32fast::hash(rest) != sum {
+        if crc32fast::hash(json) != sum {
             return None;
         }
-        serde_json::from_slice(rest).ok()
+        serde_json::from_slice(json).ok()
     }
 }
 
 /// Returns the current time in milliseconds since 1970.
-pub(crate) fn now() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();

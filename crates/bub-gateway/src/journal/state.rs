@@ -27,7 +27,7 @@ pub(crate) struct UnfinishedMessage {
     pub(crate) resolve_attempts: u32,
     /// Message whose turn this message steers.
     pub(crate) into: Option<MessageId>,
-    /// Messages that are merged with this one.
+    /// Ids of the messages that are merged with this message.
     pub(crate) with: Vec<MessageId>,
     /// Fingerprints of the replies that were sent.
     pub(crate) fingerprints: Vec<Fingerprint>,
@@ -60,61 +60,44 @@ pub(crate) struct JournalState {
 }
 
 impl JournalState {
-    /// Applies a record that is written.
+    /// Applies a record that was written.
     pub(crate) fn apply(&mut self, record: JournalRecord) {
         match record {
-            JournalRecord::Accepted(accepted) => {
-                if let Some(key) = &accepted.key {
-                    self.insert_key(key.clone(), accepted.id.clone(), accepted.at);
-                }
-                let position = self.next_position();
-                self.message_order.insert(accepted.id.clone(), position);
-                let new_entry = UnfinishedMessage {
-                    session: accepted.session.clone(),
-                    accepted: Arc::new(accepted),
-                    attempt: 0,
-                    resolve_attempts: 0,
-                    into: None,
-                    with: Vec::new(),
-                    fingerprints: Vec::new(),
-                    has_spoken: false,
-                };
-                self.inbounds.insert(position, new_entry);
-            }
+            JournalRecord::Accepted(accepted) => self.apply_accepted(accepted),
             JournalRecord::Started {
                 id,
                 attempt,
                 with,
                 session,
             } => {
-                if let Some(entry) = self.inbound_mut(&id) {
+                if let Some(entry) = self.message_mut(&id) {
                     (entry.attempt, entry.into, entry.with) = (attempt, None, with);
                     entry.session = session.unwrap_or_else(|| entry.accepted.session.clone());
                 }
             }
             JournalRecord::Steered { id, into, with } => {
-                if let Some(entry) = self.inbound_mut(&id) {
+                if let Some(entry) = self.message_mut(&id) {
                     (entry.attempt, entry.into, entry.with) =
                         (entry.attempt.max(1), Some(into), with);
                 }
             }
             JournalRecord::Done { ids } => {
                 for id in ids {
-                    self.finish(&id);
+                    self.remove_message(&id);
                 }
             }
             JournalRecord::Dropped {
                 ids, is_rejected, ..
             } => {
                 for id in ids {
-                    self.finish(&id);
+                    self.remove_message(&id);
                     if is_rejected {
                         self.release_keys(&id);
                     }
                 }
             }
             JournalRecord::Resolving { id } => {
-                if let Some(entry) = self.inbound_mut(&id) {
+                if let Some(entry) = self.message_mut(&id) {
                     entry.resolve_attempts += 1;
                 }
             }
@@ -125,8 +108,10 @@ impl JournalState {
                 print_version: version,
                 has_spoken,
             } => {
-                if let Some(entry) = self.inbound_mut(&id) {
-                    entry.fingerprints.retain(|known| known.version != version);
+                if let Some(entry) = self.message_mut(&id) {
+                    entry
+                        .fingerprints
+                        .retain(|fingerprint| fingerprint.version != version);
                     let fingerprints = prints.into_iter();
                     entry
                         .fingerprints
@@ -135,13 +120,13 @@ impl JournalState {
                 }
             }
             JournalRecord::Attempt { id, attempt, error } => {
-                if let Some(entry) = self.outgoing_mut(&id) {
+                if let Some(entry) = self.reply_mut(&id) {
                     (entry.attempt, entry.error) = (attempt, Some(error));
                 }
             }
             JournalRecord::Undeliverable { id, error } => self.apply_undeliverable(&id, error),
             JournalRecord::Retry { id } => {
-                if let Some(entry) = self.outgoing_mut(&id) {
+                if let Some(entry) = self.reply_mut(&id) {
                     (entry.is_stuck, entry.attempt) = (false, 0);
                 }
             }
@@ -161,13 +146,32 @@ impl JournalState {
         }
     }
 
+    fn apply_accepted(&mut self, accepted: AcceptedMessage) {
+        if let Some(key) = &accepted.key {
+            self.insert_key(key.clone(), accepted.id.clone(), accepted.at);
+        }
+        let position = self.next_position();
+        self.message_order.insert(accepted.id.clone(), position);
+        let new_entry = UnfinishedMessage {
+            session: accepted.session.clone(),
+            accepted: Arc::new(accepted),
+            attempt: 0,
+            resolve_attempts: 0,
+            into: None,
+            with: Vec::new(),
+            fingerprints: Vec::new(),
+            has_spoken: false,
+        };
+        self.inbounds.insert(position, new_entry);
+    }
+
     fn apply_undeliverable(&mut self, id: &ReplyId, error: String) {
-        let Some(entry) = self.outgoing_mut(id) else {
+        let Some(entry) = self.reply_mut(id) else {
             return;
         };
         (entry.is_stuck, entry.error) = (true, Some(error));
         let sent_by_tool_for = entry.reply.inbound.clone().filter(|_| entry.reply.by_tool);
-        if let Some(inbound) = sent_by_tool_for.and_then(|id| self.inbound_mut(&id)) {
+        if let Some(inbound) = sent_by_tool_for.and_then(|id| self.message_mut(&id)) {
             // A failed reply does not answer the message. If another reply was delivered, answering twice is better
             // than not at all.
             inbound.has_spoken = false;
@@ -175,17 +179,17 @@ impl JournalState {
     }
 
     fn apply_reply(&mut self, reply: ReplyRecord) {
-        if let Some(entry) = reply.inbound.as_ref().and_then(|id| self.inbound_mut(id)) {
+        if let Some(entry) = reply.inbound.as_ref().and_then(|id| self.message_mut(id)) {
             entry.fingerprints.push(reply.fingerprint());
             entry.has_spoken |= reply.by_tool;
         }
         if let Some(id) = reply.inbound.as_ref().filter(|_| reply.is_last) {
             let merged = self
-                .finish(id)
+                .remove_message(id)
                 .map(|inbound| inbound.with)
                 .unwrap_or_default();
             for id in merged {
-                self.finish(&id);
+                self.remove_message(&id);
             }
         }
         let position = self.next_position();
@@ -201,7 +205,7 @@ impl JournalState {
     }
 
     /// Returns the records that restore this state.
-    pub(crate) fn records(&self) -> Vec<JournalRecord> {
+    pub(crate) fn to_records(&self) -> Vec<JournalRecord> {
         let mut records = Vec::with_capacity(
             self.key_ages.len() + self.message_order.len() + self.reply_order.len(),
         );
@@ -276,8 +280,8 @@ impl JournalState {
         records
     }
 
-    /// Reserves a key for a message. Returns the message that already has it, if any.
-    pub(crate) fn reserve(&mut self, key: &str, id: &MessageId, at: u64) -> Option<MessageId> {
+    /// Reserves an idempotency key for a message. Returns the message that already has the key, if any.
+    pub(crate) fn reserve_key(&mut self, key: &str, id: &MessageId, at: u64) -> Option<MessageId> {
         self.remove_expired_keys(at);
         if let Some(owner) = self.keys.get(key) {
             return Some(owner.clone());
@@ -286,15 +290,15 @@ impl JournalState {
         None
     }
 
-    /// Releases a key that was reserved for a message that was not accepted.
-    pub(crate) fn release(&mut self, key: &str, id: &MessageId) {
+    /// Releases an idempotency key whose message was not accepted.
+    pub(crate) fn release_key(&mut self, key: &str, id: &MessageId) {
         if self.keys.get(key).is_some_and(|owner| owner == id) {
             self.keys.remove(key);
-            self.key_ages.retain(|(_, known)| known != key);
+            self.key_ages.retain(|(_, other)| other != key);
         }
     }
 
-    /// Releases the keys of a message that was rejected.
+    /// Releases the idempotency keys of a message that was rejected.
     fn release_keys(&mut self, id: &MessageId) {
         let keys = &mut self.keys;
         let key_count = keys.len();
@@ -304,19 +308,19 @@ impl JournalState {
         }
     }
 
-    pub(crate) fn owner(&self, key: &str) -> Option<&MessageId> {
+    pub(crate) fn key_owner(&self, key: &str) -> Option<&MessageId> {
         self.keys.get(key)
     }
 
-    pub(crate) fn inbounds(&self) -> impl Iterator<Item = &UnfinishedMessage> {
+    pub(crate) fn unfinished_messages(&self) -> impl Iterator<Item = &UnfinishedMessage> {
         self.inbounds.values()
     }
 
-    pub(crate) fn outgoing(&self) -> impl Iterator<Item = &UndeliveredReply> {
+    pub(crate) fn undelivered_replies(&self) -> impl Iterator<Item = &UndeliveredReply> {
         self.outgoing.values()
     }
 
-    pub(crate) fn inbound(&self, id: &MessageId) -> Option<&UnfinishedMessage> {
+    pub(crate) fn unfinished_message(&self, id: &MessageId) -> Option<&UnfinishedMessage> {
         self.inbounds.get(self.message_order.get(id)?)
     }
 
@@ -324,27 +328,27 @@ impl JournalState {
     pub(crate) fn is_finished(&self, id: &MessageId) -> bool {
         let answers_message =
             |outgoing: &UndeliveredReply| outgoing.reply.inbound.as_ref() == Some(id);
-        self.inbound(id).is_none() && !self.outgoing.values().any(answers_message)
+        self.unfinished_message(id).is_none() && !self.outgoing.values().any(answers_message)
     }
 
-    pub(crate) fn reply(&self, id: &ReplyId) -> Option<&UndeliveredReply> {
+    pub(crate) fn undelivered_reply(&self, id: &ReplyId) -> Option<&UndeliveredReply> {
         self.outgoing.get(self.reply_order.get(id)?)
     }
 
     /// Returns the number of undelivered replies of a channel.
-    pub(crate) fn undelivered(&self, channel: &str) -> usize {
+    pub(crate) fn undelivered_count(&self, channel: &str) -> usize {
         self.undelivered.get(channel).copied().unwrap_or(0)
     }
 
-    fn inbound_mut(&mut self, id: &MessageId) -> Option<&mut UnfinishedMessage> {
+    fn message_mut(&mut self, id: &MessageId) -> Option<&mut UnfinishedMessage> {
         self.inbounds.get_mut(self.message_order.get(id)?)
     }
 
-    fn finish(&mut self, id: &MessageId) -> Option<UnfinishedMessage> {
+    fn remove_message(&mut self, id: &MessageId) -> Option<UnfinishedMessage> {
         self.inbounds.remove(&self.message_order.remove(id)?)
     }
 
-    fn outgoing_mut(&mut self, id: &ReplyId) -> Option<&mut UndeliveredReply> {
+    fn reply_mut(&mut self, id: &ReplyId) -> Option<&mut UndeliveredReply> {
         self.outgoing.get_mut(self.reply_order.get(id)?)
     }
 

@@ -1,7 +1,7 @@
 //! Collects messages that arrive close together into one turn.
 //!
-//! A message that addresses bub starts the wait. Each further one extends it, up to the maximum. Other messages join
-//! while the chat is active and are dropped otherwise.
+//! A message that addresses bub starts the wait. Each further message that addresses bub extends the wait, up to the
+//! maximum. Other messages join while the chat is active and are dropped otherwise.
 
 use bub_kernel::Inbound;
 use tokio::time::Instant;
@@ -20,8 +20,8 @@ pub(super) struct Debouncer {
 }
 
 impl Debouncer {
-    /// Holds a message. Returns the message if it does not address bub and the chat is not active.
-    pub(super) fn accept(
+    /// Holds a message. Returns it unheld if it does not address bub and the chat is not active.
+    pub(super) fn hold(
         &mut self,
         item: QueuedMessage,
         inner: &GatewayInner,
@@ -34,7 +34,7 @@ impl Debouncer {
             self.last_active = Some(now);
             let cap = self.since.unwrap_or(now) + inner.options.max_wait;
             self.due = Some(cap.min(now + inner.options.debounce));
-        } else if self.is_active(now, inner) {
+        } else if self.is_chat_active(now, inner) {
             self.due = self.due.or(Some(now + inner.options.max_wait));
         } else {
             self.last_active = None;
@@ -47,17 +47,17 @@ impl Debouncer {
 
     /// Removes and returns the held messages of a chat.
     pub(super) fn take_chat(&mut self, chat: &ChatKey) -> Vec<QueuedMessage> {
-        let (taken, kept) = std::mem::take(&mut self.held)
+        let (taken, remaining) = std::mem::take(&mut self.held)
             .into_iter()
             .partition(|item| item.chat_key() == *chat);
-        self.held = kept;
+        self.held = remaining;
         if self.held.is_empty() {
             (self.due, self.since) = (None, None);
         }
         taken
     }
 
-    fn is_active(&self, now: Instant, inner: &GatewayInner) -> bool {
+    fn is_chat_active(&self, now: Instant, inner: &GatewayInner) -> bool {
         self.last_active
             .is_some_and(|last| now.duration_since(last) <= inner.options.active_window)
     }
@@ -67,8 +67,9 @@ impl Debouncer {
     }
 
     /// Returns whether messages are held or the chat is active.
-    pub(super) fn is_needed(&self, inner: &GatewayInner) -> bool {
-        let is_chat_active = self.is_active(Instant::now(), inner) && !inner.drain.is_cancelled();
+    pub(super) fn has_work(&self, inner: &GatewayInner) -> bool {
+        let is_chat_active =
+            self.is_chat_active(Instant::now(), inner) && !inner.drain.is_cancelled();
         self.is_holding() || is_chat_active
     }
 
@@ -76,7 +77,7 @@ impl Debouncer {
         self.due.is_some_and(|due| due <= Instant::now())
     }
 
-    pub(super) fn wake_at(&self, inner: &GatewayInner) -> Option<Instant> {
+    pub(super) fn wake_time(&self, inner: &GatewayInner) -> Option<Instant> {
         // One millisecond after the window, because the window includes its end.
         let window_end = || {
             Some(
@@ -89,20 +90,20 @@ impl Debouncer {
     }
 
     /// Merges all held messages into one and returns it.
-    pub(super) fn flush(&mut self) -> Option<QueuedMessage> {
+    pub(super) fn take_merged(&mut self) -> Option<QueuedMessage> {
         (self.due, self.since) = (None, None);
         let mut held = std::mem::take(&mut self.held);
-        merge(&mut held)
+        merge_messages(&mut held)
     }
 }
 
 /// Merges messages into the last one.
-pub(crate) fn merge(items: &mut Vec<QueuedMessage>) -> Option<QueuedMessage> {
+pub(crate) fn merge_messages(items: &mut Vec<QueuedMessage>) -> Option<QueuedMessage> {
     if items.len() > 1 {
         let batch = items
             .iter_mut()
             .map(|item| std::mem::take(&mut item.inbound));
-        let merged = Inbound::merge(batch.collect());
+        let merged = Inbound::merge_batch(batch.collect());
         let mut last = items.pop()?;
         // Only an empty batch cannot be merged.
         last.inbound = merged.unwrap_or_default();

@@ -7,7 +7,10 @@ use crate::journal::JournalRecord;
 
 impl Lane {
     /// Offers a message to the running turn. Returns the message if the turn does not accept it.
-    pub(super) async fn steer(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
+    pub(super) async fn steer_running_turn(
+        &mut self,
+        item: QueuedMessage,
+    ) -> Option<QueuedMessage> {
         let Some(into) = self
             .running
             .values()
@@ -17,7 +20,7 @@ impl Lane {
             return Some(item);
         };
         let with = item.merged_ids();
-        // Journal this first: the turn may write the message to the tape at once, and the next process must know.
+        // Write the journal first: the turn may write the message to the tape at once, and the next process must know.
         let journaled = self
             .inner
             .journal
@@ -30,24 +33,24 @@ impl Lane {
         if journaled.is_err() {
             Some(item)
         } else {
-            self.offer(item).await
+            self.offer_to_turn(item).await
         }
     }
 
-    /// Offers a turn that resumes after a restart the messages that steered it before. The turn knows which of them it
-    /// read.
-    pub(super) async fn resteer(&mut self, turn: &mut QueuedMessage) {
+    /// Offers the messages that steered a turn in an earlier process to the resumed turn. The turn knows which of these
+    /// messages it has read.
+    pub(super) async fn offer_earlier_steering(&mut self, turn: &mut QueuedMessage) {
         for item in std::mem::take(&mut turn.steered) {
-            let rejected = self.offer(item).await;
+            let rejected = self.offer_to_turn(item).await;
             self.pending.extend(rejected);
         }
     }
 
-    async fn offer(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
+    async fn offer_to_turn(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let mut inbound = item.inbound.clone();
         inbound.attempt = Some(InboundAttempt {
             number: item.attempt + 1,
-            ..self.attempt(&item)
+            ..self.inbound_attempt(&item)
         });
         let framework = &self.inner.framework;
         match framework.steer_message(&self.session_id, inbound).await {
@@ -63,7 +66,7 @@ impl Lane {
         }
     }
 
-    /// Returns the steering messages that the turn read. The others get their own turns, before all queued messages.
+    /// Returns the steering messages that the turn read. Unread messages get their own turns, before all queued messages.
     pub(super) async fn collect_steered(&mut self) -> Vec<QueuedMessage> {
         if self.steered.is_empty() {
             return Vec::new();
@@ -79,7 +82,7 @@ impl Lane {
             .partition(is_unread);
         for mut item in unread.into_iter().rev() {
             match item.moves_to.take() {
-                Some(to) => self.move_item(item, &to),
+                Some(to) => self.move_message(item, &to),
                 None => self.pending.push_front(item),
             }
         }
@@ -94,7 +97,7 @@ impl Lane {
         self.steered = self.collect_steered().await;
         let last = self.pending.pop_back();
         for item in std::mem::take(&mut self.pending) {
-            let rejected = self.steer(item).await;
+            let rejected = self.steer_running_turn(item).await;
             self.pending.extend(rejected);
         }
         last

@@ -45,7 +45,7 @@ pub(crate) struct LaneQueue {
     events: Mutex<EventQueue>,
     wake: Notify,
     unfinished: AtomicUsize,
-    /// Number of started turns. Others wait for a permit.
+    /// Number of started turns. Turns that wait for a permit are not counted.
     pub(super) running: AtomicUsize,
 }
 
@@ -60,7 +60,7 @@ struct EventQueue {
 pub(super) enum LaneEvent {
     // Boxed, because the other events are small.
     Message(Box<QueuedMessage>),
-    /// Cancels running turns and drops queued messages, except one turn.
+    /// Cancels the running turns, except the turn of the message `except`, and drops all queued messages.
     Quit {
         except: Option<MessageId>,
         done: Vec<oneshot::Sender<()>>,
@@ -76,7 +76,7 @@ pub(super) enum LaneEvent {
 pub(crate) struct QueueSlot(Arc<LaneQueue>);
 
 impl QueueSlot {
-    fn occupy(queue: &Arc<LaneQueue>) -> Self {
+    fn new(queue: &Arc<LaneQueue>) -> Self {
         queue.unfinished.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(queue))
     }
@@ -106,7 +106,7 @@ impl Drop for Arrival {
 
 impl Arrival {
     /// Puts the message into the lane of its session.
-    pub(crate) fn push(self, session_id: &SessionId, item: QueuedMessage) {
+    pub(crate) fn push_to_lane(self, session_id: &SessionId, item: QueuedMessage) {
         let mut map = lock(&self.inner.lanes.0);
         let switches = map.arrivals.get(&self.id);
         let switches = switches.map_or(&[][..], |arrival| &arrival.switches);
@@ -116,13 +116,17 @@ impl Arrival {
                 session_id.clone_from(to);
             }
         }
-        map.push(&self.inner, &session_id, item);
+        map.push_message(&self.inner, &session_id, item);
     }
 }
 
 impl LaneMap {
     /// Returns the queue of a session. Starts its lane if necessary.
-    fn queue(&mut self, inner: &Arc<GatewayInner>, session_id: &SessionId) -> Arc<LaneQueue> {
+    fn queue_or_start(
+        &mut self,
+        inner: &Arc<GatewayInner>,
+        session_id: &SessionId,
+    ) -> Arc<LaneQueue> {
         if let Some(queue) = self.by_session.get(session_id)
             && !lock(&queue.events).is_closed
         {
@@ -135,20 +139,29 @@ impl LaneMap {
         queue
     }
 
-    fn push(&mut self, inner: &Arc<GatewayInner>, session_id: &SessionId, mut item: QueuedMessage) {
-        let queue = self.queue(inner, session_id);
+    fn push_message(
+        &mut self,
+        inner: &Arc<GatewayInner>,
+        session_id: &SessionId,
+        mut item: QueuedMessage,
+    ) {
+        let queue = self.queue_or_start(inner, session_id);
         if item.inbound.session_id() != Some(session_id) {
             item.inbound.set_session_id(session_id.clone());
         }
         item.reserve_slots(&queue);
-        // The lane cannot retire while the map is locked.
-        queue.push(LaneEvent::Message(Box::new(item)));
+        // The lane cannot be removed while the map is locked.
+        queue.push_event(LaneEvent::Message(Box::new(item)));
     }
 }
 
 impl Lanes {
     /// Announces a message of a chat before its session is resolved.
-    pub(crate) fn announce(inner: &Arc<GatewayInner>, id: &MessageId, chat: ChatKey) -> Arrival {
+    pub(crate) fn announce_message(
+        inner: &Arc<GatewayInner>,
+        id: &MessageId,
+        chat: ChatKey,
+    ) -> Arrival {
         let switches = Vec::new();
         let arrival = ArrivalState { chat, switches };
         lock(&inner.lanes.0).arrivals.insert(id.clone(), arrival);
@@ -159,25 +172,29 @@ impl Lanes {
     }
 
     /// Reserves a slot in the queue of a session. Returns `None` if the session already uses `limit` slots.
-    pub(crate) fn reserve(
+    pub(crate) fn reserve_slot(
         inner: &Arc<GatewayInner>,
         session_id: &SessionId,
         limit: usize,
     ) -> Option<QueueSlot> {
         let mut map = lock(&inner.lanes.0);
-        let known = map.by_session.get(session_id);
-        let unfinished = known.map_or(0, |queue| queue.unfinished.load(Ordering::Relaxed));
-        (unfinished < limit).then(|| QueueSlot::occupy(&map.queue(inner, session_id)))
+        let queue = map.by_session.get(session_id);
+        let unfinished = queue.map_or(0, |queue| queue.unfinished.load(Ordering::Relaxed));
+        (unfinished < limit).then(|| QueueSlot::new(&map.queue_or_start(inner, session_id)))
     }
 
     /// Puts a message that has no reservation into the lane of its session.
-    pub(crate) fn push(inner: &Arc<GatewayInner>, session_id: &SessionId, item: QueuedMessage) {
-        lock(&inner.lanes.0).push(inner, session_id, item);
+    pub(crate) fn push_message(
+        inner: &Arc<GatewayInner>,
+        session_id: &SessionId,
+        item: QueuedMessage,
+    ) {
+        lock(&inner.lanes.0).push_message(inner, session_id, item);
     }
 
     /// Switches a chat from one session to another. Messages that are being accepted follow. Returns the queued
     /// messages that the lane has not received yet.
-    pub(super) fn switch(
+    pub(super) fn switch_chat(
         &self,
         chat: &ChatKey,
         from: &SessionId,
@@ -195,8 +212,8 @@ impl Lanes {
         }
     }
 
-    /// Removes a lane if it has no work. Returns `false` if it has.
-    pub(super) fn retire(
+    /// Removes a lane if it has no work. Returns whether it was removed.
+    pub(super) fn remove_if_idle(
         &self,
         inner: &GatewayInner,
         session_id: &SessionId,
@@ -214,13 +231,12 @@ impl Lanes {
     }
 
     /// Removes a lane unconditionally.
-    pub(super) fn remove(&self, inner: &GatewayInner, session_id: &SessionId) {
+    pub(super) fn remove_lane(&self, inner: &GatewayInner, session_id: &SessionId) {
         lock(&self.0).by_session.remove(session_id);
         inner.idle.notify_waiters();
     }
 
-    /// Returns whether a message is being accepted, including `resolve_session`.
-    /// Returns whether a message is being accepted.
+    /// Returns whether a message is being accepted, which includes `resolve_session`.
     pub(crate) fn is_arriving(&self, id: &MessageId) -> bool {
         lock(&self.0).arrivals.contains_key(id)
     }
@@ -236,8 +252,8 @@ impl Lanes {
             .all(|queue| lock(&queue.events).is_closed)
     }
 
-    /// Returns id, unfinished messages and running turns of each session that has a lane.
-    pub(crate) fn loads(&self) -> Vec<(SessionId, usize, usize)> {
+    /// Returns the id, the number of unfinished messages and the number of running turns of each session with a lane.
+    pub(crate) fn session_loads(&self) -> Vec<(SessionId, usize, usize)> {
         let map = lock(&self.0);
         let load = |(session_id, queue): (&SessionId, &Arc<LaneQueue>)| {
             let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
@@ -251,24 +267,25 @@ impl Lanes {
     }
 
     /// Cancels the running turns of a session.
-    pub(crate) fn cancel(&self, session_id: &SessionId) {
+    pub(crate) fn cancel_turns(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push(LaneEvent::Cancel);
+            queue.push_event(LaneEvent::Cancel);
         }
     }
 
     /// Drops the last queued message of a session.
-    pub(crate) fn withdraw(&self, session_id: &SessionId) {
+    pub(crate) fn withdraw_last(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push(LaneEvent::Withdraw);
+            queue.push_event(LaneEvent::Withdraw);
         }
     }
 
-    /// Cancels running turns and drops queued messages of a session, except one turn. Waits until the turns have ended.
-    pub(crate) async fn quit(&self, session_id: &SessionId, except: Option<MessageId>) {
+    /// Cancels the running turns of a session, except the turn of the message `except`, and drops its queued messages.
+    /// Waits until the cancelled turns have ended.
+    pub(crate) async fn quit_session(&self, session_id: &SessionId, except: Option<MessageId>) {
         let (done, ended) = oneshot::channel();
         match lock(&self.0).by_session.get(session_id) {
-            Some(queue) => queue.push(LaneEvent::Quit {
+            Some(queue) => queue.push_event(LaneEvent::Quit {
                 except,
                 done: vec![done],
             }),
@@ -280,7 +297,7 @@ impl Lanes {
 }
 
 impl LaneQueue {
-    fn push(&self, event: LaneEvent) {
+    fn push_event(&self, event: LaneEvent) {
         let mut queue = lock(&self.events);
         if queue.is_closed {
             return;
@@ -310,7 +327,7 @@ impl LaneQueue {
     }
 
     /// Waits for an event. Returns `None` if the lane was woken because it may have no more work.
-    pub(super) async fn next(&self) -> Option<LaneEvent> {
+    pub(super) async fn next_event(&self) -> Option<LaneEvent> {
         if let Some(event) = self.pop() {
             return Some(event);
         }
@@ -325,11 +342,11 @@ impl LaneQueue {
     /// Removes and returns the queued messages of a chat.
     fn take_messages(&self, chat: &ChatKey) -> Vec<QueuedMessage> {
         let mut queue = lock(&self.events);
-        let (taken, kept): (VecDeque<_>, VecDeque<_>) =
+        let (taken, remaining): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut queue.events).into_iter().partition(
                 |event| matches!(event, LaneEvent::Message(item) if item.chat_key() == *chat),
             );
-        queue.events = kept;
+        queue.events = remaining;
         let item = |event| match event {
             LaneEvent::Message(item) => Some(*item),
             _ => None,
@@ -349,11 +366,11 @@ impl LaneQueue {
 }
 
 impl QueuedMessage {
-    /// Reserves slots in a queue for this message and those that go with it.
+    /// Reserves slots in a queue for this message and for the messages that were merged into it or steered its turn.
     fn reserve_slots(&mut self, queue: &Arc<LaneQueue>) {
         let is_reserved = |slot: &QueueSlot| Arc::ptr_eq(&slot.0, queue);
         if !self.slot.as_ref().is_some_and(is_reserved) {
-            self.slot = Some(QueueSlot::occupy(queue));
+            self.slot = Some(QueueSlot::new(queue));
         }
         for item in self.merged.iter_mut().chain(&mut self.steered) {
             item.reserve_slots(queue);
@@ -372,28 +389,28 @@ mod tests {
     #[test]
     fn events_that_are_not_messages_do_not_pile_up() {
         let queue = Arc::new(LaneQueue::default());
-        let slots = [QueueSlot::occupy(&queue), QueueSlot::occupy(&queue)];
+        let slots = [QueueSlot::new(&queue), QueueSlot::new(&queue)];
         for _ in 0..1000 {
-            queue.push(LaneEvent::Cancel);
+            queue.push_event(LaneEvent::Cancel);
         }
         assert_eq!(len(&queue), 1);
         let mut waiting = Vec::new();
         for _ in 0..1000 {
             let (done, ended) = oneshot::channel();
             waiting.push(ended);
-            queue.push(LaneEvent::Quit {
+            queue.push_event(LaneEvent::Quit {
                 except: None,
                 done: vec![done],
             });
         }
         assert_eq!(len(&queue), 2);
         for _ in 0..1000 {
-            queue.push(LaneEvent::Withdraw);
+            queue.push_event(LaneEvent::Withdraw);
         }
         assert_eq!(len(&queue), 4, "one per message");
         drop(slots);
         queue.close();
-        queue.push(LaneEvent::Cancel);
+        queue.push_event(LaneEvent::Cancel);
         assert_eq!(len(&queue), 0);
         let is_notified = |ended: &mut oneshot::Receiver<()>| {
             ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)

@@ -1,23 +1,49 @@
 //! Runs one turn of a lane.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Inbound, MessageId, Result, SessionId, TurnReport,
 };
 use futures_util::FutureExt as _;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::{LaneQueue, QueuedMessage, TurnPermit};
+use super::{LaneQueue, QueuedMessage};
 use crate::{gateway::GatewayInner, journal::JournalRecord, reply_scope::ReplyScope, router};
 
-/// Number of attempts after which a message that crashes the process is abandoned. The agent abandons it earlier and
-/// reports that.
+/// Number of attempts after which a message that crashes the process is abandoned. If the agent can run, it abandons
+/// and reports the message after fewer attempts.
 const MAX_CRASH_ATTEMPTS: u32 = 5;
 
 /// Notice to the sender if a turn failed and no plugin reported the failure.
 pub(crate) const TURN_FAILED_TEXT: &str =
     "An internal error occurred and your message was not answered. See the log for details.";
+
+/// Counts a started turn and holds its permit. A `,quit` needs no permit.
+struct TurnPermit {
+    queue: Arc<LaneQueue>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl TurnPermit {
+    fn new(queue: &Arc<LaneQueue>, permit: Option<OwnedSemaphorePermit>) -> Self {
+        queue.running.fetch_add(1, Ordering::Relaxed);
+        Self {
+            queue: Arc::clone(queue),
+            _permit: permit,
+        }
+    }
+}
+
+impl Drop for TurnPermit {
+    fn drop(&mut self) {
+        self.queue.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Outcome of a turn.
 #[derive(Default)]
@@ -63,9 +89,9 @@ impl LaneTurn {
         let inner = Arc::clone(&self.inner);
         let scope = Arc::new(self.reply_scope());
         if self.attempt > MAX_CRASH_ATTEMPTS {
-            return Box::pin(self.give_up(&scope)).await;
+            return Box::pin(self.abandon(&scope)).await;
         }
-        let Some(_permit) = self.begin().await else {
+        let Some(_permit) = self.wait_and_begin().await else {
             // The journal keeps a message for the next start only if the gateway stops.
             if !inner.journal.is_durable() || !inner.halt.is_cancelled() {
                 let error = Error::new(ErrorKind::Cancelled, "the turn was cancelled");
@@ -86,7 +112,10 @@ impl LaneTurn {
         let turn = Box::pin(inner.framework.process_turn(inbound));
         let (report, failure) = match AssertUnwindSafe(turn).catch_unwind().await {
             Ok((turn, outcome)) => (Some(turn.report()), outcome.err()),
-            Err(_) => (None, Some(Error::unknown("the turn panicked"))),
+            Err(_) => (
+                None,
+                Some(Error::unknown("turn panicked; see the log for the panic")),
+            ),
         };
         let is_cancelled = |error: &Error| error.kind() == ErrorKind::Cancelled;
         let was_cancelled =
@@ -100,7 +129,7 @@ impl LaneTurn {
             None => None,
         };
         LaneTurnOutcome {
-            replies: scope.replies(),
+            replies: scope.reply_count(),
             report,
             is_cancelled: was_cancelled,
             unreported,
@@ -110,24 +139,24 @@ impl LaneTurn {
     /// Returns the target for replies, with the replies of earlier attempts.
     fn reply_scope(&self) -> ReplyScope {
         let scope = ReplyScope::new(&self.inner, self.id.clone(), &self.inbound.message);
-        match self.inner.journal.live().inbound(&self.id) {
-            Some(earlier) => scope.resuming(earlier),
+        match self.inner.journal.lock_state().unfinished_message(&self.id) {
+            Some(earlier) => scope.with_earlier_replies(earlier),
             None => scope,
         }
     }
 
     /// Abandons the message. If an earlier attempt answered it, the sender gets that answer without further hooks.
     /// Otherwise the sender gets a notice, unless a reply was already sent.
-    async fn give_up(self, scope: &Arc<ReplyScope>) -> LaneTurnOutcome {
+    async fn abandon(self, scope: &Arc<ReplyScope>) -> LaneTurnOutcome {
         let (session_id, inbound_id) = (&self.session_id, &self.id);
         tracing::error!(%session_id, %inbound_id, "lane.attempts_exhausted");
         let text = format!(
             "bub stopped unexpectedly {MAX_CRASH_ATTEMPTS} times while it processed this message. The message will not be retried."
         );
-        if scope.replies() > 0 {
+        if scope.reply_count() > 0 {
             // The message was answered; only the end of its turn is not journaled.
             return LaneTurnOutcome {
-                replies: scope.replies(),
+                replies: scope.reply_count(),
                 ..LaneTurnOutcome::default()
             };
         }
@@ -141,22 +170,22 @@ impl LaneTurn {
             router::report_failure(inner, session_id, scope, error.message()).await
         } else {
             let reply = scope.plain_reply(session_id, &inner.redact(&answer));
-            router::send_last(inner, scope, reply).await
+            router::send_final_reply(inner, scope, reply).await
         };
         // If the gateway is stopping, the next start reports it. If the channel does not exist, no one can be notified.
-        let is_left = !is_reported && inner.halt.is_cancelled();
+        let is_unreported = !is_reported && inner.halt.is_cancelled();
         LaneTurnOutcome {
-            replies: scope.replies(),
+            replies: scope.reply_count(),
             report: Some(turn.report()),
-            unreported: is_left.then_some(error),
+            unreported: is_unreported.then_some(error),
             ..LaneTurnOutcome::default()
         }
     }
 
     /// Waits for the session and a permit, and journals the start of the turn. Returns `None` if the turn was
     /// cancelled.
-    async fn begin(&mut self) -> Option<TurnPermit> {
-        let started = started(
+    async fn wait_and_begin(&mut self) -> Option<TurnPermit> {
+        let record = started_record(
             &self.inner,
             &self.id,
             &self.session_id,
@@ -164,7 +193,7 @@ impl LaneTurn {
         );
         let (inner, session_id) = (&self.inner, &self.session_id);
         // The turn continues after an error and reports it.
-        let goes_on = |outcome: Result<()>| match outcome {
+        let should_continue = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => {
                 tracing::warn!(%session_id, %error, "lane.wait_failed");
@@ -174,13 +203,14 @@ impl LaneTurn {
         };
         let waiting = async {
             let waited = inner.framework.wait_for_session(session_id).await;
-            let room = if self.inbound.is_quit() {
+            let permit = if self.inbound.is_quit() {
                 None
             } else {
                 Some(Arc::clone(&inner.turns).acquire_owned().await.ok()?)
             };
-            let noted = inner.journal.commit(started).await;
-            (goes_on(waited) && goes_on(noted)).then(|| TurnPermit::new(&self.queue, room))
+            let journaled = inner.journal.append_with_retries(record).await;
+            (should_continue(waited) && should_continue(journaled))
+                .then(|| TurnPermit::new(&self.queue, permit))
         };
         tokio::select! {
             biased;
@@ -190,15 +220,17 @@ impl LaneTurn {
     }
 }
 
-/// Returns the record for the start of a turn. It contains the session only if that has changed.
-fn started(
+/// Returns the journal record for the start of a turn. It contains the session only if the session has changed.
+fn started_record(
     inner: &GatewayInner,
     id: &MessageId,
     session_id: &SessionId,
     (attempt, with): (u32, Vec<MessageId>),
 ) -> JournalRecord {
-    let live = inner.journal.live();
-    let accepted = live.inbound(id).map(|message| &message.accepted.session);
+    let live = inner.journal.lock_state();
+    let accepted = live
+        .unfinished_message(id)
+        .map(|message| &message.accepted.session);
     JournalRecord::Started {
         id: id.clone(),
         attempt,
@@ -207,9 +239,13 @@ fn started(
     }
 }
 
-/// Records that the stop of the gateway interrupted a turn. This is not a crash and does not count as an attempt.
-pub(super) fn interrupted(inner: &GatewayInner, item: &QueuedMessage, session_id: &SessionId) {
+/// Writes to the journal that the stop of the gateway interrupted a turn. The interrupted attempt does not count.
+pub(super) fn journal_interruption(
+    inner: &GatewayInner,
+    item: &QueuedMessage,
+    session_id: &SessionId,
+) {
     let attempt = item.attempt.saturating_sub(1).max(1);
-    let record = started(inner, &item.id, session_id, (attempt, item.merged_ids()));
-    inner.journal.post(record);
+    let record = started_record(inner, &item.id, session_id, (attempt, item.merged_ids()));
+    inner.journal.append_later(record);
 }

@@ -134,7 +134,10 @@ async fn a_stopping_gateway_rejects_a_message_in_resolve_session() {
     fixture.stop().await;
     let error = submission.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Temporary);
-    assert_eq!(error.message(), "the gateway is stopping");
+    assert_eq!(
+        error.message(),
+        "message rejected: the gateway is stopping; send it again later"
+    );
     let fixture = GatewayFixture::with(options(dir.path()), echo()).await;
     assert_eq!(fixture.recovered.messages, 0);
     fixture.stop().await;

@@ -70,7 +70,7 @@ async fn wrong_names_and_no_channel_are_said_clearly() {
     let fixture = open(&["all"]).await.unwrap();
     let second = open(&["all"]).await.err().unwrap();
     assert!(
-        second.message().contains("another gateway uses"),
+        second.message().contains("another gateway runs there"),
         "{second}"
     );
     fixture.stop().await;
@@ -94,11 +94,11 @@ async fn channels_start_independently() {
     let failing = Arc::clone(fixture.channel(0));
     let path = dir.path();
     let state = |name: &'static str| async move {
-        let found = status::send_request(path, &json!({"do": "status"}))
+        let status = status::send_request(path, &json!({"do": "status"}))
             .await
             .unwrap()
             .unwrap();
-        let channels = found["channels"].as_array().unwrap().clone();
+        let channels = status["channels"].as_array().unwrap().clone();
         channels
             .into_iter()
             .find(|channel| channel["name"] == name)
@@ -110,9 +110,9 @@ async fn channels_start_independently() {
         .wait_for(|starts| *starts == 3)
         .await
         .unwrap();
-    let shown = state("failing").await;
+    let failing_state = state("failing").await;
     assert_eq!(
-        (&shown["state"], &shown["last_error"]),
+        (&failing_state["state"], &failing_state["last_error"]),
         (&json!("running"), &json!("port in use"))
     );
     assert_eq!(state("stuck").await["state"], "starting");
@@ -139,11 +139,11 @@ async fn the_status_socket_is_private() {
             .await
             .is_err()
     );
-    let found = status::send_request(dir.path(), &json!({"do": "status"}))
+    let status = status::send_request(dir.path(), &json!({"do": "status"}))
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(found["unfinished"], 0);
+    assert_eq!(status["unfinished"], 0);
     fixture.stop().await;
     assert!(!path.exists());
 }

@@ -37,9 +37,9 @@ impl Channel for MinimalChannel {
 #[tokio::test]
 async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
     let channel = Arc::new(MinimalChannel);
-    let message = Envelope::text("hi");
+    let message = Envelope::from_text("hi");
     assert!(
-        !channel.needs_debounce() && channel.enabled() && channel.role() == ChannelRole::Service
+        !channel.needs_debounce() && channel.is_enabled() && channel.role() == ChannelRole::Service
     );
     assert_eq!(channel.access_summary(), None);
     channel.send(&message.clone().into()).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
             .is_none()
     );
     let turn = Turn::detached(&Framework::builder().build(), inbound, State::new());
-    let same = channel.stream_events(turn, ModelStream::text("as it was"));
+    let same = channel.stream_events(turn, ModelStream::from_text("as it was"));
     let seen: Vec<_> = same
         .map(|event| event.unwrap().to_value().to_string())
         .collect()

@@ -178,7 +178,7 @@ impl Channel for FakeHandle {
         self.0.debounce
     }
 
-    fn enabled(&self) -> bool {
+    fn is_enabled(&self) -> bool {
         !self.0.disabled
     }
 
@@ -236,13 +236,13 @@ impl SteeringInbox for FakeSteeringInbox {
     }
 
     fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
-        let taken = self
+        let admission = self
             .held
             .lock()
             .unwrap()
             .remove(session_id)
             .unwrap_or_default();
-        Box::pin(std::future::ready(Ok(taken)))
+        Box::pin(std::future::ready(Ok(admission)))
     }
 
     fn count(&self, session_id: &SessionId) -> usize {
@@ -461,9 +461,9 @@ impl GatewayFixture {
     ) -> Result<Self> {
         let framework = Framework::builder().plugin("echo", echo.clone()).build();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let running = framework.running().await?;
+        let running = framework.open_scope().await?;
         let gateway = Gateway::open(&framework, options, &names)?;
-        let recovered = gateway.recovered();
+        let recovered = gateway.recovery();
         let stop = CancellationToken::new();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let task = tokio::spawn({

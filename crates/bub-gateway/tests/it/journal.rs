@@ -215,19 +215,19 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     let fixture = GatewayFixture::open(dir.path(), vec![fake]).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     fixture.stop().await;
-    let found = outbox(dir.path()).await;
-    assert_eq!(found.len(), cases.len());
-    for ((chat, hours, attempts, is_failed), found) in cases.into_iter().zip(found) {
+    let replies = outbox(dir.path()).await;
+    assert_eq!(replies.len(), cases.len());
+    for ((chat, hours, attempts, is_failed), reply) in cases.into_iter().zip(replies) {
         let state = if is_failed { "failed" } else { "retrying" };
         assert_eq!(
-            (found.0.as_str(), found.1.as_str()),
+            (reply.0.as_str(), reply.1.as_str()),
             (chat, state),
             "{hours} hours, {attempts} attempts"
         );
         assert_eq!(
-            found.2,
+            reply.2,
             attempts + 1,
-            "{chat}: it is tried and the attempt is counted: {found:?}"
+            "{chat}: it is tried and the attempt is counted: {reply:?}"
         );
     }
 }
@@ -296,7 +296,7 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
     assert!(
         refused
             .message()
-            .contains("the channel has 2 undelivered replies; run `bub outbox list`"),
+            .contains("has too many undelivered replies (2); run `bub outbox list`"),
         "{refused}"
     );
     assert!(refused.retry_after().is_some());
@@ -329,7 +329,7 @@ async fn a_file_that_does_not_read_back_is_not_relied_on() {
     faults.garble_at(faults.steps() + 3);
     let refused = channel.say("b", "wait").await.unwrap_err();
     assert!(
-        refused.message().contains("does not read back"),
+        refused.message().contains("could not be read back"),
         "{refused}"
     );
     channel.say("b", "wait").await.unwrap();

@@ -17,13 +17,13 @@ async fn messages_of_a_session_are_answered_in_order() {
     }
     let sent = channel.wait_sent(15).await;
     for chat in ["a", "b", "c"] {
-        let said: Vec<_> = sent
+        let contents: Vec<_> = sent
             .iter()
             .filter(|sent| sent.chat == chat)
             .map(|sent| &sent.content)
             .collect();
         assert_eq!(
-            said,
+            contents,
             ["echo: 0", "echo: 1", "echo: 2", "echo: 3", "echo: 4"]
         );
     }
@@ -35,11 +35,11 @@ async fn messages_of_a_session_are_answered_in_order() {
     assert_eq!(fixture.echo.asked.borrow()[15..], ["wait", "meanwhile"]);
     fixture.echo.permits.add_permits(1);
     let sent = channel.wait_sent(18).await;
-    let said: Vec<_> = sent[15..]
+    let contents: Vec<_> = sent[15..]
         .iter()
         .map(|sent| sent.content.as_str())
         .collect();
-    assert_eq!(said, ["echo: meanwhile", "echo: wait", "echo: later"]);
+    assert_eq!(contents, ["echo: meanwhile", "echo: wait", "echo: later"]);
     fixture.stop().await;
 }
 
@@ -78,7 +78,7 @@ async fn a_full_session_refuses_with_a_reason() {
     assert!(
         refused
             .message()
-            .contains("this session already has 3 queued messages"),
+            .contains("session queue is full: 3 messages are queued"),
         "{refused}"
     );
     assert!(refused.retry_after().is_some());
@@ -258,7 +258,7 @@ async fn a_failed_turn_does_not_stop_its_session() {
 async fn a_message_of_an_unknown_channel_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
-    let message = bub_kernel::Envelope::text("hi")
+    let message = bub_kernel::Envelope::from_text("hi")
         .with("channel", "nowhere")
         .with("chat_id", "a");
     let refused = fixture

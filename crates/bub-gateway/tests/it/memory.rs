@@ -23,10 +23,10 @@ impl Renderer {
         if message.content() != "many" {
             return Vec::new();
         }
-        let to = |channel: &str, text: &str| Envelope::text(text).with("channel", channel);
+        let to = |channel: &str, text: &str| Envelope::from_text(text).with("channel", channel);
         vec![
             to("mail", "for another channel"),
-            Envelope::text("for no channel"),
+            Envelope::from_text("for no channel"),
             to("term", "without output").without_output(),
             to("term", "for this channel"),
         ]
@@ -47,7 +47,7 @@ async fn run(
         .plugin("renderer", Renderer)
         .plugin("echo", echo.clone())
         .build();
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let options = GatewayOptions {
         catch_all: catch_all.map(str::to_owned),
         ..options_with(JournalKind::Memory)
@@ -57,7 +57,7 @@ async fn run(
         vec![Arc::new(FakeHandle(Arc::clone(&term)))]
     });
     let gateway = gateway.unwrap();
-    assert_eq!(gateway.channels(), ["term"]);
+    assert_eq!(gateway.channel_names(), ["term"]);
     let (stop, handle) = (CancellationToken::new(), gateway.handle());
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     let client = async {
@@ -70,7 +70,7 @@ async fn run(
         let outcome = receipt.unwrap().outcome().await;
         // A message outside a turn does not go to the catch-all channel.
         let router = framework.router().unwrap();
-        let stray = Envelope::text("stray").with("channel", "mail");
+        let stray = Envelope::from_text("stray").with("channel", "mail");
         assert!(!router.dispatch(stray.into()).await.unwrap());
         stop.cancel();
         outcome
@@ -107,7 +107,7 @@ async fn a_message_runs_through_a_journal_in_memory() {
     assert_eq!(sent, ["echo: hi"]);
     let attempt = echo.attempts.lock().unwrap()[0].clone();
     assert_eq!((attempt.number, attempt.is_durable), (1, false));
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let tape = framework.session_tape(&"mail:a".into()).unwrap().unwrap();
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let is_start = |entry: &bub_tape::Entry| format!("{:?}", entry.payload).contains("turn.start");

@@ -166,13 +166,16 @@ async fn dropping_a_reply_hurries_no_other() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|one| &one["state"])
+            .map(|reply| &reply["state"])
             .collect();
         states.contains(&&json!("failed")) && states.contains(&&json!("retrying"))
     })
     .await;
     let replies = list["replies"].as_array().unwrap();
-    let failed = replies.iter().find(|one| one["state"] == "failed").unwrap();
+    let failed = replies
+        .iter()
+        .find(|reply| reply["state"] == "failed")
+        .unwrap();
     status::send_request(dir.path(), &json!({"do": "drop", "id": failed["id"]}))
         .await
         .unwrap();
@@ -191,20 +194,20 @@ async fn an_empty_reply_sends_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     let router = fixture.framework.router().unwrap();
-    let message = bub_kernel::Envelope::text(" \n").with("channel", "lab");
+    let message = bub_kernel::Envelope::from_text(" \n").with("channel", "lab");
     assert!(router.dispatch(message.into()).await.unwrap());
     // H-148: unknown channels accept nothing. Missing fields get defaults.
     assert!(
         !router
             .dispatch(
-                bub_kernel::Envelope::text("x")
+                bub_kernel::Envelope::from_text("x")
                     .with("channel", "null")
                     .into()
             )
             .await
             .unwrap()
     );
-    let message = bub_kernel::Envelope::text("hi")
+    let message = bub_kernel::Envelope::from_text("hi")
         .with("channel", "x")
         .with("output_channel", "lab");
     assert!(router.dispatch(message.into()).await.unwrap());

@@ -349,12 +349,12 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                         .collect();
                     assert_eq!(attempts, [3, 2, 2], "each may be on the tape");
                 }
-                let one = if takes {
+                let expected = if takes {
                     "echo: wait + one\ntwo + three"
                 } else {
                     "echo: wait"
                 };
-                assert_eq!(fixture.channel(0).contents()[0], one);
+                assert_eq!(fixture.channel(0).contents()[0], expected);
                 assert!(takes || fixture.channel(0).contents()[2] == "echo: three");
                 fixture.stop().await;
             });

@@ -21,10 +21,10 @@ async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
         ("script b", &["echo: script b"]),
     ];
     let mut expected = Vec::new();
-    for (text, said) in cases {
+    for (text, contents) in cases {
         let outcome = channel.say("a", text).await.unwrap().outcome().await;
-        assert_eq!(replies(&outcome) as usize, said.len(), "{text}");
-        expected.extend(said.iter().map(|text| (*text).to_owned()));
+        assert_eq!(replies(&outcome) as usize, contents.len(), "{text}");
+        expected.extend(contents.iter().map(|text| (*text).to_owned()));
         let mut sent: Vec<_> = channel
             .wait_sent(expected.len())
             .await
@@ -42,9 +42,9 @@ async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
 
 async fn count_recovered(directory: &std::path::Path) -> u64 {
     let fixture = GatewayFixture::open(directory, vec![FakeChannel::new("lab")]).await;
-    let found = fixture.recovered;
+    let recovered = fixture.recovered;
     fixture.stop().await;
-    (found.messages + found.replies) as u64
+    (recovered.messages + recovered.replies) as u64
 }
 
 // Also if the process ended between the tool call and the plain reply.

@@ -102,14 +102,14 @@ async fn a_message_that_is_being_accepted_follows() {
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     let channel = fixture.channel(0);
     let slow = channel.say("a", "slow");
-    let rest = async {
+    let remaining_messages = async {
         // Starts after the other message.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let switch = channel.say("a", ",switch lab:new").await.unwrap();
         switch.outcome().await;
         fixture.echo.permits.add_permits(1);
     };
-    let (slow, ()) = tokio::join!(slow, rest);
+    let (slow, ()) = tokio::join!(slow, remaining_messages);
     assert_eq!(session_of(&slow.unwrap()).await, "lab:new");
     fixture.stop().await;
 }
@@ -147,9 +147,9 @@ async fn a_message_without_a_session_is_recorded_on_the_tape_of_its_chat() {
 
 async fn count_recovered(directory: &std::path::Path) -> usize {
     let fixture = GatewayFixture::open(directory, vec![FakeChannel::new("lab")]).await;
-    let found = fixture.recovered.messages + fixture.recovered.replies;
+    let recovered_count = fixture.recovered.messages + fixture.recovered.replies;
     fixture.stop().await;
-    found
+    recovered_count
 }
 
 /// Runs a future on a new runtime, which simulates one process.
@@ -187,8 +187,8 @@ fn a_turn_goes_on_in_the_session_that_its_message_was_moved_to() {
         let echo = Echo::new(vec![FakeChannel::new("lab")]);
         echo.permits.add_permits(1);
         // A message whose turn never started goes to the current session of its chat.
-        let now = ("a".to_owned(), "lab:newest".to_owned());
-        echo.switched.lock().unwrap().extend([now]);
+        let newest = ("a".to_owned(), "lab:newest".to_owned());
+        echo.switched.lock().unwrap().extend([newest]);
         let fixture = GatewayFixture::with(self::options(dir.path()), echo).await;
         assert_eq!(fixture.recovered.messages, 2);
         fixture.channel(0).wait_sent(2).await;

@@ -10,28 +10,28 @@ use crate::ids::SessionId;
 )]
 pub trait AcceptedAs<T> {
     /// Returns the argument as `T`.
-    fn pass(self) -> T;
+    fn into_accepted(self) -> T;
 }
 
 impl<T> AcceptedAs<T> for T {
-    fn pass(self) -> T {
+    fn into_accepted(self) -> T {
         self
     }
 }
 
 impl<'a> AcceptedAs<&'a str> for &'a SessionId {
-    fn pass(self) -> &'a str {
+    fn into_accepted(self) -> &'a str {
         self
     }
 }
 
 /// Converts an argument to the type that the hook method declares.
-pub fn pass<A: AcceptedAs<T>, T>(argument: A) -> T {
-    argument.pass()
+pub fn convert_argument<A: AcceptedAs<T>, T>(argument: A) -> T {
+    argument.into_accepted()
 }
 
 /// A type that no hook method can declare. With a second candidate type, the compiler reports a wrong type with the
-/// message above instead of an error in the generated code.
+/// message of [`AcceptedAs`] instead of an error in the generated code.
 #[derive(Debug)]
 pub enum UnsupportedType {}
 
@@ -39,7 +39,7 @@ macro_rules! unsupported {
     ($(($($parameters:tt)*) $ty:ty;)*) => {$(
         #[diagnostic::do_not_recommend]
         impl<$($parameters)*> AcceptedAs<UnsupportedType> for $ty {
-            fn pass(self) -> UnsupportedType {
+            fn into_accepted(self) -> UnsupportedType {
                 unreachable!("`UnsupportedType` has no values")
             }
         }

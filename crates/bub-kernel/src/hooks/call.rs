@@ -19,7 +19,7 @@ impl HookSet {
     }
 
     /// Makes the last added `before_tool_call` observe-only: if it fails, the tool call continues.
-    pub fn observe_only(&mut self) {
+    pub fn set_last_observe_only(&mut self) {
         if let Some(last) = point::BeforeToolCall::implementations_mut(self).last_mut() {
             last.set_observe_only();
         }
@@ -39,7 +39,7 @@ impl HookSet {
     }
 
     /// Calls all implementations and returns every result, including `None`. The plugin registered last runs first.
-    pub async fn call_many<'a, P: HookPoint>(
+    pub async fn call_all<'a, P: HookPoint>(
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Vec<Option<P::Output>>> {
@@ -67,7 +67,7 @@ impl HookSet {
 
     /// Calls all synchronous implementations and returns every result, including `None`. Skips asynchronous
     /// implementations with a warning.
-    pub fn call_many_sync<'a, P: HookPoint>(
+    pub fn call_all_sync<'a, P: HookPoint>(
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Vec<Option<P::Output>>> {
@@ -79,7 +79,7 @@ impl HookSet {
 
     /// Calls the implementation of the plugin with this [registration index](HookCall::registration_index). Its `next`
     /// runs the implementations in `chain`.
-    pub async fn call_one<'a, P: HookPoint>(
+    pub async fn call_plugin<'a, P: HookPoint>(
         &'a self,
         registration_index: usize,
         args: P::Args<'a>,
@@ -94,8 +94,9 @@ impl HookSet {
         }
     }
 
-    /// Returns the `next` of the plugin with this registration index, for a call that outlives the plugin's own.
-    pub fn chain_below<'a, P: HookPoint>(
+    /// Returns the `next` of the plugin with this registration index, for calls that are made after the plugin's
+    /// own call has ended.
+    pub fn next_after<'a, P: HookPoint>(
         &'a self,
         registration_index: usize,
         args: P::Args<'a>,
@@ -114,7 +115,7 @@ impl HookSet {
 
     /// Returns the implemented hooks, sorted by name, each with its plugins in registration order. Plugins run in the
     /// reverse order.
-    pub fn report(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
+    pub fn implemented_hooks(&self) -> Vec<(&'static HookSpec, Vec<Arc<str>>)> {
         let mut rows = self.implementations_by_hook();
         rows.retain(|(_, plugins)| !plugins.is_empty());
         for (_, plugins) in &mut rows {
@@ -129,7 +130,7 @@ impl fmt::Debug for HookSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(
-                self.report()
+                self.implemented_hooks()
                     .iter()
                     .map(|(spec, plugins)| (spec.name, plugins)),
             )

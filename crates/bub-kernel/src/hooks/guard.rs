@@ -25,7 +25,7 @@ use crate::{
 /// Runs synchronous code and converts a panic into an error.
 ///
 /// Unwind safety is asserted: the shared data that a plugin can reach (state, turn) is consistent after each operation.
-pub(crate) fn catch<T>(code: impl FnOnce() -> T) -> Result<T> {
+pub(crate) fn catch_panic<T>(code: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_error(panic.as_ref()))
 }
 
@@ -34,17 +34,17 @@ pub const HOOK_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Runs asynchronous code with [`HOOK_TIMEOUT`]. Converts a timeout, or a panic while the future is created or polled,
 /// into an error.
-pub(crate) async fn run<'a, T>(make: impl FnOnce() -> BoxFuture<'a, T>) -> Result<T> {
-    run_within(Some(HOOK_TIMEOUT), make).await
+pub(crate) async fn run_with_timeout<'a, T>(make: impl FnOnce() -> BoxFuture<'a, T>) -> Result<T> {
+    run_with_limit(Some(HOOK_TIMEOUT), make).await
 }
 
 /// Runs asynchronous code with a time limit, or without one for `None`. Converts a timeout or a panic into an error.
-pub(crate) async fn run_within<'a, T>(
+pub(crate) async fn run_with_limit<'a, T>(
     limit: Option<Duration>,
     make: impl FnOnce() -> BoxFuture<'a, T>,
 ) -> Result<T> {
     GuardedFuture {
-        future: catch(make)?,
+        future: catch_panic(make)?,
         limit,
         timer: None,
     }
@@ -67,7 +67,7 @@ impl<T> GuardedFuture<'_, T> {
             // Without a runtime that has timers, the code runs without a limit.
             self.timer = Handle::try_current()
                 .ok()
-                .and_then(|_| catch(|| Box::pin(sleep(limit))).ok());
+                .and_then(|_| catch_panic(|| Box::pin(sleep(limit))).ok());
         }
         let Some(timer) = &mut self.timer else {
             self.limit = None;
@@ -81,7 +81,7 @@ impl<T> Future for GuardedFuture<'_, T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match catch(|| self.future.as_mut().poll(cx)) {
+        match catch_panic(|| self.future.as_mut().poll(cx)) {
             Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
             Ok(Poll::Pending) if self.poll_timeout(cx) => {
                 Poll::Ready(Err(timeout_error(self.limit)))
@@ -96,7 +96,7 @@ fn timeout_error(limit: Option<Duration>) -> Error {
     let seconds = limit.unwrap_or_default().as_secs();
     Error::new(
         ErrorKind::Temporary,
-        format!("no answer within {seconds} s"),
+        format!("plugin code timed out: no answer within {seconds} s"),
     )
 }
 

@@ -22,7 +22,7 @@ impl<'a, P: HookPoint> HookCall<'a, P> {
         self.registration_index
     }
 
-    /// Returns the plugins that run after this one.
+    /// Returns the plugins that run after the plugin of this call.
     pub fn next(self) -> Next<'a, P>
     where
         P: Chained,
@@ -83,7 +83,7 @@ impl<P: HookPoint> Implementation<P> {
         }
     }
 
-    pub(super) fn assign(&mut self, index: usize, plugin: &Arc<str>) {
+    pub(super) fn set_plugin(&mut self, index: usize, plugin: &Arc<str>) {
         self.plugin = Arc::clone(plugin);
         self.registration_index = index;
     }
@@ -103,7 +103,7 @@ impl<P: HookPoint> Implementation<P> {
     }
 
     /// Returns whether a failure of this implementation is ignored instead of denying the tool call.
-    pub fn observe_only(&self) -> bool {
+    pub fn is_observe_only(&self) -> bool {
         self.observe_only
     }
 
@@ -119,8 +119,10 @@ impl<P: HookPoint> Implementation<P> {
             registration_index: self.registration_index,
         };
         let outcome = match &self.body {
-            HookFn::Sync(hook) => guard::catch(|| hook.call(call)),
-            HookFn::Async(hook) => guard::run_within(P::SPEC.time_limit, || hook.call(call)).await,
+            HookFn::Sync(hook) => guard::catch_panic(|| hook.call(call)),
+            HookFn::Async(hook) => {
+                guard::run_with_limit(P::SPEC.time_limit, || hook.call(call)).await
+            }
         };
         self.convert_result(outcome)
     }
@@ -137,7 +139,7 @@ impl<P: HookPoint> Implementation<P> {
             registration_index: self.registration_index,
         };
         match &self.body {
-            HookFn::Sync(hook) => Some(self.convert_result(guard::catch(|| hook.call(call)))),
+            HookFn::Sync(hook) => Some(self.convert_result(guard::catch_panic(|| hook.call(call)))),
             HookFn::Async(_) => {
                 let (hook, adapter) = (P::SPEC.name, &self.plugin);
                 tracing::warn!(%hook, %adapter, "hook.async_not_supported");
@@ -153,7 +155,7 @@ impl<P: HookPoint> Implementation<P> {
             Ok(Err(error)) => Error::from_boxed(error),
             Err(panic) => panic,
         };
-        Err(error.in_hook(P::SPEC.name, &self.plugin))
+        Err(error.with_origin(P::SPEC.name, &self.plugin))
     }
 }
 

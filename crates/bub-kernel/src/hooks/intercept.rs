@@ -24,7 +24,7 @@ use crate::{
 
 /// The error of a hook result with the wrong type. Only external plugins can cause it.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the hook returned {got}, expected {expected}")]
+#[error("invalid hook result: expected {expected}, got {got}")]
 pub struct InvalidReturn {
     /// A description of the returned value.
     pub got: String,
@@ -32,7 +32,7 @@ pub struct InvalidReturn {
     pub expected: &'static str,
 }
 
-/// What one implementation decided or changed.
+/// The record of a decision or change by one implementation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookDecision {
     /// The hook.
@@ -93,17 +93,19 @@ impl HookSet {
                 Ok(Some(LlmDecision::Proceed(request))) => {
                     outcome
                         .notes
-                        .push(record_decision(implementation, "rewrote", None));
+                        .push(hook_decision(implementation, "rewrote", None));
                     outcome.request = request;
                 }
                 Ok(Some(LlmDecision::Finish(text))) => {
                     outcome
                         .notes
-                        .push(record_decision(implementation, "finished", None));
+                        .push(hook_decision(implementation, "finished", None));
                     outcome.finish = Some(text);
                     return outcome;
                 }
-                Err(error) => outcome.notes.push(record_failure(implementation, &error)),
+                Err(error) => outcome
+                    .notes
+                    .push(log_failed_decision(implementation, &error)),
             }
         }
         outcome
@@ -125,7 +127,7 @@ impl HookSet {
                 turn,
             };
             if let Err(error) = implementation.call(self, args).await {
-                notes.push(record_failure(implementation, &error));
+                notes.push(log_failed_decision(implementation, &error));
             }
         }
         notes
@@ -147,8 +149,10 @@ impl HookSet {
             let decision = match implementation.call(self, args).await {
                 Ok(decision) => decision,
                 Err(error) => {
-                    outcome.notes.push(record_failure(implementation, &error));
-                    if implementation.observe_only() {
+                    outcome
+                        .notes
+                        .push(log_failed_decision(implementation, &error));
+                    if implementation.is_observe_only() {
                         continue;
                     }
                     let reason = format!(
@@ -163,13 +167,11 @@ impl HookSet {
                 Some(ToolDecision::Proceed(Some(arguments))) => {
                     outcome
                         .notes
-                        .push(record_decision(implementation, "rewrote", None));
+                        .push(hook_decision(implementation, "rewrote", None));
                     outcome.call.arguments = arguments;
                 }
                 Some(last) => {
-                    outcome
-                        .notes
-                        .push(record_final_decision(implementation, &last));
+                    outcome.notes.push(final_decision(implementation, &last));
                     outcome.decision = last;
                     return outcome;
                 }
@@ -196,30 +198,30 @@ impl HookSet {
             };
             match implementation.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {
-                    notes.push(record_decision(implementation, "rewrote", None));
+                    notes.push(hook_decision(implementation, "rewrote", None));
                     outcome.result = Ok(value);
                 }
                 Ok(_) => {}
-                Err(error) => notes.push(record_failure(implementation, &error)),
+                Err(error) => notes.push(log_failed_decision(implementation, &error)),
             }
         }
         (outcome, notes)
     }
 }
 
-fn record_final_decision(
+fn final_decision(
     implementation: &Implementation<BeforeToolCall>,
     decision: &ToolDecision,
 ) -> HookDecision {
     match decision {
-        ToolDecision::Deny(reason) => record_decision(implementation, "denied", reason.clone()),
+        ToolDecision::Deny(reason) => hook_decision(implementation, "denied", reason.clone()),
         ToolDecision::Proceed(_) | ToolDecision::Replace(_) => {
-            record_decision(implementation, "replaced", None)
+            hook_decision(implementation, "replaced", None)
         }
     }
 }
 
-fn record_decision<P: HookPoint>(
+fn hook_decision<P: HookPoint>(
     implementation: &Implementation<P>,
     action: &'static str,
     detail: Option<String>,
@@ -232,13 +234,16 @@ fn record_decision<P: HookPoint>(
     }
 }
 
-/// Logs the failure of an implementation and returns its record.
-fn record_failure<P: HookPoint>(implementation: &Implementation<P>, error: &Error) -> HookDecision {
+/// Logs the failure of an implementation and returns the decision `failed`.
+fn log_failed_decision<P: HookPoint>(
+    implementation: &Implementation<P>,
+    error: &Error,
+) -> HookDecision {
     let (hook, plugin) = (P::SPEC.name, implementation.plugin());
     if let Some(InvalidReturn { got, expected }) = error.downcast_ref() {
         tracing::warn!(%hook, adapter = %plugin, %got, %expected, "hook.agent_hook_bad_return");
     } else {
         tracing::warn!(%hook, adapter = %plugin, %error, "hook.agent_hook_failed");
     }
-    record_decision(implementation, "failed", Some(error.to_string()))
+    hook_decision(implementation, "failed", Some(error.to_string()))
 }

@@ -55,7 +55,7 @@ impl HookSet {
                 }
             } else if let Some(implementation) = texts.next() {
                 if let Some(text) = implementation.call(self, args).await? {
-                    return Ok(Some(ModelStream::text(text)));
+                    return Ok(Some(ModelStream::from_text(text)));
                 }
             } else {
                 return Ok(None);
@@ -76,7 +76,7 @@ fn registered_before<P: HookPoint>(
 }
 
 impl Chained for RunModelStream {
-    fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<ModelStream>>> {
+    fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<ModelStream>>> {
         let HookCall {
             args:
                 args::RunModelStream {
@@ -101,7 +101,7 @@ impl Chained for RunModelStream {
 }
 
 impl Chained for RunModel {
-    fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
+    fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
         let HookCall {
             args,
             set,
@@ -142,7 +142,7 @@ impl HookSet {
             }
             if text.len() > MAX_ANSWER_BYTES {
                 return Err(Error::unknown(format!(
-                    "model answer is too long: the limit is {MAX_ANSWER_BYTES} bytes"
+                    "model answer is too long: the limit is {MAX_ANSWER_BYTES} bytes; ask for a shorter answer"
                 )));
             }
             // Yield to the scheduler, so that a stream that is always ready does not prevent cancellation.

@@ -3,10 +3,10 @@
 use super::{HookCall, HookPoint};
 use crate::{BoxFuture, error::Result};
 
-/// The plugins that run after this one: those registered before it.
+/// The plugins that run after the current plugin: those registered before it.
 ///
-/// An implementation of a first-result hook can take it as the argument `next`, to wrap the result of the next plugins
-/// or to call them with other arguments:
+/// An implementation of a first-result hook can take it as the argument `next`. It can then wrap the result of the next
+/// plugins, or call them with other arguments:
 ///
 /// ```
 /// use bub_kernel::{Prompt, Result, hooks, hooks::{Next, point}};
@@ -28,9 +28,9 @@ impl<'a, P: HookPoint> Next<'a, P> {
         self.0.args
     }
 
-    /// Replaces the arguments.
+    /// Replaces the arguments that the next plugins get.
     #[must_use]
-    pub fn with<'b>(self, args: P::Args<'b>) -> Next<'b, P>
+    pub fn with_args<'b>(self, args: P::Args<'b>) -> Next<'b, P>
     where
         'a: 'b,
     {
@@ -50,7 +50,7 @@ impl<'a, P: HookPoint> Next<'a, P> {
         for implementation in P::implementations(set)
             .iter()
             .rev()
-            .filter(|known| known.registration_index() < registration_index)
+            .filter(|implementation| implementation.registration_index() < registration_index)
         {
             if let Some(value) = implementation.call(set, args).await? {
                 return Ok(Some(value));
@@ -64,7 +64,7 @@ impl<'a, P: HookPoint> Next<'a, P> {
     where
         P: Chained,
     {
-        P::below(self)
+        P::call_next(self)
     }
 
     /// Calls the next plugins without waiting. Skips asynchronous implementations with a warning.
@@ -80,7 +80,7 @@ impl<'a, P: HookPoint> Next<'a, P> {
         for implementation in P::implementations(set)
             .iter()
             .rev()
-            .filter(|known| known.registration_index() < registration_index)
+            .filter(|implementation| implementation.registration_index() < registration_index)
         {
             if let Some(value) = implementation.call_sync(set, args).transpose()?.flatten() {
                 return Ok(Some(value));
@@ -105,7 +105,7 @@ impl<P: HookPoint> Copy for Next<'_, P> {}
 )]
 pub trait Chained: HookPoint {
     /// Calls the next plugins.
-    fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>>;
+    fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>>;
 }
 
 /// Hooks whose implementations can call the next plugin without waiting.

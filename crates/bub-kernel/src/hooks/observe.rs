@@ -8,7 +8,7 @@ impl HookSet {
     pub async fn notify_error(&self, args: args::OnError<'_>) {
         for observer in OnError::implementations(self).iter().rev() {
             if let Err(failure) = observer.call(self, args).await {
-                log_failure(args.stage, &observer.plugin(), &failure);
+                log_observer_failure(args.stage, &observer.plugin(), &failure);
             }
         }
     }
@@ -18,12 +18,12 @@ impl HookSet {
     pub fn notify_error_sync(&self, args: args::OnError<'_>) {
         for observer in OnError::implementations(self).iter().rev() {
             if let Some(Err(failure)) = observer.call_sync(self, args) {
-                log_failure(args.stage, &observer.plugin(), &failure);
+                log_observer_failure(args.stage, &observer.plugin(), &failure);
             }
         }
     }
 }
 
-fn log_failure(stage: &str, plugin: &str, failure: &Error) {
+fn log_observer_failure(stage: &str, plugin: &str, failure: &Error) {
     tracing::error!(%stage, adapter = %plugin, error = %failure, "hook.on_error_failed");
 }

@@ -14,58 +14,59 @@ pub type HookReturn<T> = Result<Option<T>, BoxError>;
     message = "this hook returns `{T}`, and `{Self}` cannot be converted to it",
     label = "return `{T}`, `Option<{T}>`, `Result<{T}>` or `Result<Option<{T}>>`"
 )]
-pub trait IntoHookResult<T> {
-    /// Converts the value.
-    fn into_hook_result(self) -> HookReturn<T>;
+pub trait IntoHookReturn<T> {
+    /// Converts the returned value to the internal form.
+    fn into_hook_return(self) -> HookReturn<T>;
 }
 
-impl<T> IntoHookResult<T> for T {
-    fn into_hook_result(self) -> HookReturn<T> {
+impl<T> IntoHookReturn<T> for T {
+    fn into_hook_return(self) -> HookReturn<T> {
         Ok(Some(self))
     }
 }
 
-impl<T> IntoHookResult<T> for Option<T> {
-    fn into_hook_result(self) -> HookReturn<T> {
+impl<T> IntoHookReturn<T> for Option<T> {
+    fn into_hook_return(self) -> HookReturn<T> {
         Ok(self)
     }
 }
 
-impl<T, E: Into<BoxError>> IntoHookResult<T> for Result<T, E> {
-    fn into_hook_result(self) -> HookReturn<T> {
+impl<T, E: Into<BoxError>> IntoHookReturn<T> for Result<T, E> {
+    fn into_hook_return(self) -> HookReturn<T> {
         self.map(Some).map_err(Into::into)
     }
 }
 
-impl<T, E: Into<BoxError>> IntoHookResult<T> for Result<Option<T>, E> {
-    fn into_hook_result(self) -> HookReturn<T> {
+impl<T, E: Into<BoxError>> IntoHookReturn<T> for Result<Option<T>, E> {
+    fn into_hook_return(self) -> HookReturn<T> {
         self.map_err(Into::into)
     }
 }
 
-/// Lets a hook return a more convenient type than its own, in each of the four forms.
+/// Implements [`IntoHookReturn`] for types that convert to a hook's result, such as `&str` for `String`. Each type can
+/// also be wrapped in `Option`, `Result` or both.
 macro_rules! also_accept {
     ($($from:ty => $to:ty: $convert:expr;)*) => {$(
-        impl IntoHookResult<$to> for $from {
-            fn into_hook_result(self) -> HookReturn<$to> {
+        impl IntoHookReturn<$to> for $from {
+            fn into_hook_return(self) -> HookReturn<$to> {
                 Ok(Some($convert(self)))
             }
         }
 
-        impl IntoHookResult<$to> for Option<$from> {
-            fn into_hook_result(self) -> HookReturn<$to> {
+        impl IntoHookReturn<$to> for Option<$from> {
+            fn into_hook_return(self) -> HookReturn<$to> {
                 Ok(self.map($convert))
             }
         }
 
-        impl<E: Into<BoxError>> IntoHookResult<$to> for Result<$from, E> {
-            fn into_hook_result(self) -> HookReturn<$to> {
+        impl<E: Into<BoxError>> IntoHookReturn<$to> for Result<$from, E> {
+            fn into_hook_return(self) -> HookReturn<$to> {
                 self.map(|value| Some($convert(value))).map_err(Into::into)
             }
         }
 
-        impl<E: Into<BoxError>> IntoHookResult<$to> for Result<Option<$from>, E> {
-            fn into_hook_result(self) -> HookReturn<$to> {
+        impl<E: Into<BoxError>> IntoHookReturn<$to> for Result<Option<$from>, E> {
+            fn into_hook_return(self) -> HookReturn<$to> {
                 self.map(|value| value.map($convert)).map_err(Into::into)
             }
         }

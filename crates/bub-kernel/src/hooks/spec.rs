@@ -70,6 +70,6 @@ pub trait HookPoint: Sized + Send + Sync + 'static {
 
     /// Returns the implementations in registration order.
     fn implementations(set: &HookSet) -> &[Implementation<Self>];
-    /// Returns the implementations for registration.
+    /// Returns the mutable list of implementations, for registration.
     fn implementations_mut(set: &mut HookSet) -> &mut Vec<Implementation<Self>>;
 }

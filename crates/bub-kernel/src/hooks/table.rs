@@ -98,8 +98,8 @@ macro_rules! hook_table {
             }
 
             /// Sets the plugin of all implementations in the set.
-            pub(crate) fn assign(&mut self, index: usize, name: &Arc<str>) {
-                $( for implementation in &mut self.$name { implementation.assign(index, name); } )*
+            pub(crate) fn set_plugin(&mut self, index: usize, name: &Arc<str>) {
+                $( for implementation in &mut self.$name { implementation.set_plugin(index, name); } )*
             }
 
             /// Returns each hook with the plugins that implement it, in registration order.
@@ -137,9 +137,9 @@ macro_rules! hook_table {
         #[doc(hidden)]
         #[macro_export]
         macro_rules! __hook_arg {
-            $( $( ($name $arg $d call:ident) => { $crate::hooks::pass($d call.args.$arg) }; )* )*
-            $( $( ($name $own $d call:ident) => { $crate::hooks::pass($d call.args.$own) }; )? )*
-            ($d hook:ident next $d call:ident) => { $crate::hooks::pass($d call.next()) };
+            $( $( ($name $arg $d call:ident) => { $crate::hooks::convert_argument($d call.args.$arg) }; )* )*
+            $( $( ($name $own $d call:ident) => { $crate::hooks::convert_argument($d call.args.$own) }; )? )*
+            ($d hook:ident next $d call:ident) => { $crate::hooks::convert_argument($d call.next()) };
             $( ($name $d other:ident $d call:ident) => {
                 ::core::compile_error!(::core::concat!(
                     "unknown argument `", ::core::stringify!($d other), "` of the hook `", stringify!($name),
@@ -179,7 +179,7 @@ macro_rules! hook_table {
 
     (@chained first $point:ident) => {
         impl Chained for point::$point {
-            fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
+            fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
                 Box::pin(next.call_first())
             }
         }

@@ -19,7 +19,7 @@ pub trait ToolArgument: Sized + Send + 'static {
     fn from_value(value: Value) -> Result<Self, String>;
 
     /// Returns the value of a missing argument. `None`, the default, means that the argument is required.
-    fn absent() -> Option<Self> {
+    fn value_if_missing() -> Option<Self> {
         None
     }
 }
@@ -34,7 +34,7 @@ impl ToolArgument for String {
             Value::String(text) => Ok(text),
             Value::Number(number) => Ok(number.to_string()),
             Value::Bool(flag) => Ok(flag.to_string()),
-            other => Err(expected("a string", &other)),
+            other => Err(expected_error("a string", &other)),
         }
     }
 }
@@ -49,18 +49,18 @@ impl ToolArgument for bool {
             Value::Bool(flag) => return Ok(*flag),
             Value::Number(number) => number.to_string(),
             Value::String(text) => text.trim().to_lowercase(),
-            other => return Err(expected("true or false", other)),
+            other => return Err(expected_error("true or false", other)),
         };
         match word.as_str() {
             "true" | "t" | "yes" | "y" | "on" | "1" | "1.0" => Ok(true),
             "false" | "f" | "no" | "n" | "off" | "0" | "0.0" => Ok(false),
-            _ => Err(expected("true or false", &value)),
+            _ => Err(expected_error("true or false", &value)),
         }
     }
 }
 
 /// Converts a whole number, which may be text or have a fraction of zero.
-fn integer(value: &Value) -> Result<i128, String> {
+fn parse_integer(value: &Value) -> Result<i128, String> {
     let number = match value {
         Value::Number(number) => Some(number.clone()),
         Value::String(text) => text.trim().trim_start_matches('+').parse::<Number>().ok(),
@@ -80,7 +80,7 @@ fn integer(value: &Value) -> Result<i128, String> {
             .as_i128()
             .or_else(|| fraction().map(|float| float as i128))
     });
-    whole.ok_or_else(|| expected("a whole number", value))
+    whole.ok_or_else(|| expected_error("a whole number", value))
 }
 
 macro_rules! integers {
@@ -91,9 +91,9 @@ macro_rules! integers {
             }
 
             fn from_value(value: Value) -> Result<Self, String> {
-                let number = integer(&value)?;
+                let number = parse_integer(&value)?;
                 Self::try_from(number).map_err(|_| {
-                    format!("{number} is out of range: from {} to {}", Self::MIN, Self::MAX)
+                    format!("expected a number from {} to {}, got {number}", Self::MIN, Self::MAX)
                 })
             }
         }
@@ -114,7 +114,7 @@ impl ToolArgument for f64 {
         };
         number
             .filter(|number| number.is_finite())
-            .ok_or_else(|| expected("a number", &value))
+            .ok_or_else(|| expected_error("a number", &value))
     }
 }
 
@@ -136,10 +136,9 @@ impl ToolArgument for Map<String, Value> {
     fn from_value(value: Value) -> Result<Self, String> {
         match value {
             Value::Object(map) => Ok(map),
-            Value::String(text) => {
-                serde_json::from_str(&text).map_err(|_| expected("an object", &Value::String(text)))
-            }
-            other => Err(expected("an object", &other)),
+            Value::String(text) => serde_json::from_str(&text)
+                .map_err(|_| expected_error("an object", &Value::String(text))),
+            other => Err(expected_error("an object", &other)),
         }
     }
 }
@@ -156,7 +155,7 @@ impl<T: ToolArgument> ToolArgument for Vec<T> {
             Value::String(text) => {
                 serde_json::from_str(&text).unwrap_or_else(|_| vec![Value::String(text)])
             }
-            Value::Null | Value::Object(_) => return Err(expected("a list", &value)),
+            Value::Null | Value::Object(_) => return Err(expected_error("a list", &value)),
             single => vec![single],
         };
         let convert = |(index, item)| {
@@ -179,18 +178,18 @@ impl<T: ToolArgument> ToolArgument for Option<T> {
         }
     }
 
-    fn absent() -> Option<Self> {
+    fn value_if_missing() -> Option<Self> {
         Some(None)
     }
 }
 
 /// Returns the canonical form of a value for an argument with this schema, or `None` if the value does not fit.
-pub(super) fn normalize(schema: &Value, value: &Value) -> Option<Value> {
+pub(super) fn normalize_value(schema: &Value, value: &Value) -> Option<Value> {
     if let Some(any) = schema.get("anyOf").and_then(Value::as_array) {
-        return any.iter().find_map(|schema| normalize(schema, value));
+        return any.iter().find_map(|schema| normalize_value(schema, value));
     }
     let whole = || {
-        integer(value)
+        parse_integer(value)
             .ok()
             .and_then(Number::from_i128)
             .map(Value::Number)
@@ -205,7 +204,7 @@ pub(super) fn normalize(schema: &Value, value: &Value) -> Option<Value> {
             let items = Vec::<Value>::from_value(value.clone()).ok()?;
             items
                 .iter()
-                .map(|item| normalize(schema.get("items")?, item))
+                .map(|item| normalize_value(schema.get("items")?, item))
                 .collect()
         }
         Some("null") => value.is_null().then_some(Value::Null),
@@ -213,7 +212,7 @@ pub(super) fn normalize(schema: &Value, value: &Value) -> Option<Value> {
     }
 }
 
-fn expected(description: &str, value: &Value) -> String {
+fn expected_error(description: &str, value: &Value) -> String {
     const MAX_VALUE_CHARS: usize = 80;
     let text = value.to_string();
     let (start, ellipsis) = text

@@ -42,7 +42,7 @@ where
     }
 
     /// Leaves invalid arguments unchanged. The call reports them together with all other problems.
-    fn normalize(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
+    fn normalize_arguments(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
         for (name, is_required) in self.spec.parameters() {
             let Some(schema) = self
                 .spec
@@ -56,7 +56,8 @@ where
                 // The call treats null as missing.
                 Some(Value::Null) if !is_required => drop(arguments.shift_remove(name)),
                 Some(value) => {
-                    *value = argument::normalize(schema, value).unwrap_or_else(|| value.take());
+                    *value =
+                        argument::normalize_value(schema, value).unwrap_or_else(|| value.take());
                 }
                 None => {}
             }
@@ -109,13 +110,13 @@ impl ToolParameter {
             name,
             description,
             schema: T::schema(),
-            is_required: !has_default && T::absent().is_none(),
+            is_required: !has_default && T::value_if_missing().is_none(),
         }
     }
 }
 
 /// Returns the JSON Schema of an argument list.
-pub fn schema(parameters: impl IntoIterator<Item = ToolParameter>) -> Value {
+pub fn parameters_schema(parameters: impl IntoIterator<Item = ToolParameter>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for mut parameter in parameters {
@@ -146,18 +147,19 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Takes an argument. Returns `None` if it is invalid, or missing without a default.
+    /// Removes an argument and converts it. Returns `None` if it is invalid, or missing without a default.
     pub fn take<T: ToolArgument>(&mut self, name: &str, default: Option<fn() -> T>) -> Option<T> {
         let value = self.values.shift_remove(name);
         // Models that must write every argument use null for the ones they do not need.
-        let value =
-            value.filter(|value| !value.is_null() || (default.is_none() && T::absent().is_none()));
+        let value = value.filter(|value| {
+            !value.is_null() || (default.is_none() && T::value_if_missing().is_none())
+        });
         let outcome = match value {
             Some(value) => {
                 T::from_value(value).map_err(|problem| format!("argument '{name}': {problem}"))
             }
             None => default
-                .map_or_else(T::absent, |default| Some(default()))
+                .map_or_else(T::value_if_missing, |default| Some(default()))
                 .ok_or_else(|| format!("argument '{name}' is missing")),
         };
         outcome.map_err(|problem| self.problems.push(problem)).ok()
@@ -169,23 +171,23 @@ impl Arguments {
     }
 
     /// Returns the error that lists all problems.
-    pub fn error(mut self) -> Error {
+    pub fn into_error(mut self) -> Error {
         let tool = &self.spec.name;
-        let known: Vec<_> = self
+        let names: Vec<_> = self
             .spec
             .parameters()
             .into_iter()
             .map(|(name, _)| name)
             .collect();
-        let known = if known.is_empty() {
+        let accepted = if names.is_empty() {
             "no arguments".to_owned()
         } else {
-            known.join(", ")
+            names.join(", ")
         };
         let unknown = self
             .values
             .keys()
-            .map(|name| format!("unknown argument '{name}' of {tool}; it takes {known}"));
+            .map(|name| format!("unknown argument '{name}' of {tool}; it takes {accepted}"));
         self.problems.extend(unknown);
         let message = format!(
             "Tool '{}' argument validation failed. {}",
@@ -197,7 +199,7 @@ impl Arguments {
 }
 
 /// Converts the result of a tool to JSON.
-pub fn value(result: impl Serialize) -> Result<Value> {
+pub fn result_to_value(result: impl Serialize) -> Result<Value> {
     serde_json::to_value(result).map_err(|error| {
         Error::new(
             ErrorKind::Tool,
@@ -207,12 +209,14 @@ pub fn value(result: impl Serialize) -> Result<Value> {
 }
 
 /// Converts the error of a tool.
-pub fn failure(error: impl Into<BoxError>) -> Error {
+pub fn tool_error(error: impl Into<BoxError>) -> Error {
     Error::from_boxed(error.into())
 }
 
 /// Runs a synchronous tool on a thread where it may block.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Error::new(ErrorKind::Tool, format!("tool did not finish: {error}")))
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::Tool;
 
-/// Adds tools. A tool whose name looks the same to the model is replaced, at the same position.
-pub(crate) fn register(tools: &mut Vec<Arc<dyn Tool>>, more: Vec<Arc<dyn Tool>>) {
-    for tool in more {
+/// Adds tools. A tool replaces an existing tool with the same model name, at the same position.
+pub(crate) fn add_or_replace(tools: &mut Vec<Arc<dyn Tool>>, added: Vec<Arc<dyn Tool>>) {
+    for tool in added {
         let name = tool.spec().model_name();
         match tools
             .iter_mut()
-            .find(|known| known.spec().model_name() == name)
+            .find(|existing| existing.spec().model_name() == name)
         {
-            Some(known) => *known = tool,
+            Some(existing) => *existing = tool,
             None => tools.push(tool),
         }
     }

@@ -33,8 +33,8 @@ impl StepRequests {
             .push(request);
     }
 
-    /// Returns whether the tape will be reset.
-    pub fn will_reset(&self) -> bool {
+    /// Returns whether a request resets the tape.
+    pub fn has_reset(&self) -> bool {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         requests
             .iter()

@@ -45,10 +45,10 @@ pub enum ResumePoint {
 }
 
 impl TurnTape {
-    /// Returns the entry of a message that steers this turn, with the ids by which a later attempt finds it.
-    pub fn steered_message(&self, message: &SteeredMessage) -> Entry {
+    /// Returns the entry of a message that steers this turn. Its ids let a later attempt find it.
+    pub fn steering_entry(&self, message: &SteeredMessage) -> Entry {
         let entry = self
-            .user_message(&message.prompt)
+            .user_message_entry(&message.prompt)
             .with_meta(STEERED_KEY, true);
         match &message.message_id {
             Some(id) => entry.with_meta(INBOUND_ID_KEY, id.as_str()),
@@ -110,17 +110,17 @@ impl TurnTape {
             progress.prompt_id = Some(prompt.id);
             progress.was_replaced = prompt.meta.contains_key(REPLACES_KEY);
         }
-        let (own, others): (Vec<Entry>, Vec<Entry>) = later
+        let (own_entries, other_entries): (Vec<Entry>, Vec<Entry>) = later
             .into_iter()
             .partition(|entry| run_id(entry) == run_id(&prompt));
-        let (resume_point, outcome) = match complete_answer(&own) {
+        let (resume_point, outcome) = match find_complete_answer(&own_entries) {
             Some(text) => (ResumePoint::Answered(text), "answered"),
             None if attempt.number > MAX_CRASH_ATTEMPTS => (
                 ResumePoint::AttemptsExhausted,
                 "dropped: the process died too often",
             ),
             None => {
-                let (steps, text) = (count_steps(&own), previous_answer(&own));
+                let (steps, text) = (count_steps(&own_entries), previous_answer(&own_entries));
                 (ResumePoint::AfterSteps { steps, text }, "resumed")
             }
         };
@@ -128,10 +128,10 @@ impl TurnTape {
         // If another turn ran in the meantime, move the entries of this turn to the end, so that the model continues
         // this turn.
         let is_moved = matches!(resume_point, ResumePoint::AfterSteps { .. })
-            && others.iter().any(is_in_conversation);
+            && other_entries.iter().any(is_in_conversation);
         if is_moved {
-            batch.push(moved_to_end(&prompt));
-            batch.extend(view_entries(&own).map(moved_to_end));
+            batch.push(move_to_end(&prompt));
+            batch.extend(entries_in_view(&own_entries).map(move_to_end));
         }
         let appended = self.append_batch(batch).await?;
         if is_moved {
@@ -199,7 +199,7 @@ fn is_in_conversation(entry: &Entry) -> bool {
 }
 
 /// Returns the entries of a turn that its next view shows.
-fn view_entries(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
+fn entries_in_view(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     let anchor = entries
         .iter()
         .rposition(|entry| entry.kind == EntryKind::Anchor);
@@ -208,7 +208,7 @@ fn view_entries(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
 }
 
 /// Returns a copy of an entry that moves it to the end of the conversation. Views show only the copy.
-fn moved_to_end(entry: &Entry) -> Entry {
+fn move_to_end(entry: &Entry) -> Entry {
     let mut moved = entry.clone();
     moved.id = EntryId::default();
     moved.meta.shift_remove(REPLACES_KEY);
@@ -232,21 +232,21 @@ fn split_at_last_steering(entries: &[Entry]) -> (&[Entry], &[Entry]) {
 }
 
 /// Returns the answer of the turn, if it is complete.
-fn complete_answer(entries: &[Entry]) -> Option<String> {
+fn find_complete_answer(entries: &[Entry]) -> Option<String> {
     let (_, last) = split_at_last_steering(entries);
-    (last.iter().any(is_end) || is_truncated(last)).then(|| assistant_text(entries))
+    (last.iter().any(is_turn_end) || has_final_answer(last)).then(|| assistant_text(entries))
 }
 
 /// Returns the answer of the turn from before the last steering message.
 fn previous_answer(entries: &[Entry]) -> String {
     let (before, _) = split_at_last_steering(entries);
-    let end = before.iter().rposition(is_end);
+    let end = before.iter().rposition(is_turn_end);
     let end = end.map_or(0, |index| index + 1);
     assistant_text(before.split_at(end).0)
 }
 
 /// Returns whether the entry ends the last step of a turn.
-fn is_end(entry: &Entry) -> bool {
+fn is_turn_end(entry: &Entry) -> bool {
     entry.name() == Some("loop.step")
         && entry
             .data()
@@ -270,7 +270,7 @@ fn assistant_text(entries: &[Entry]) -> String {
 
 /// Returns whether the record ends with an answer. After power loss, the entries that follow the answer may be missing,
 /// including the end of the last step.
-fn is_truncated(entries: &[Entry]) -> bool {
+fn has_final_answer(entries: &[Entry]) -> bool {
     let last = entries.iter().rev().find(|entry| {
         matches!(
             entry.kind,

@@ -37,7 +37,7 @@ enum CallState {
 
 impl OpenCalls {
     /// Returns the result entry of calls that the end of the turn interrupted.
-    fn close(self) -> Entry {
+    fn into_result_entry(self) -> Entry {
         let results = self.states.into_iter().map(|state| match state {
             CallState::Waiting => NOT_RUN_RESULT.into(),
             CallState::Running => INTERRUPTED_RESULT.into(),
@@ -89,14 +89,14 @@ impl TurnTape {
         lock(&self.progress).calls = None;
     }
 
-    /// Adds results for unfinished calls to the next batch. Returns whether there were any.
-    pub fn close_calls(&self) -> bool {
+    /// Adds the result entry of unfinished calls to the next batch. Returns whether calls were unfinished.
+    pub fn interrupt_calls(&self) -> bool {
         let calls = lock(&self.progress).calls.take();
-        let any = calls.is_some();
+        let has_calls = calls.is_some();
         if let Some(calls) = calls {
-            self.append_later(self.with_run_id(calls.close()));
+            self.append_later(self.with_run_id(calls.into_result_entry()));
         }
-        any
+        has_calls
     }
 
     /// Returns the text of the current step so far.
@@ -122,12 +122,12 @@ impl TurnTape {
     }
 
     /// Marks the model stage as completely recorded.
-    pub fn complete(&self) {
+    pub fn mark_complete(&self) {
         lock(&self.progress).is_complete = true;
     }
 
     /// Marks the model stage as completely recorded, including the error that ended it.
-    pub fn complete_with_error(&self) {
+    pub fn mark_complete_with_error(&self) {
         let mut progress = lock(&self.progress);
         (progress.is_complete, progress.has_error) = (true, true);
     }

@@ -158,7 +158,7 @@ async fn steering_needs_a_running_scope_and_room() {
             .unwrap(),
         "no scope"
     );
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     assert!(
         framework
             .steer_message(&"s".into(), hi().into())

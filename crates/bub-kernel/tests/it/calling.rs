@@ -49,13 +49,13 @@ async fn call_many_returns_every_value_also_none() {
         async_session_plugin(none),
         session_plugin(|| some("high")),
     ]);
-    let many = set
+    let results = set
         .hooks()
-        .call_many::<ResolveSession>(session_args(&hi().into()))
+        .call_all::<ResolveSession>(session_args(&hi().into()))
         .await
         .unwrap();
     assert_eq!(
-        many,
+        results,
         [Some("high".to_owned()), None, Some("low".to_owned())]
     );
 }
@@ -75,11 +75,11 @@ fn the_sync_variants_skip_async_implementations_with_a_warning() {
         .call_first_sync::<ResolveSession>(session_args(&message))
         .unwrap();
     assert_eq!(first.as_deref(), Some("low"));
-    let many = set
+    let results = set
         .hooks()
-        .call_many_sync::<ResolveSession>(session_args(&message))
+        .call_all_sync::<ResolveSession>(session_args(&message))
         .unwrap();
-    assert_eq!(many, [None, Some("low".to_owned())]);
+    assert_eq!(results, [None, Some("low".to_owned())]);
     let line = "WARN hook.async_not_supported hook=resolve_session adapter=p1";
     assert_eq!(log.lines(), [line, line]);
 }
@@ -99,7 +99,7 @@ async fn async_calls_wait_for_async_implementations_in_order() {
     let message = hi();
     let delivered = set
         .hooks()
-        .call_many::<DispatchOutbound>(args::DispatchOutbound {
+        .call_all::<DispatchOutbound>(args::DispatchOutbound {
             message: &message,
             turn: None,
         })
@@ -123,14 +123,14 @@ async fn errors_are_not_swallowed_in_any_of_the_four() {
             .await
             .unwrap_err(),
         hooks
-            .call_many::<ResolveSession>(session_args(&message))
+            .call_all::<ResolveSession>(session_args(&message))
             .await
             .unwrap_err(),
         hooks
             .call_first_sync::<ResolveSession>(session_args(&message))
             .unwrap_err(),
         hooks
-            .call_many_sync::<ResolveSession>(session_args(&message))
+            .call_all_sync::<ResolveSession>(session_args(&message))
             .unwrap_err(),
     ];
     for error in errors {
@@ -164,7 +164,7 @@ async fn calling_a_hook_nobody_implements_yields_nothing() {
     );
     assert!(
         set.hooks()
-            .call_many::<BuildPrompt>(args)
+            .call_all::<BuildPrompt>(args)
             .await
             .unwrap()
             .is_empty()
@@ -199,7 +199,7 @@ fn the_report_is_in_registration_order() {
         FakePlugin::new(),
         async_session_plugin(none).on::<ResolveSession>(|_| none()),
     ];
-    let report = framework(plugins).hooks().report();
+    let report = framework(plugins).hooks().implemented_hooks();
     let rows: Vec<_> = report
         .iter()
         .map(|(spec, plugins)| format!("{}: {}", spec.name, plugins.join(", ")))

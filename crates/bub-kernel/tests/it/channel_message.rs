@@ -34,7 +34,7 @@ fn every_field_can_be_set() {
     );
     assert_eq!(message.chat_id().unwrap(), "42");
     assert_eq!(message.output_channel().unwrap(), "null");
-    assert_eq!(message.context("sender"), Some(&json!("ann")));
+    assert_eq!(message.context_value("sender"), Some(&json!("ann")));
     assert_eq!(message.media().len(), 1);
     assert_eq!(
         message.field("media"),

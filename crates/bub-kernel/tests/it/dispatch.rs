@@ -20,8 +20,12 @@ fn dispatch_plugin(name: &'static str, trace: &Trace, delivered: Option<bool>) -
 }
 
 fn two_replies() -> FakePlugin {
-    FakePlugin::new()
-        .on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])))
+    FakePlugin::new().on::<RenderOutbound>(|_| {
+        Ok(Some(vec![
+            Envelope::from_text("one"),
+            Envelope::from_text("two"),
+        ]))
+    })
 }
 
 // S-22: each message is passed to all plugins, in order. Their results are not used.
@@ -67,7 +71,7 @@ async fn a_delivery_that_fails_fails_the_turn_there() {
 async fn a_router_sends_to_the_output_channel_and_says_whether_there_was_one() {
     let trace = Trace::default();
     let router: Arc<dyn ChannelRouter> = FakeRouter::to(&trace, EventResult::Succeeds);
-    let to = |channel: &'static str| Envelope::text("x").with("channel", channel);
+    let to = |channel: &'static str| Envelope::from_text("x").with("channel", channel);
     assert!(router.dispatch(to("cli").into()).await.unwrap());
     assert!(!router.dispatch(to("mail").into()).await.unwrap());
     assert!(
@@ -88,6 +92,11 @@ async fn a_router_sends_to_the_output_channel_and_says_whether_there_was_one() {
             .await
             .unwrap()
     );
-    assert!(!router.dispatch(Envelope::text("x").into()).await.unwrap());
+    assert!(
+        !router
+            .dispatch(Envelope::from_text("x").into())
+            .await
+            .unwrap()
+    );
     assert_eq!(trace.lines().len(), 3);
 }

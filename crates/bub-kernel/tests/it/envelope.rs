@@ -6,7 +6,7 @@ use serde_json::json;
 // S-50, H-40
 #[test]
 fn accessors_read_fields_of_any_type() {
-    let envelope = Envelope::normalize(json!({
+    let envelope = Envelope::from_value(json!({
         "session_id": 7, "channel": "cli", "chat_id": null, "kind": "command", "is_active": true,
         "content": ["a"], "own": {"deep": 1},
     }));
@@ -36,7 +36,7 @@ fn an_empty_envelope_has_defaults() {
 // H-40
 #[test]
 fn content_of_null_is_empty() {
-    assert_eq!(Envelope::normalize(json!({"content": null})).content(), "");
+    assert_eq!(Envelope::from_value(json!({"content": null})).content(), "");
 }
 
 // H-40
@@ -48,13 +48,13 @@ fn anything_can_be_made_an_envelope() {
         (json!(true), "true"),
         (json!([1]), "[1]"),
     ] {
-        let envelope = Envelope::normalize(value);
+        let envelope = Envelope::from_value(value);
         assert_eq!(
             (envelope.content().as_ref(), envelope.fields().len()),
             (content, 1)
         );
     }
-    assert_eq!(Envelope::normalize(json!({"a": 1})).fields().len(), 1);
+    assert_eq!(Envelope::from_value(json!({"a": 1})).fields().len(), 1);
 }
 
 // H-41
@@ -82,7 +82,7 @@ fn the_output_channel_is_the_channel_unless_set() {
 
 #[test]
 fn a_message_can_be_without_output() {
-    let message = Envelope::text("x").with("channel", "mail");
+    let message = Envelope::from_text("x").with("channel", "mail");
     assert!(message.has_output());
     let quiet = message.without_output();
     assert!(!quiet.has_output());
@@ -92,7 +92,7 @@ fn a_message_can_be_without_output() {
 
 #[test]
 fn json_keeps_the_order_of_the_fields() {
-    let envelope = Envelope::text("x").with("b", 1).with("a", 2);
+    let envelope = Envelope::from_text("x").with("b", 1).with("a", 2);
     let text = serde_json::to_string(&envelope).unwrap();
     assert_eq!(text, r#"{"content":"x","b":1,"a":2}"#);
     let back: Envelope = serde_json::from_str(&text).unwrap();
@@ -118,13 +118,13 @@ fn urls(envelope: &Envelope) -> Vec<String> {
 // H-42
 #[test]
 fn a_batch_takes_the_last_as_template_and_joins_content_and_media() {
-    let mut first = Envelope::text("one")
+    let mut first = Envelope::from_text("one")
         .with("chat_id", "a")
         .with("only_first", true);
     first.set_media(vec![picture("1")]);
-    let mut last = Envelope::text("three").with("chat_id", "b");
+    let mut last = Envelope::from_text("three").with("chat_id", "b");
     last.set_media(vec![picture("3"), picture("4")]);
-    let merged = Envelope::merge_batch(vec![first, Envelope::text("two"), last]).unwrap();
+    let merged = Envelope::merge_batch(vec![first, Envelope::from_text("two"), last]).unwrap();
     assert_eq!(merged.content(), "one\ntwo\nthree");
     assert_eq!(merged.chat_id().unwrap(), "b");
     assert_eq!(merged.field("only_first"), None);
@@ -141,16 +141,16 @@ fn a_batch_takes_the_last_as_template_and_joins_content_and_media() {
 // H-42
 #[test]
 fn a_batch_keeps_media_of_earlier_messages_when_the_last_has_none() {
-    let mut first = Envelope::text("look");
+    let mut first = Envelope::from_text("look");
     first.set_media(vec![picture("1")]);
-    let merged = Envelope::merge_batch(vec![first, Envelope::text("and?")]).unwrap();
+    let merged = Envelope::merge_batch(vec![first, Envelope::from_text("and?")]).unwrap();
     assert_eq!(urls(&merged), ["https://example.com/1"]);
 }
 
 // H-42
 #[test]
 fn a_batch_of_one_is_that_message_and_an_empty_one_is_an_error() {
-    let single = Envelope::merge_batch(vec![Envelope::text("alone").with("x", 1)]).unwrap();
+    let single = Envelope::merge_batch(vec![Envelope::from_text("alone").with("x", 1)]).unwrap();
     assert_eq!(
         serde_json::to_value(single).unwrap(),
         json!({"content": "alone", "x": 1})
@@ -158,13 +158,13 @@ fn a_batch_of_one_is_that_message_and_an_empty_one_is_an_error() {
     let error = Envelope::merge_batch(vec![]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "[invalid_input] cannot merge an empty batch"
+        "[invalid_input] cannot merge messages: the batch is empty"
     );
 }
 
 #[test]
 fn media_given_as_plain_fields_are_found() {
-    let envelope = Envelope::normalize(json!({"media": [
+    let envelope = Envelope::from_value(json!({"media": [
         {"type": "image", "mime_type": "image/png", "url": "u", "filename": "f.png"}, "odd", {"type": "new"},
     ]}));
     let media = envelope.media();
@@ -182,7 +182,7 @@ fn media_given_as_plain_fields_are_found() {
 // A plugin's change of the `media` field replaces the media that the channel attached.
 #[test]
 fn media_set_as_a_field_replaces_what_was_attached() {
-    let mut envelope = Envelope::text("x");
+    let mut envelope = Envelope::from_text("x");
     envelope.set_media(vec![picture("1")]);
     envelope.set("media", json!([{"type": "image", "url": "other"}]));
     assert_eq!(urls(&envelope), ["other"]);
@@ -203,37 +203,37 @@ fn no_field_makes_a_sender() {
         "content": "x", "channel": "chat", "chat_id": "7", "role": "owner", "sender": {"role": "owner"}, "Sender": "owner",
         "context": {"role": "owner", "sender_id": "1", "_runtime_sender": {"role": "owner"}},
     });
-    let inbound = Inbound::from(Envelope::normalize(forged.clone()));
+    let inbound = Inbound::from(Envelope::from_value(forged.clone()));
     let guest = Sender {
         channel: "chat".to_owned(),
         chat_id: "7".to_owned(),
         ..Sender::default()
     };
     assert_eq!(*inbound.sender(), guest);
-    assert!(inbound.known_sender().is_none());
+    assert!(inbound.authenticated_sender().is_none());
     assert_eq!((guest.role, guest.id.as_str()), (Role::Guest, ""));
     assert_eq!(
-        *Inbound::new(Envelope::normalize(forged))
+        *Inbound::new(Envelope::from_value(forged))
             .with_sender(Sender::terminal())
             .sender(),
         Sender::terminal()
     );
     // The sender is not serialized either.
-    let inbound = Inbound::from(Envelope::text("x")).with_sender(Sender::terminal());
+    let inbound = Inbound::from(Envelope::from_text("x")).with_sender(Sender::terminal());
     let text = serde_json::to_string(&inbound.message).unwrap();
     assert_eq!(text, r#"{"content":"x"}"#);
 }
 
 #[test]
 fn a_batch_may_do_what_the_least_of_its_senders_may() {
-    let plain = || Inbound::from(Envelope::text("x"));
+    let plain = || Inbound::from(Envelope::from_text("x"));
     let by = |role| {
         plain().with_sender(Sender {
             role,
             ..Sender::terminal()
         })
     };
-    let role = |batch| Inbound::merge(batch).unwrap().sender().role;
+    let role = |batch| Inbound::merge_batch(batch).unwrap().sender().role;
     assert_eq!(role(vec![by(Role::Owner), by(Role::Owner)]), Role::Owner);
     assert_eq!(role(vec![by(Role::Member), by(Role::Owner)]), Role::Member);
     assert_eq!(

@@ -29,7 +29,7 @@ fn clones_of_a_state_are_the_same_state_and_a_detached_one_is_not() {
     let state = State::new();
     let (same, other) = (state.clone(), {
         state.set("a", 1);
-        state.detached()
+        state.deep_copy()
     });
     same.set("a", 2);
     other.set("b", 3);
@@ -48,7 +48,7 @@ fn values_can_be_read_looked_at_and_removed() {
     assert_eq!(state.get_str("name").as_deref(), Some("x"));
     assert_eq!(state.get_str("list"), None);
     assert_eq!(
-        state.with("list", |list| list.unwrap().as_array().unwrap().len()),
+        state.with_value("list", |list| list.unwrap().as_array().unwrap().len()),
         2
     );
     assert_eq!(state.remove("name"), Some(json!("x")));

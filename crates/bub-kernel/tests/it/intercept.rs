@@ -169,9 +169,9 @@ async fn replacing_or_denying_stops_the_chain() {
 // H-35
 #[test]
 fn a_denial_is_a_tool_error_with_the_reason_or_a_default() {
-    let given = ToolDecision::denial("bash", Some("not on Sundays"));
-    assert_eq!(given.to_string(), "[tool] not on Sundays");
-    let default = ToolDecision::denial("bash", None);
+    let denial = ToolDecision::denial_error("bash", Some("not on Sundays"));
+    assert_eq!(denial.to_string(), "[tool] not on Sundays");
+    let default = ToolDecision::denial_error("bash", None);
     assert_eq!(
         default.to_string(),
         "[tool] Tool 'bash' call denied by policy hook."
@@ -209,7 +209,7 @@ async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
         seen.note(call.args.result.result.as_ref().unwrap_err().to_string());
         Ok(Some(json!("all is well")))
     });
-    let error = ToolDecision::denial("bash", None);
+    let error = ToolDecision::denial_error("bash", None);
     let (after, notes) = framework([plugin])
         .hooks()
         .after_tool_call(&tool_call("a"), outcome(Err(error)), &any_turn())

@@ -29,12 +29,12 @@ const FAILURES: [(&str, &str, &str); 4] = [
     (
         "lies",
         "hook.agent_hook_bad_return hook={hook} adapter=p1 got=int expected=a map",
-        "the hook returned int, expected a map",
+        "invalid hook result: expected a map, got int",
     ),
     (
         "hangs",
-        "hook.agent_hook_failed hook={hook} adapter=p1 error=[temporary] no answer within 300 s",
-        "[temporary] no answer within 300 s",
+        "hook.agent_hook_failed hook={hook} adapter=p1 error=[temporary] plugin code timed out: no answer within 300 s",
+        "[temporary] plugin code timed out: no answer within 300 s",
     ),
 ];
 
@@ -148,7 +148,7 @@ async fn an_observe_only_before_tool_call_cannot_veto_by_failing() {
     for (failure, line, _) in FAILURES {
         let log = LogCapture::start();
         let observing = failing_plugin::<BeforeToolCall>(failure)
-            .register_with(bub_kernel::hooks::HookSet::observe_only);
+            .register_with(bub_kernel::hooks::HookSet::set_last_observe_only);
         let below = FakePlugin::new().on::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Deny(None))));
         let outcome = framework([below, observing])
             .hooks()

@@ -132,9 +132,9 @@ proptest! {
         let set = framework(scripts.iter().map(FakePluginSpec::plugin));
         let inbound = Inbound::from(hi());
         let args = args::ResolveSession { message: &inbound.message, inbound: &inbound };
-        let many: Vec<_> = scripts.iter().rev().filter_map(|plugin_spec| plugin_spec.session.result().cloned()).collect();
-        let first = many.iter().flatten().next().cloned();
-        prop_assert_eq!(block_on(set.hooks().call_many::<ResolveSession>(args)).unwrap(), many);
+        let expected: Vec<_> = scripts.iter().rev().filter_map(|plugin_spec| plugin_spec.session.result().cloned()).collect();
+        let first = expected.iter().flatten().next().cloned();
+        prop_assert_eq!(block_on(set.hooks().call_all::<ResolveSession>(args)).unwrap(), expected);
         prop_assert_eq!(block_on(set.hooks().call_first::<ResolveSession>(args)).unwrap(), first);
     }
 
@@ -145,9 +145,9 @@ proptest! {
         let inbound = Inbound::from(hi());
         let args = args::ResolveSession { message: &inbound.message, inbound: &inbound };
         let ready = scripts.iter().rev().filter(|plugin_spec| !plugin_spec.asynchronous);
-        let many: Vec<_> = ready.filter_map(|plugin_spec| plugin_spec.session.result().cloned()).collect();
-        let first = many.iter().flatten().next().cloned();
-        prop_assert_eq!(set.hooks().call_many_sync::<ResolveSession>(args).unwrap(), many);
+        let expected: Vec<_> = ready.filter_map(|plugin_spec| plugin_spec.session.result().cloned()).collect();
+        let first = expected.iter().flatten().next().cloned();
+        prop_assert_eq!(set.hooks().call_all_sync::<ResolveSession>(args).unwrap(), expected);
         prop_assert_eq!(set.hooks().call_first_sync::<ResolveSession>(args).unwrap(), first);
     }
 
@@ -182,7 +182,7 @@ proptest! {
         prop_assert_eq!(&text, &serde_json::to_string(&value).unwrap());
         let back: Envelope = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(back.fields(), envelope.fields());
-        prop_assert_eq!(serde_json::to_value(Envelope::normalize(value.clone())).unwrap(), value);
+        prop_assert_eq!(serde_json::to_value(Envelope::from_value(value.clone())).unwrap(), value);
     }
 
     // H-45
@@ -213,6 +213,6 @@ proptest! {
     #[test]
     fn a_batch_is_read_whole(values in vec(json_value(), 0..5)) {
         let expected = values.len();
-        prop_assert_eq!(Envelope::unpack_batch(Value::from(values)).len(), expected);
+        prop_assert_eq!(Envelope::from_rendered(Value::from(values)).len(), expected);
     }
 }

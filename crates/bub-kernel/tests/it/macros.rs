@@ -55,7 +55,7 @@ impl ManyHooksPlugin {
 
     // One envelope instead of a list.
     fn render_outbound(&self, model_output: &str) -> Envelope {
-        Envelope::text(format!("<{model_output}>"))
+        Envelope::from_text(format!("<{model_output}>"))
     }
 
     #[cfg(any())]
@@ -77,7 +77,7 @@ async fn methods_take_what_they_name_and_return_what_is_handy() {
     assert!(framework.hooks().is_implemented::<BuildPrompt>());
     let hooks: Vec<_> = framework
         .hooks()
-        .report()
+        .implemented_hooks()
         .iter()
         .map(|(spec, _)| spec.name)
         .collect();
@@ -233,6 +233,6 @@ fn a_block_without_methods_is_a_plugin_without_hooks() {
     #[hooks(crate = bub_kernel)]
     impl Empty {}
     let framework = framework_with(Empty);
-    assert!(framework.hooks().report().is_empty());
+    assert!(framework.hooks().implemented_hooks().is_empty());
     assert!(!framework.hooks().is_implemented::<ResolveSession>());
 }

@@ -17,7 +17,7 @@ impl MediaFetcher for FakeFetcher {
 }
 
 fn fetched_item(bytes: Result<Option<&'static [u8]>>) -> MediaItem {
-    MediaItem::fetched(MediaKind::Audio, "audio/ogg", Arc::new(FakeFetcher(bytes)))
+    MediaItem::from_fetcher(MediaKind::Audio, "audio/ogg", Arc::new(FakeFetcher(bytes)))
 }
 
 // H-43

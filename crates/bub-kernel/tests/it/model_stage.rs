@@ -65,7 +65,7 @@ async fn a_text_answer_streams_as_exactly_one_text_event() {
     let framework = framework([FakePlugin::new().on::<RunModel>(|_| some("all of it"))]);
     framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     framework
-        .process_inbound(Inbound::from(hi()).streaming())
+        .process_inbound(Inbound::from(hi()).with_streaming())
         .await
         .unwrap();
     assert_eq!(
@@ -127,7 +127,7 @@ async fn no_opinion_lets_the_walk_go_on() {
 // S-13
 #[tokio::test]
 async fn when_nobody_answers_a_text_prompt_is_the_output_and_on_error_is_told() {
-    for message in [Inbound::from(hi()), Inbound::from(hi()).streaming()] {
+    for message in [Inbound::from(hi()), Inbound::from(hi()).with_streaming()] {
         let trace = Trace::default();
         let saved = trace.clone();
         let silent = FakePlugin::new()
@@ -202,7 +202,7 @@ async fn a_model_that_fails_is_not_replaced_by_the_one_below() {
 // S-16: the stage always runs as a stream.
 #[tokio::test]
 async fn the_stream_hook_is_used_with_and_without_streaming_output() {
-    for message in [Inbound::from(hi()), Inbound::from(hi()).streaming()] {
+    for message in [Inbound::from(hi()), Inbound::from(hi()).with_streaming()] {
         let plugin = FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(text_stream(&["a", "b"]))));
         let result = framework([plugin]).process_inbound(message).await.unwrap();
         assert_eq!(result.model_output, "ab");

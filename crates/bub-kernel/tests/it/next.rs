@@ -113,7 +113,7 @@ async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
             let first = next.call().await?.unwrap_or_default();
             let other = Prompt::from(format!("{} again", prompt.text()));
             let second = next
-                .with(args::RunModel {
+                .with_args(args::RunModel {
                     prompt: &other,
                     ..next.args()
                 })
@@ -141,7 +141,7 @@ async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
 async fn a_stream_wrapper_wraps_text_and_stream_models_alike() {
     let models = [
         FakePlugin::new().on::<RunModel>(|_| some("text")),
-        FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::text("text")))),
+        FakePlugin::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::from_text("text")))),
     ];
     for model in models {
         let framework = bub_kernel::Framework::builder()
@@ -224,12 +224,12 @@ async fn a_message_rewritten_for_the_chain_below_stays_there() {
     let next =
         FakePlugin::new().on::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
     let wrapper = FakePlugin::new().on::<BuildPrompt>(|call| {
-        let shadow = Envelope::text("shadow");
+        let shadow = Envelope::from_text("shadow");
         let args = args::BuildPrompt {
             message: &shadow,
             ..call.args
         };
-        call.next().with(args).call_sync().map_err(Into::into)
+        call.next().with_args(args).call_sync().map_err(Into::into)
     });
     assert_eq!(
         turn(&framework([next, wrapper])).await.unwrap().prompt,

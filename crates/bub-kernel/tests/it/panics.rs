@@ -128,7 +128,7 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
             panic!("lost the list")
         }
 
-        fn quit<'a>(
+        fn quit_session<'a>(
             &'a self,
             _: &'a SessionId,
             _: Option<&'a MessageId>,
@@ -140,7 +140,7 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
     let framework = framework([save_plugin(&trace).on::<RunModel>(|_| Ok(Some("x".into())))]);
     framework.bind_router(Some(Arc::new(PanickingRouter)));
     let error = framework
-        .process_inbound(Inbound::from(hi()).streaming())
+        .process_inbound(Inbound::from(hi()).with_streaming())
         .await
         .unwrap_err();
     assert_eq!(error.message(), "plugin code panicked: lost the list");
@@ -203,7 +203,7 @@ async fn a_panic_inside_the_state_leaves_it_usable() {
     impl PanickingPlugin {
         fn build_prompt(&self, state: &bub_kernel::State) -> Option<String> {
             let looked = std::panic::AssertUnwindSafe(|| {
-                state.with("_runtime_workspace", |_| -> bool { panic!("rude") })
+                state.with_value("_runtime_workspace", |_| -> bool { panic!("rude") })
             });
             std::panic::catch_unwind(looked).unwrap_err();
             state.set("still", "fine");
@@ -232,7 +232,7 @@ async fn many_panics_in_a_row_do_no_harm() {
     })]);
     for number in 0..200 {
         let id = "s".repeat(number + 1);
-        let message = Envelope::text("x").with("session_id", id);
+        let message = Envelope::from_text("x").with("session_id", id);
         let result = framework.process_inbound(message).await;
         assert_eq!(result.is_ok(), number % 2 == 0);
     }

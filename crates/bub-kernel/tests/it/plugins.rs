@@ -142,7 +142,7 @@ async fn clones_are_the_same_framework() {
 async fn the_framework_is_complete_without_any_plugin() {
     let framework = framework([]);
     assert!(framework.plugins().is_empty());
-    assert!(framework.hooks().report().is_empty());
+    assert!(framework.hooks().implemented_hooks().is_empty());
     assert!(framework.router().is_none() && framework.tape_store().is_none());
     assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
 }
@@ -169,6 +169,6 @@ fn a_second_plugin_of_a_name_is_left_out() {
         });
     assert_eq!(session.unwrap().as_deref(), Some("first"));
     let refused =
-        PluginState::Failed("[config] a plugin with this name is already registered".into());
+        PluginState::Failed("[config] duplicate plugin name: an active plugin already has it; remove or rename one of them".into());
     assert_eq!(framework.plugins()[1].state, refused);
 }

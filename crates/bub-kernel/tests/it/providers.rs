@@ -215,7 +215,7 @@ fn onboarding_that_returns_no_map_is_an_error() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(
             error.message(),
-            "invalid result of onboard_config from plugin `p0`: expected a map"
+            "invalid result of `onboard_config` from plugin `p0`: expected a map"
         );
     }
 }
@@ -253,7 +253,7 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
             let command = CliCommand::new(name, about);
             call.args
                 .app
-                .add(command.run(|_| async { Ok(ExitCode::SUCCESS) }));
+                .add(command.handler(|_| async { Ok(ExitCode::SUCCESS) }));
             none()
         })
     };
@@ -276,7 +276,7 @@ fn a_plugin_that_fails_to_register_commands_costs_only_its_own() {
     let good = FakePlugin::new().on::<RegisterCliCommands>(|call| {
         call.args
             .app
-            .add(CliCommand::new("run", "").run(|_| async { Ok(ExitCode::SUCCESS) }));
+            .add(CliCommand::new("run", "").handler(|_| async { Ok(ExitCode::SUCCESS) }));
         none()
     });
     let failing = FakePlugin::new().on::<RegisterCliCommands>(|_| crate::support::fail("no"));

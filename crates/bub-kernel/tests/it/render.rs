@@ -11,7 +11,10 @@ use crate::support::{FakePlugin, fail, failing_turn, framework, hi, none, some, 
 fn render_plugin(contents: &'static [&'static str]) -> FakePlugin {
     FakePlugin::new().on::<RenderOutbound>(move |_| {
         Ok(Some(
-            contents.iter().map(|text| Envelope::text(*text)).collect(),
+            contents
+                .iter()
+                .map(|text| Envelope::from_text(*text))
+                .collect(),
         ))
     })
 }
@@ -46,7 +49,7 @@ async fn batches_are_flattened_in_the_order_of_the_hooks() {
 #[test]
 fn a_batch_is_nothing_one_message_or_a_list() {
     let contents = |value| {
-        let batch = Envelope::unpack_batch(value);
+        let batch = Envelope::from_rendered(value);
         batch
             .iter()
             .map(|envelope| envelope.content().into_owned())
@@ -69,11 +72,11 @@ async fn when_nothing_was_rendered_one_plain_reply_stands_in() {
             json!({"content": "out", "session_id": "cli:room", "channel": "cli", "chat_id": "room"}),
         ),
         (
-            Envelope::text("x"),
+            Envelope::from_text("x"),
             json!({"content": "out", "session_id": "default:default"}),
         ),
         (
-            Envelope::text("x")
+            Envelope::from_text("x")
                 .with("channel", Value::Null)
                 .with("chat_id", 7),
             json!({"content": "out", "session_id": "default:7", "chat_id": 7}),

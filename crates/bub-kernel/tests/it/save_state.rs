@@ -174,7 +174,7 @@ async fn no_model_is_called_with_a_prompt_that_cannot_be_recorded() {
     let model = FakePlugin::new().on::<RunModel>(|_| panic!("called"));
     let store = FullStore::without_space_for(EntryKind::Message);
     let framework = framework([store_plugin(store), model]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let error = failing_turn(&framework).await;
     assert!(error.message().contains("no space left"), "{error}");
     running.close().await.unwrap();

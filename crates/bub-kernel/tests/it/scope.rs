@@ -66,7 +66,7 @@ async fn the_store_is_resolved_once_for_a_scope_and_gone_after_it() {
     let trace = Trace::default();
     let framework = framework([store_plugin("store", &trace), inbox_plugin("inbox", &trace)]);
     assert_eq!(is_open(&framework), (false, false));
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let store = framework.tape_store().unwrap();
     for _ in 0..3 {
         crate::support::turn(&framework).await.unwrap();
@@ -88,7 +88,7 @@ async fn the_store_of_the_latest_plugin_with_one_is_used() {
         FakePlugin::new().on::<ProvideTapeStore>(|_| none()),
     ];
     framework(plugins)
-        .running()
+        .open_scope()
         .await
         .unwrap()
         .close()
@@ -102,9 +102,9 @@ async fn the_store_of_the_latest_plugin_with_one_is_used() {
 async fn a_turn_takes_its_steering_messages_from_the_inbox_of_the_scope() {
     let framework = framework([inbox_plugin("inbox", &Trace::default())]);
     let outside = detached(&framework);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let inside = detached(&framework);
-    assert!(!inside.has_steering());
+    assert!(!inside.has_steering_messages());
     let session_id = inside.session_id();
     assert!(
         framework
@@ -112,18 +112,18 @@ async fn a_turn_takes_its_steering_messages_from_the_inbox_of_the_scope() {
             .await
             .unwrap()
     );
-    assert!(inside.has_steering() && !outside.has_steering());
-    let (messages, commands) = inside.take_steering().await.unwrap();
+    assert!(inside.has_steering_messages() && !outside.has_steering_messages());
+    let (messages, commands) = inside.take_steering_messages().await.unwrap();
     assert_eq!((messages.len(), commands.len()), (1, 0));
     assert_eq!(messages[0].prompt.text(), "hi");
-    assert!(!inside.has_steering());
+    assert!(!inside.has_steering_messages());
     running.close().await.unwrap();
 }
 
 #[tokio::test]
 async fn without_providers_the_scope_is_empty() {
     let framework = framework([]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     assert_eq!(is_open(&framework), (false, false));
     running.close().await.unwrap();
 }
@@ -133,7 +133,7 @@ async fn what_was_opened_is_closed_when_the_rest_cannot_be_opened() {
     let trace = Trace::default();
     let failing = FakePlugin::new().on::<ProvideSteeringInbox>(|_| fail("no inbox"));
     let framework = framework([store_plugin("store", &trace), failing]);
-    let error = framework.running().await.unwrap_err();
+    let error = framework.open_scope().await.unwrap_err();
     assert_eq!(error.to_string(), "no inbox");
     assert_eq!(trace.lines(), ["open store", "close store"]);
     assert_eq!(is_open(&framework), (false, false));
@@ -148,7 +148,7 @@ async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
         let trace = Trace::default();
         let framework = framework([store_plugin("store", &trace), inbox_plugin(guard, &trace)]);
         let error = framework
-            .running()
+            .open_scope()
             .await
             .unwrap()
             .close()
@@ -170,7 +170,7 @@ async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
         inbox_plugin("panicking", &trace),
     ]);
     let error = framework
-        .running()
+        .open_scope()
         .await
         .unwrap()
         .close()
@@ -223,7 +223,7 @@ async fn run_scoped_closes_whatever_the_work_came_to() {
 async fn a_scope_that_is_dropped_is_out_of_use_and_says_what_was_left_open() {
     let (trace, log) = (Trace::default(), LogCapture::start());
     let framework = framework([store_plugin("store", &trace)]);
-    drop(framework.running().await.unwrap());
+    drop(framework.open_scope().await.unwrap());
     assert_eq!(is_open(&framework), (false, false));
     assert_eq!(trace.lines(), ["open store"]);
     assert_eq!(log.lines(), ["WARN scope.dropped_unclosed guards=1"]);
@@ -233,9 +233,9 @@ async fn a_scope_that_is_dropped_is_out_of_use_and_says_what_was_left_open() {
 async fn an_inner_scope_gives_way_to_the_outer_one_again() {
     let trace = Trace::default();
     let framework = framework([store_plugin("store", &trace)]);
-    let outer = framework.running().await.unwrap();
+    let outer = framework.open_scope().await.unwrap();
     let of_outer = framework.tape_store().unwrap();
-    let inner = framework.running().await.unwrap();
+    let inner = framework.open_scope().await.unwrap();
     assert!(!Arc::ptr_eq(&of_outer, &framework.tape_store().unwrap()));
     inner.close().await.unwrap();
     assert!(Arc::ptr_eq(&of_outer, &framework.tape_store().unwrap()));
@@ -246,8 +246,8 @@ async fn an_inner_scope_gives_way_to_the_outer_one_again() {
 #[tokio::test]
 async fn closing_the_outer_scope_first_leaves_the_inner_one_in_use() {
     let framework = framework([store_plugin("store", &Trace::default())]);
-    let outer = framework.running().await.unwrap();
-    let inner = framework.running().await.unwrap();
+    let outer = framework.open_scope().await.unwrap();
+    let inner = framework.open_scope().await.unwrap();
     let of_inner = framework.tape_store().unwrap();
     outer.close().await.unwrap();
     assert!(Arc::ptr_eq(&of_inner, &framework.tape_store().unwrap()));

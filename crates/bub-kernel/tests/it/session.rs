@@ -43,7 +43,7 @@ async fn without_an_opinion_the_envelope_decides() {
     for (message, expected) in cases {
         let silent = vec![FakePlugin::new().on::<ResolveSession>(|_| none())];
         assert_eq!(
-            resolved(silent, Envelope::normalize(message.clone())).await,
+            resolved(silent, Envelope::from_value(message.clone())).await,
             expected,
             "{message}"
         );
@@ -63,7 +63,7 @@ async fn an_empty_result_counts_as_none_and_stops_the_search() {
 // S-4: the session id is always written to the envelope. The Python version wrote it only if the key was missing.
 #[tokio::test]
 async fn the_resolved_id_is_written_back_to_the_envelope() {
-    for own in [json!(null), json!(" "), json!("other")] {
+    for session_id in [json!(null), json!(" "), json!("other")] {
         let trace = Trace::default();
         let seen = trace.clone();
         let plugin = FakePlugin::new()
@@ -72,7 +72,7 @@ async fn the_resolved_id_is_written_back_to_the_envelope() {
                 seen.note(call.args.message.session_id().unwrap().into_owned());
                 none()
             });
-        let message = hi().with("session_id", own);
+        let message = hi().with("session_id", session_id);
         framework([plugin]).process_inbound(message).await.unwrap();
         assert_eq!(trace.lines(), ["resolved"]);
     }

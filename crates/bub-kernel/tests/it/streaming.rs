@@ -98,7 +98,7 @@ async fn a_streaming_turn_shows_every_event_to_the_channel() {
     ])]);
     framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     let result = framework
-        .process_inbound(Inbound::from(hi()).streaming())
+        .process_inbound(Inbound::from(hi()).with_streaming())
         .await
         .unwrap();
     assert_eq!(result.model_output, "ab");
@@ -129,11 +129,11 @@ async fn a_message_of_an_unknown_channel_streams_to_nobody() {
     let framework = framework([stream_plugin(vec![text("a")])]);
     framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
     for message in [
-        Envelope::text("hi"),
-        Envelope::text("hi").with("channel", "mail"),
+        Envelope::from_text("hi"),
+        Envelope::from_text("hi").with("channel", "mail"),
     ] {
         let result = framework
-            .process_inbound(Inbound::from(message).streaming())
+            .process_inbound(Inbound::from(message).with_streaming())
             .await
             .unwrap();
         assert_eq!(result.model_output, "a");
@@ -147,11 +147,11 @@ async fn events_go_to_the_output_channel() {
     let trace = Trace::default();
     let framework = framework([stream_plugin(vec![text("a")])]);
     framework.bind_router(Some(FakeRouter::to(&trace, EventResult::Succeeds)));
-    let message = Envelope::text("hi")
+    let message = Envelope::from_text("hi")
         .with("channel", "mail")
         .with("output_channel", "cli");
     framework
-        .process_inbound(Inbound::from(message).streaming())
+        .process_inbound(Inbound::from(message).with_streaming())
         .await
         .unwrap();
     assert_eq!(trace.lines().len(), 1);
@@ -171,7 +171,7 @@ async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
         let framework = framework([stream_plugin(vec![text("a"), text("b")])]);
         framework.bind_router(Some(FakeRouter::to(&trace, event_result)));
         let result = framework
-            .process_inbound(Inbound::from(hi()).streaming())
+            .process_inbound(Inbound::from(hi()).with_streaming())
             .await
             .unwrap();
         assert_eq!(result.model_output, "ab");
@@ -197,7 +197,11 @@ impl ChannelRouter for UppercaseRouter {
         })
     }
 
-    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
+    fn quit_session<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: Option<&'a MessageId>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -208,13 +212,13 @@ async fn a_router_may_wrap_the_stream() {
     let framework = framework([stream_plugin(vec![text("a"), text("b")])]);
     framework.bind_router(Some(Arc::new(UppercaseRouter)));
     let streamed = framework
-        .process_inbound(Inbound::from(hi()).streaming())
+        .process_inbound(Inbound::from(hi()).with_streaming())
         .await
         .unwrap();
     assert_eq!(streamed.model_output, "hi:Ahi:B");
     framework.bind_router(None);
     let unbound = framework
-        .process_inbound(Inbound::from(hi()).streaming())
+        .process_inbound(Inbound::from(hi()).with_streaming())
         .await
         .unwrap();
     assert_eq!(unbound.model_output, "ab");
@@ -238,7 +242,7 @@ async fn a_stream_remembers_its_last_usage_and_error() {
 
 #[tokio::test]
 async fn a_finished_text_stream_stays_finished() {
-    let mut stream = ModelStream::text("once");
+    let mut stream = ModelStream::from_text("once");
     assert!(matches!(stream.next().await, Some(Ok(StreamEvent::Text(delta))) if delta == "once"));
     assert!(stream.next().await.is_none());
     assert!(stream.next().await.is_none());

@@ -168,7 +168,7 @@ pub(crate) async fn failing_turn(framework: &Framework) -> Error {
 }
 
 pub(crate) fn hi() -> Envelope {
-    Envelope::text("hi")
+    Envelope::from_text("hi")
         .with("channel", "cli")
         .with("chat_id", "room")
 }

@@ -112,7 +112,8 @@ async fn ten_thousand_turns_at_once_neither_block_nor_mix() {
         let framework = framework.clone();
         turns.spawn(async move {
             let session = format!("s{number}");
-            let message = Envelope::text(format!("m{number}")).with("session_id", session.as_str());
+            let message =
+                Envelope::from_text(format!("m{number}")).with("session_id", session.as_str());
             let mut inbound = Inbound::from(message);
             inbound.stream_output = number % 2 == 1;
             let outcome = framework.process_inbound(inbound).await;

@@ -75,7 +75,7 @@ impl Github {
 }
 
 fn context() -> ToolContext {
-    let message = Envelope::text("hi").with("session_id", "s");
+    let message = Envelope::from_text("hi").with("session_id", "s");
     let turn = Turn::detached(&Framework::builder().build(), message, State::new());
     ToolContext::new(turn)
 }
@@ -135,7 +135,7 @@ async fn arguments_and_panics_are_reported_like_those_of_a_function() {
     assert_eq!(
         error.message(),
         "Tool 'github.issue' argument validation failed. argument 'repo' is missing; \
-         argument 'number': -1 is out of range: from 0 to 18446744073709551615"
+         argument 'number': expected a number from 0 to 18446744073709551615, got -1"
     );
     let error = call(&tools[2], json!({})).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tool);

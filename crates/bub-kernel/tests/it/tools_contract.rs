@@ -59,7 +59,7 @@ async fn fails(how: String) -> Result<(), BoxError> {
 async fn nothing() {}
 
 fn context() -> ToolContext {
-    let message = Envelope::text("hi").with("session_id", "r1");
+    let message = Envelope::from_text("hi").with("session_id", "r1");
     let framework = Framework::builder().build();
     ToolContext::new(Turn::detached(&framework, message, State::new()))
 }
@@ -202,7 +202,7 @@ fn each_type_takes_what_can_only_mean_one_thing() {
         ),
         (
             read::<u16>(json!(-1)).map(|_| true).err(),
-            "-1 is out of range: from 0 to 65535",
+            "expected a number from 0 to 65535, got -1",
         ),
         (
             read::<f64>(json!("NaN")).map(|_| true).err(),
@@ -263,13 +263,13 @@ async fn everything_wrong_with_the_arguments_is_said_at_once() {
 #[tokio::test]
 async fn results_and_errors_keep_their_shape() {
     assert_eq!(call(&nothing(), json!({})).await.unwrap(), Value::Null);
-    let here = call(&where_am_i(), json!({})).await.unwrap();
+    let result = call(&where_am_i(), json!({})).await.unwrap();
     assert_eq!(
-        (&here["place"], &here["run"]),
+        (&result["place"], &result["run"]),
         (&json!("nowhere"), &json!("r1"))
     );
     assert_ne!(
-        here["thread"],
+        result["thread"],
         json!(std::thread::current().name()),
         "not on the thread that waits"
     );
@@ -402,7 +402,7 @@ fn arguments_have_one_spelling_before_the_call() {
         let _ = (flag, whole, part, text, list, map, any);
     }
 
-    for (given, read) in [
+    for (input, read) in [
         (json!({"flag": "yes"}), json!({"flag": true})),
         (json!({"flag": 1}), json!({"flag": true})),
         (json!({"flag": " OFF "}), json!({"flag": false})),
@@ -429,11 +429,11 @@ fn arguments_have_one_spelling_before_the_call() {
             json!({"flag": "maybe", "other": "yes"}),
         ),
     ] {
-        let case = given.to_string();
+        let case = input.to_string();
         assert_eq!(
             Value::Object(
                 all()
-                    .normalize(given.as_object().cloned().unwrap())
+                    .normalize_arguments(input.as_object().cloned().unwrap())
                     .unwrap()
             ),
             read,

@@ -67,8 +67,8 @@ async fn the_original_error_is_returned() {
     assert_eq!(error.downcast_ref::<Quota>().unwrap().0, 5);
     assert_eq!(error.to_string(), "quota of 5");
 
-    let own = || Error::new(ErrorKind::Config, "no key").with_detail("env", "KEY");
-    let plugin = FakePlugin::new().on::<RunModel>(move |_| Err(own().into()));
+    let config_error = || Error::new(ErrorKind::Config, "no key").with_detail("env", "KEY");
+    let plugin = FakePlugin::new().on::<RunModel>(move |_| Err(config_error().into()));
     let error = failing_turn(&framework([plugin])).await;
     assert_eq!(
         (error.kind(), error.message()),
@@ -141,19 +141,20 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
             let (Some(framework), Some(message)) = (self.0.get(), message) else {
                 return Ok(());
             };
-            let reply = Envelope::text(format!("An error occurred at stage '{stage}': {error}"))
-                .with("kind", "error")
-                .with(
-                    "chat_id",
-                    message.chat_id().unwrap_or_default().into_owned(),
-                );
+            let reply =
+                Envelope::from_text(format!("An error occurred at stage '{stage}': {error}"))
+                    .with("kind", "error")
+                    .with(
+                        "chat_id",
+                        message.chat_id().unwrap_or_default().into_owned(),
+                    );
             let args = args::DispatchOutbound {
                 message: &reply,
                 turn: None,
             };
             framework
                 .hooks()
-                .call_many::<DispatchOutbound>(args)
+                .call_all::<DispatchOutbound>(args)
                 .await
                 .map(|_| ())
         }
@@ -211,7 +212,10 @@ fn slow_framework<P: HookPoint<Output = T>, T: From<String> + Send + 'static>(
 async fn a_hook_that_hangs_ends_the_turn_in_time() {
     let started = tokio::time::Instant::now();
     let error = failing_turn(&slow_framework::<BuildPrompt, _>(HOOK_TIMEOUT * 10)).await;
-    assert_eq!(error.to_string(), "[temporary] no answer within 300 s");
+    assert_eq!(
+        error.to_string(),
+        "[temporary] plugin code timed out: no answer within 300 s"
+    );
     assert_eq!(error.origin().unwrap().hook, "build_prompt");
     assert!(started.elapsed() < HOOK_TIMEOUT * 2);
 }

@@ -88,7 +88,12 @@ async fn the_result_of_a_turn_holds_session_prompt_output_outbounds_and_state() 
             some("question")
         })
         .on_async::<RunModel>(|_| some("answer"))
-        .on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])));
+        .on::<RenderOutbound>(|_| {
+            Ok(Some(vec![
+                Envelope::from_text("one"),
+                Envelope::from_text("two"),
+            ]))
+        });
     let result = framework([plugin]).process_inbound(hi()).await.unwrap();
     assert_eq!(result.session_id, "s1");
     assert_eq!(result.prompt, Prompt::from("question"));

@@ -99,10 +99,10 @@ fn stream() -> FailurePoint {
         let plugin = FakePlugin::new().on::<RunModelStream>(move |_| {
             let failing = failing.clone();
             let first = futures_util::stream::iter([Ok(StreamEvent::Text("half".into()))]);
-            let rest = async move { failing.fail::<()>().await }
+            let failure = async move { failing.fail::<()>().await }
                 .map(|outcome| outcome.err().map(|error| Err(Error::from_boxed(error))));
-            let rest = futures_util::stream::once(rest).filter_map(std::future::ready);
-            Ok(Some(ModelStream::new(first.chain(rest))))
+            let failure = futures_util::stream::once(failure).filter_map(std::future::ready);
+            Ok(Some(ModelStream::new(first.chain(failure))))
         });
         Arc::new(plugin).register(hooks);
     }
@@ -273,7 +273,7 @@ async fn closes_once(point: FailurePoint, failure: Failure) {
     };
     let failing = FakePlugin::new().register_with(move |hooks| (point.add)(hooks, failing.clone()));
     let framework = with_memory([counts.plugin(), failing]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let inbound = message()
         .with_cancel(cancel)
         .with_lifespan(Lifespan::new(counts.clone()));
@@ -340,7 +340,7 @@ async fn a_turn_whose_future_is_dropped_is_recorded_as_cancelled() {
         let hanging =
             FakePlugin::new().register_with(move |hooks| (point.add)(hooks, failing.clone()));
         let framework = with_memory([counts.plugin(), hanging]);
-        let running = framework.running().await.unwrap();
+        let running = framework.open_scope().await.unwrap();
         {
             let mut turn = Box::pin(framework.process_inbound(message()));
             for _ in 0..100 {
@@ -372,7 +372,7 @@ async fn a_clone_of_a_dropped_turn_does_not_keep_its_session() {
         .plugin("store", store_plugin(Arc::new(MemoryStore::new())))
         .plugin("keeping", TurnKeepingPlugin(Arc::clone(&kept)))
         .build();
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let turn = framework.process_inbound(message()).now_or_never();
     assert!(turn.is_none());
     assert_eq!(
@@ -389,7 +389,7 @@ async fn a_clone_of_a_dropped_turn_does_not_keep_its_session() {
 async fn a_message_without_a_session_is_recorded_in_its_chat() {
     let counts = Counts::default();
     let framework = with_memory([counts.plugin()]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let turn = framework
         .reject_inbound(message(), &Error::config("no such session"))
         .await;
@@ -450,7 +450,7 @@ async fn the_message_is_recorded_before_load_state_unless_a_journal_holds_it() {
             .plugin("model", Counts::default().plugin())
             .plugin("reader", TapeReader(check))
             .build();
-        let running = framework.running().await.unwrap();
+        let running = framework.open_scope().await.unwrap();
         let mut inbound = message();
         inbound.attempt = attempt;
         let (turn, outcome) = framework.process_turn(inbound).await;
@@ -461,13 +461,15 @@ async fn the_message_is_recorded_before_load_state_unless_a_journal_holds_it() {
         assert_eq!(starts.len(), usize::from(is_recorded));
         assert_eq!(user_messages(&entries), ["hi"]);
 
-        let view = turn.tape().view("test:model", None).await.unwrap();
+        let view = turn.tape().build_view("test:model", None).await.unwrap();
         let is_shown = starts.iter().any(|start| view.entries.contains(&start.id));
         assert!(!is_shown, "in no view");
         let messages = serde_json::to_value(&view.messages).unwrap();
-        let shown = messages.as_array().unwrap().iter();
-        let shown: Vec<_> = shown.filter(|message| message["content"] == "hi").collect();
-        assert_eq!(shown, [&json!({"role": "user", "content": "hi"})]);
+        let user_messages = messages.as_array().unwrap().iter();
+        let user_messages: Vec<_> = user_messages
+            .filter(|message| message["content"] == "hi")
+            .collect();
+        assert_eq!(user_messages, [&json!({"role": "user", "content": "hi"})]);
         running.close().await.unwrap();
     }
 }
@@ -478,7 +480,7 @@ async fn a_command_that_cannot_run_is_recorded_as_an_event() {
     let counts = Counts::default();
     let failing = FakePlugin::new().on::<LoadState>(|_| Err("boom".into()));
     let framework = with_memory([counts.plugin(), failing]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let mut inbound = message();
     inbound.message.set("content", ",tape.info");
     framework.process_inbound(inbound).await.unwrap_err();
@@ -501,7 +503,7 @@ async fn a_turn_that_cannot_be_recorded_runs_no_stage() {
     let reached = FakePlugin::new().on::<LoadState>(|_| panic!("reached"));
     let store = FullStore::without_space_for(EntryKind::Event);
     let framework = framework([store_plugin(store), counts.plugin(), reached]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let error = framework.process_inbound(message()).await.unwrap_err();
     assert!(error.message().contains("no space left"), "{error}");
     assert!(is_free(&framework, "own").await);
@@ -513,7 +515,7 @@ async fn a_turn_that_cannot_be_recorded_runs_no_stage() {
 #[tokio::test]
 async fn a_second_turn_of_a_session_waits_for_the_first() {
     let framework = with_memory([Counts::default().plugin()]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let tape = framework.session_tape(&"own".into()).unwrap().unwrap();
     let lease = tape.lease(LeaseWait::No).await.unwrap();
     let mut turn = Box::pin(framework.process_inbound(message()));
@@ -529,7 +531,7 @@ async fn a_second_turn_of_a_session_waits_for_the_first() {
 async fn a_message_cancelled_while_it_waits_for_its_session_is_recorded() {
     let counts = Counts::default();
     let framework = with_memory([counts.plugin()]);
-    let running = framework.running().await.unwrap();
+    let running = framework.open_scope().await.unwrap();
     let tape = framework.session_tape(&"own".into()).unwrap().unwrap();
     let lease = tape.lease(LeaseWait::No).await.unwrap();
     let cancel = CancellationToken::new();

@@ -26,7 +26,7 @@ impl<'a> ArgumentCodec<'a> for &'a Envelope {
     }
 
     fn decode(value: Value, previous: Option<Self>) -> Result<Envelope> {
-        let new = Envelope::normalize(value);
+        let new = Envelope::from_value(value);
         let Some(previous) = previous else {
             return Ok(new);
         };
@@ -68,7 +68,7 @@ impl<'a> ArgumentCodec<'a> for Option<&'a Envelope> {
     }
 
     fn decode(value: Value, _: Option<Self>) -> Result<Option<Envelope>> {
-        Ok((!value.is_null()).then(|| Envelope::normalize(value)))
+        Ok((!value.is_null()).then(|| Envelope::from_value(value)))
     }
 
     fn from_owned(owned: &'a Option<Envelope>) -> Self {

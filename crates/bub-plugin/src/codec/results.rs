@@ -138,7 +138,7 @@ impl ResultCodec for Vec<Envelope> {
     }
 
     fn decode(value: Value) -> Result<Self> {
-        Ok(Envelope::unpack_batch(value))
+        Ok(Envelope::from_rendered(value))
     }
 
     fn schema() -> Value {
@@ -153,7 +153,7 @@ impl ResultCodec for ModelStream {
     }
 
     fn decode(value: Value) -> Result<Self> {
-        parse_text(value).map(Self::text)
+        parse_text(value).map(Self::from_text)
     }
 
     fn schema() -> Value {

@@ -15,7 +15,7 @@ use super::harness;
 
 /// Returns a message from a member.
 fn inbound(content: &str) -> Inbound {
-    let message = Envelope::text(content)
+    let message = Envelope::from_text(content)
         .with("channel", "lab")
         .with("chat_id", "1");
     Inbound::new(message).with_sender(Sender {
@@ -115,7 +115,7 @@ async fn observe_model_hooks(turn: &Turn, results: &mut Map<String, Value>) {
             state,
             turn,
         };
-        let decided = hooks.call_many::<point::BeforeLlmCall>(args).await.unwrap();
+        let decided = hooks.call_all::<point::BeforeLlmCall>(args).await.unwrap();
         results.insert(format!("before {model}"), format!("{decided:?}").into());
     }
 }
@@ -134,7 +134,7 @@ async fn observe_tool_hooks(turn: &Turn, results: &mut Map<String, Value>) {
             state,
             turn,
         };
-        let decided = hooks.call_many::<point::BeforeToolCall>(args).await;
+        let decided = hooks.call_all::<point::BeforeToolCall>(args).await;
         let decided = decided.map_err(|error| error.message().to_owned());
         results.insert(format!("guard {tool}"), format!("{decided:?}").into());
         for result in [
@@ -152,7 +152,7 @@ async fn observe_tool_hooks(turn: &Turn, results: &mut Map<String, Value>) {
                 state,
                 turn,
             };
-            let after = hooks.call_many::<point::AfterToolCall>(args).await.unwrap();
+            let after = hooks.call_all::<point::AfterToolCall>(args).await.unwrap();
             results.insert(
                 format!("after {tool} {:?}", result.result.is_ok()),
                 format!("{after:?}").into(),

@@ -127,7 +127,7 @@ impl HostilePluginFixture {
 
     /// Returns a turn for hooks that are called individually.
     fn detached_turn(&self) -> Turn {
-        Turn::detached(&self.framework, Envelope::text("m"), State::new())
+        Turn::detached(&self.framework, Envelope::from_text("m"), State::new())
     }
 
     fn with(how: &str, hook: &str) -> Self {
@@ -139,7 +139,7 @@ impl HostilePluginFixture {
     async fn turn(&self, content: &str) -> Result<(String, String), String> {
         self.warm_up().await;
         let started = Instant::now();
-        let message = Envelope::text(content)
+        let message = Envelope::from_text(content)
             .with("channel", "lab")
             .with("chat_id", "1");
         let turn = self.framework.process_inbound(message);
@@ -894,7 +894,7 @@ async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
             format!(
                 "{:?}",
                 hooks
-                    .call_many::<point::ProvideModelOptions>(args)
+                    .call_all::<point::ProvideModelOptions>(args)
                     .await
                     .map(drop)
                     .map_err(text)
@@ -942,7 +942,7 @@ async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
                 framework
                     .admit_message(
                         &session_id,
-                        &Inbound::from(Envelope::text("m")),
+                        &Inbound::from(Envelope::from_text("m")),
                         &TurnSnapshot::default()
                     )
                     .await

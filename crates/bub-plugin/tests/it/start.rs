@@ -61,7 +61,7 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
         .plugin_with("hanging", make)
         .build();
     let started = Instant::now();
-    let message = Envelope::text("hi")
+    let message = Envelope::from_text("hi")
         .with("channel", "lab")
         .with("chat_id", "1");
     let turn = framework.process_inbound(message).await.unwrap();

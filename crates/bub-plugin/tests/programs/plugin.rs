@@ -85,12 +85,12 @@ impl Probe {
                 Ok(below.map(|below| format!("<{}>", below.text()).into()))
             }
             "build other" => {
-                let other = Envelope::text("other");
+                let other = Envelope::from_text("other");
                 let args = bub_kernel::hooks::args::BuildPrompt {
                     message: &other,
                     ..next.args()
                 };
-                Ok(next.with(args).call().await?)
+                Ok(next.with_args(args).call().await?)
             }
             "build panic" => panic!("the probe panics"),
             content => Ok(Some(format!("built: {content}").into())),
@@ -131,7 +131,10 @@ impl Probe {
 
     async fn render_outbound(&self, message: &Envelope, model_output: &str) -> Vec<Envelope> {
         match message.content().as_ref() {
-            "render two" => vec![Envelope::text("one"), Envelope::text(model_output)],
+            "render two" => vec![
+                Envelope::from_text("one"),
+                Envelope::from_text(model_output),
+            ],
             _ => Vec::new(),
         }
     }

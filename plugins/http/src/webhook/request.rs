@@ -120,8 +120,8 @@ impl Submission {
             message = message.media(item);
         }
         let mut message = Envelope::from(message);
-        let is_claimed =
-            matches!(reply, ReplyMode::Sync | ReplyMode::Stream) && receipt.key().is_some();
+        let is_claimed = matches!(reply, ReplyMode::Sync | ReplyMode::Stream)
+            && receipt.idempotency_key().is_some();
         if let Some(route) = callback_url
             .as_deref()
             .or(is_claimed.then_some(fields::CLAIM_ROUTE))

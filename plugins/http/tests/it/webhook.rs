@@ -389,8 +389,8 @@ fn without_a_token_the_channel_is_off_and_the_token_is_never_shown() {
     let handler: bub::kernel::MessageHandler =
         std::sync::Arc::new(|_| Box::pin(std::future::ready(Ok(()))));
     let mut options = WebhookOptions::default();
-    assert!(!WebhookChannel::new(options.clone(), handler.clone()).enabled());
+    assert!(!WebhookChannel::new(options.clone(), handler.clone()).is_enabled());
     options.token = Some(TOKEN.into());
     assert!(!format!("{options:?}").contains(TOKEN));
-    assert!(WebhookChannel::new(options, handler).enabled());
+    assert!(WebhookChannel::new(options, handler).is_enabled());
 }

@@ -117,7 +117,7 @@ impl GatewayFixture {
     async fn with(directory: &Path, model: EchoModel) -> Self {
         let (webhook, control) = (Arc::clone(&model.webhook), Arc::clone(&model.control));
         let framework = Framework::builder().plugin("model", model).build();
-        let running = framework.running().await.unwrap();
+        let running = framework.open_scope().await.unwrap();
         let gateway = Gateway::open(&framework, options(directory), &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();
         let until = stop.clone();

@@ -187,7 +187,7 @@ pub(crate) async fn begin(
 
 /// Creates a reply as the outbox passes it to a channel.
 pub(crate) fn outbound(message: &Inbound, reply_id: &str, text: &str, kind: &str) -> Outbound {
-    let mut reply = Envelope::text(text)
+    let mut reply = Envelope::from_text(text)
         .with("channel", "webhook")
         .with("kind", kind);
     for name in ["chat_id", "reply_route"] {
@@ -226,14 +226,14 @@ fn handler(
             let receipt = Arc::clone(message.receipt.as_ref().unwrap());
             let id = MessageId::from(format!("m{}", accepted.load(Ordering::SeqCst)));
             let known = receipt
-                .key()
+                .idempotency_key()
                 .and_then(|key| keys.lock().unwrap().get(key).cloned());
             receipt.accept(known.as_ref().unwrap_or(&id), known.is_some());
             if known.is_none() {
                 accepted.fetch_add(1, Ordering::SeqCst);
                 keys.lock()
                     .unwrap()
-                    .extend(receipt.key().map(|key| (key.to_owned(), id)));
+                    .extend(receipt.idempotency_key().map(|key| (key.to_owned(), id)));
                 inbound.send(message).unwrap();
             }
         }

@@ -84,13 +84,13 @@ impl Model {
             Some("wait") => self.permits.acquire().await.unwrap().forget(),
             Some("long") => {
                 let count = words.next().unwrap().parse().unwrap();
-                return Ok(ModelStream::text(
+                return Ok(ModelStream::from_text(
                     "abcdefgh ".repeat(count / 9 + 1).get(..count).unwrap(),
                 ));
             }
             Some("say") => {
                 let text = text.strip_prefix("say ").unwrap_or_default().to_owned();
-                return Ok(ModelStream::text(text));
+                return Ok(ModelStream::from_text(text));
             }
             Some("grow") => {
                 let words: Vec<String> = words.map(|word| format!("{word} ")).collect();
@@ -113,7 +113,7 @@ impl Model {
             }
             _ => {}
         }
-        Ok(ModelStream::text(format!("echo: {text}")))
+        Ok(ModelStream::from_text(format!("echo: {text}")))
     }
 
     async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
@@ -185,7 +185,7 @@ impl TelegramFixture {
             files: watch::Sender::default(),
         };
         let framework = Framework::builder().plugin("model", model.clone()).build();
-        let running = framework.running().await.unwrap();
+        let running = framework.open_scope().await.unwrap();
         let options = gateway_options(home, fs);
         let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();

@@ -230,7 +230,7 @@ impl ChatController {
 
     /// Returns the directory of the journal.
     pub(super) fn directory(&self) -> PathBuf {
-        bub_gateway::directory(&self.settings, &self.journal())
+        bub_gateway::gateway_directory(&self.settings, &self.journal())
     }
 
     /// Switches to a new chat with a new session.
@@ -510,14 +510,14 @@ impl ChatHost for ChatController {
     fn cancel_turn(&self) -> BoxFuture<'_, ()> {
         self.cancel_submitting();
         if let Some(gateway) = self.gateway.get() {
-            gateway.cancel(&self.resolved());
+            gateway.cancel_turns(&self.resolved());
         }
         Box::pin(std::future::ready(()))
     }
 
     fn withdraw_line(&self) {
         if let Some(gateway) = self.gateway.get() {
-            gateway.withdraw(&self.resolved());
+            gateway.withdraw_last(&self.resolved());
         }
     }
 
@@ -526,7 +526,7 @@ impl ChatHost for ChatController {
             self.cancel_submission().await;
             if let Some(router) = self.framework.router() {
                 let session = self.resolved();
-                let _ = router.quit(&session, None).await;
+                let _ = router.quit_session(&session, None).await;
             }
         })
     }

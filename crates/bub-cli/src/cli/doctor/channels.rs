@@ -16,7 +16,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         }
     };
     let names = check_context.settings.get(&ENABLED_CHANNELS);
-    if let Err(error) = bub_gateway::check_names(&names, &all) {
+    if let Err(error) = bub_gateway::check_channel_names(&names, &all) {
         return vec![Finding::error(
             error.message(),
             "correct `enabled_channels`",
@@ -43,7 +43,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             .access_summary()
             .map_or(String::new(), |access| format!("; {access}"));
         // The gateway does not start with a channel that fails this validation.
-        let account = match channel.validate() {
+        let account = match channel.validate_settings() {
             Err(error) => Err(error.message().to_owned()),
             Ok(()) if check_context.is_offline => Ok(None),
             Ok(()) => probe::channel(&**channel).await,
@@ -63,7 +63,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         .iter()
         .filter(|channel| channel.role() != ChannelRole::Interface);
     let disabled: Vec<_> = disabled
-        .filter(|channel| !channel.enabled())
+        .filter(|channel| !channel.is_enabled())
         .map(|channel| channel.name())
         .collect();
     if !disabled.is_empty() {

@@ -14,8 +14,8 @@ use crate::bundled;
 
 pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     let disabled = channels(onboarding.framework)?.into_iter();
-    let disabled =
-        disabled.filter(|channel| !channel.enabled() && channel.role() != ChannelRole::Interface);
+    let disabled = disabled
+        .filter(|channel| !channel.is_enabled() && channel.role() != ChannelRole::Interface);
     let names: Vec<_> = disabled.map(|channel| channel.name().to_owned()).collect();
     let names: Vec<_> = names
         .into_iter()

@@ -89,7 +89,11 @@ impl ChannelRouter for FakeRouter {
         (name == self.0.name).then(|| Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
+    fn quit_session<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: Option<&'a MessageId>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
