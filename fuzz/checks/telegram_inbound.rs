@@ -1,6 +1,6 @@
 //! Any bytes and any JSON are read as a message whose content is a command or one JSON object.
 
-use bub_telegram::inbound::{BotIdentity, InboundUpdate, read};
+use bub_telegram::inbound::{BotIdentity, InboundUpdate, convert_message};
 use serde_json::{Value, json};
 
 pub(crate) fn check(input: &[u8]) {
@@ -21,10 +21,10 @@ pub(crate) fn check(input: &[u8]) {
         username: "b_bot".to_owned(),
     };
     for is_edit in [false, true] {
-        if let InboundUpdate::Message(said) = read(&message, is_edit, &me) {
-            let content = said.content();
+        if let InboundUpdate::Message(inbound_message) = convert_message(&message, is_edit, &me) {
+            let content = inbound_message.content();
             assert!(
-                said.is_command
+                inbound_message.is_command
                     || serde_json::from_str::<Value>(&content)
                         .is_ok_and(|content| content.is_object())
             );

@@ -14,8 +14,12 @@ pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
 .trusted();
 
 /// Log verbosity.
-pub static VERBOSE: SettingKey<u64> =
-    SettingKey::new("verbose", 0, "Log verbosity: 0 warnings, 1 info, 2 debug.").at_most(2);
+pub static VERBOSE: SettingKey<u64> = SettingKey::new(
+    "verbose",
+    0,
+    "Log verbosity: 0 warnings, 1 info, 2 debug. For trace, pass `-vvv` or set `log.filter`.",
+)
+.at_most(2);
 
 /// Plugin project directory of the Python version.
 pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(

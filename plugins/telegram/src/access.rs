@@ -45,7 +45,7 @@ impl TelegramUser {
         })
     }
 
-    /// Returns the name and user name, for the owner who decides about access.
+    /// Returns the full name and the user name. The owner sees them in `bub pair list`.
     pub(super) fn to_display_string(&self) -> String {
         match &self.username {
             Some(username) => format!("{} @{username}", self.name),
@@ -89,12 +89,12 @@ impl AccessControl {
         }
     }
 
-    pub(super) fn decide(&self, telegram_user: &TelegramUser, chat: i64) -> AccessDecision {
+    pub(super) fn decide_access(&self, telegram_user: &TelegramUser, chat: i64) -> AccessDecision {
         let is_listed = self
             .chats
             .as_ref()
             .map(|chats| chats.contains(&chat.to_string()));
-        let role = self.role(telegram_user);
+        let role = self.user_role(telegram_user);
         if is_listed == Some(false) && role != Some(Role::Owner) {
             return AccessDecision::ChatNotAllowed;
         }
@@ -108,7 +108,7 @@ impl AccessControl {
         }
     }
 
-    fn role(&self, telegram_user: &TelegramUser) -> Option<Role> {
+    fn user_role(&self, telegram_user: &TelegramUser) -> Option<Role> {
         if telegram_user.id.is_empty() {
             return None;
         }
@@ -136,14 +136,15 @@ impl AccessControl {
         paired.max(is_member.then_some(Role::Member))
     }
 
-    /// Records a notice. Returns whether it is the first one with this key; always `false` once too many are recorded.
+    /// Records that a sender was notified. Returns whether this is the first notice with this key. Returns `false` once
+    /// [`MAX_NOTIFIED_USERS`] notices are recorded.
     pub(super) fn mark_notified(&self, key: String) -> bool {
         let mut notified = lock(&self.notified);
         notified.len() < MAX_NOTIFIED_USERS && notified.insert(key)
     }
 
-    /// Returns one line that describes who has access.
-    pub(super) fn describe(&self) -> String {
+    /// Returns one line that counts the users and chats with access.
+    pub(super) fn summary(&self) -> String {
         let count = |list: &Option<Vec<String>>| list.as_ref().map_or(0, Vec::len);
         let paired = self
             .pairings

@@ -21,7 +21,7 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const FILE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum size of an API response.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
-/// Delay before a rejected token is used again.
+/// Delay before the next request after the platform rejected the token.
 const INVALID_TOKEN_BACKOFF: Duration = Duration::from_mins(10);
 
 /// The class of a failed call.
@@ -37,7 +37,7 @@ pub(super) enum ApiErrorKind {
     Markup,
     /// An edit would change nothing.
     NotModified,
-    /// The group has this new id.
+    /// The group was upgraded and has this new id.
     ChatMoved(i64),
     /// The chat cannot be used: the bot was blocked or removed, or the chat or topic does not exist.
     ChatUnavailable,
@@ -138,7 +138,7 @@ pub(super) struct Upload {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The Bot API with a token.
+/// Client of the Bot API for one token.
 pub(super) struct BotApiClient {
     base: String,
     token: Option<Secret>,
@@ -158,18 +158,18 @@ impl BotApiClient {
 
     /// Calls a method with the default timeout.
     pub(super) async fn call(&self, method: &str, params: &Value) -> Result<Value, ApiError> {
-        self.call_within(method, params, CALL_TIMEOUT).await
+        self.call_with_timeout(method, params, CALL_TIMEOUT).await
     }
 
     /// Calls a method with a timeout.
-    pub(super) async fn call_within(
+    pub(super) async fn call_with_timeout(
         &self,
         method: &str,
         params: &Value,
         limit: Duration,
     ) -> Result<Value, ApiError> {
-        let url = self.url("", method)?;
-        let request = self.http().await?.post(url).timeout(limit);
+        let url = self.bot_url("", method)?;
+        let request = self.http_client().await?.post(url).timeout(limit);
         let request = request
             .header(header::CONTENT_TYPE, "application/json")
             .body(params.to_string());
@@ -202,9 +202,9 @@ impl BotApiClient {
         body.extend_from_slice(header.as_bytes());
         body.extend_from_slice(&upload.bytes);
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-        let url = self.url("", method)?;
+        let url = self.bot_url("", method)?;
         let request = self
-            .http()
+            .http_client()
             .await?
             .post(url)
             .timeout(FILE_TIMEOUT)
@@ -225,19 +225,25 @@ impl BotApiClient {
     ) -> Result<Vec<u8>, ApiError> {
         let rejected_error = |reason: &str| ApiError::new(ApiErrorKind::Rejected, reason);
         let params = serde_json::json!({"file_id": file_id});
-        let file = self.call_within("getFile", &params, wait_timeout).await?;
+        let file = self
+            .call_with_timeout("getFile", &params, wait_timeout)
+            .await?;
         let is_too_large = file["file_size"]
             .as_u64()
             .is_some_and(|size| usize::try_from(size).unwrap_or(usize::MAX) > max_bytes);
         if is_too_large {
             return Err(rejected_error(TOO_LARGE_TEXT));
         }
-        let path = file["file_path"].as_str().and_then(url_path);
-        let url = self.url(
+        let path = file["file_path"].as_str().and_then(encode_url_path);
+        let url = self.bot_url(
             "/file",
-            &path.ok_or_else(|| rejected_error("Telegram returned no path for the file"))?,
+            &path.ok_or_else(|| {
+                rejected_error(
+                    "cannot download: Telegram returned no path for the file; send it again",
+                )
+            })?,
         )?;
-        let sending = self.http().await?.get(url).send();
+        let sending = self.http_client().await?.get(url).send();
         let response = tokio::time::timeout(wait_timeout, sending)
             .await
             .map_err(|_| stalled_error())?
@@ -251,7 +257,9 @@ impl BotApiClient {
             };
             return Err(ApiError::new(
                 error_kind,
-                format!("Telegram responded with status {status}"),
+                format!(
+                    "cannot download: Telegram responded with status {status}; send the file again"
+                ),
             ));
         }
         read_body(response, max_bytes, wait_timeout)
@@ -259,31 +267,33 @@ impl BotApiClient {
             .ok_or_else(|| rejected_error(TOO_LARGE_TEXT))
     }
 
-    fn url(&self, prefix: &str, rest: &str) -> Result<String, ApiError> {
-        let Some(token) = self.token.as_ref().filter(|token| is_token(token)) else {
+    fn bot_url(&self, prefix: &str, path: &str) -> Result<String, ApiError> {
+        let Some(token) = self.token.as_ref().filter(|token| is_valid_token(token)) else {
             let text =
                 "invalid bot token: expected a token such as `123456:ABC…`; set `telegram.token`";
             return Err(ApiError::new(ApiErrorKind::Token, text));
         };
         Ok(format!(
-            "{}{prefix}/bot{}/{rest}",
+            "{}{prefix}/bot{}/{path}",
             self.base,
             token.expose()
         ))
     }
 
-    async fn http(&self) -> Result<&reqwest::Client, ApiError> {
-        self.http.get_or_try_init(|| async { self.build() }).await
+    async fn http_client(&self) -> Result<&reqwest::Client, ApiError> {
+        self.http
+            .get_or_try_init(|| async { self.build_http_client() })
+            .await
     }
 
-    fn build(&self) -> Result<reqwest::Client, ApiError> {
+    fn build_http_client(&self) -> Result<reqwest::Client, ApiError> {
         // Ignore the error: another component has already installed a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client_error = |error: reqwest::Error| {
             ApiError::new(
                 ApiErrorKind::Unavailable,
                 format!(
-                    "cannot create the HTTP client for Telegram: {}",
+                    "cannot create the HTTP client for Telegram: {}; check `telegram.proxy`",
                     root_cause(error)
                 ),
             )
@@ -306,8 +316,8 @@ impl BotApiClient {
     }
 }
 
-/// Whether a text has the form of a token. Other characters could change the path of the URL.
-pub(super) fn is_token(token: &Secret) -> bool {
+/// Whether a token has only characters that cannot change the path of the URL.
+pub(super) fn is_valid_token(token: &Secret) -> bool {
     let is_plain =
         |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
     !token.expose().is_empty() && token.expose().chars().all(is_plain)
@@ -322,7 +332,9 @@ async fn send_request(request: RequestBuilder) -> Result<Value, ApiError> {
     let Ok(mut body) = serde_json::from_slice::<Value>(&body) else {
         return Err(ApiError::new(
             ApiErrorKind::Unavailable,
-            format!("unexpected response from the Telegram server: status {status}, not JSON"),
+            format!(
+                "unexpected response from Telegram: status {status}, not JSON; check `telegram.api_base`"
+            ),
         ));
     };
     if body["ok"] == true {
@@ -334,7 +346,8 @@ async fn send_request(request: RequestBuilder) -> Result<Value, ApiError> {
     Err(ApiError::from_response(code.unwrap_or(status), &body))
 }
 
-/// Reads the body; `None` if it is longer than `max_bytes`. Fails if no data arrives for `wait_timeout`.
+/// Reads the body of a response. Returns `None` if it is longer than `max_bytes`. Fails if no data arrives for
+/// `wait_timeout`.
 async fn read_body(
     mut response: reqwest::Response,
     max_bytes: usize,
@@ -355,7 +368,10 @@ async fn read_body(
 }
 
 fn stalled_error() -> ApiError {
-    ApiError::new(ApiErrorKind::Unavailable, "no data received in time")
+    ApiError::new(
+        ApiErrorKind::Unavailable,
+        "Telegram stopped responding: no data received in time",
+    )
 }
 
 fn connection_error(error: reqwest::Error) -> ApiError {
@@ -380,8 +396,8 @@ fn root_cause(error: reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// Encodes a file path for a URL; `None` if the path could leave the directory.
-fn url_path(path: &str) -> Option<String> {
+/// Percent-encodes a file path for a URL. Returns `None` if a segment is empty, `.` or `..`.
+fn encode_url_path(path: &str) -> Option<String> {
     let mut url = String::with_capacity(path.len());
     for segment in path.split('/') {
         if matches!(segment, "" | "." | "..") {

@@ -54,13 +54,13 @@ impl DeliveryLog {
         }
     }
 
-    pub(super) fn get(&self, id: &str) -> DeliveryProgress {
-        self.with(|cache| cache.sent.get(id).cloned().unwrap_or_default())
+    pub(super) fn progress(&self, id: &str) -> DeliveryProgress {
+        self.with_cache(|cache| cache.sent.get(id).cloned().unwrap_or_default())
     }
 
     /// Records the progress of a reply. Write errors are logged.
     pub(super) fn record(&self, id: &str, sent: DeliveryProgress) {
-        self.with(|cache| {
+        self.with_cache(|cache| {
             let line = serde_json::to_string(&DeliveryLogLine {
                 id: id.to_owned(),
                 sent: sent.clone(),
@@ -68,7 +68,7 @@ impl DeliveryLog {
             cache.insert(id.to_owned(), sent);
             let written = line
                 .map_err(io::Error::from)
-                .and_then(|line| cache.append(&self.path, &line));
+                .and_then(|line| cache.append_line(&self.path, &line));
             if let Err(error) = written {
                 cache.file = None;
                 let hint = "after a crash, a part of a reply may be sent twice";
@@ -77,14 +77,14 @@ impl DeliveryLog {
         });
     }
 
-    fn with<T>(&self, function: impl FnOnce(&mut DeliveryCache) -> T) -> T {
+    fn with_cache<T>(&self, function: impl FnOnce(&mut DeliveryCache) -> T) -> T {
         let mut cache = lock(&self.cache);
-        function(cache.get_or_insert_with(|| DeliveryCache::read(&self.path)))
+        function(cache.get_or_insert_with(|| DeliveryCache::load(&self.path)))
     }
 }
 
 impl DeliveryCache {
-    fn read(path: &Path) -> Self {
+    fn load(path: &Path) -> Self {
         let mut cache = Self::default();
         let text = std::fs::read(path).unwrap_or_default();
         for line in text.split(|byte| *byte == b'\n') {
@@ -109,7 +109,7 @@ impl DeliveryCache {
         }
     }
 
-    fn append(&mut self, path: &Path, line: &str) -> io::Result<()> {
+    fn append_line(&mut self, path: &Path, line: &str) -> io::Result<()> {
         if self.lines > 4 * MAX_TRACKED_REPLIES {
             return self.rewrite(path);
         }

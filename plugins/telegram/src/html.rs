@@ -35,10 +35,10 @@ pub struct MessagePart {
 /// assert_eq!(parts[0].plain, "bold & code");
 /// ```
 pub fn render(markdown: &str) -> Vec<MessagePart> {
-    let document = document::parse(markdown);
+    let document = document::parse_markdown(markdown);
     if document.text.is_empty() {
         // The text is only markup, such as an empty fence: show the markup.
-        return split::split(&document::StyledText::plain(markdown));
+        return split::split_document(&document::StyledText::from_plain_text(markdown));
     }
-    split::split(&document)
+    split::split_document(&document)
 }

@@ -17,7 +17,7 @@ mod media;
 use serde_json::{Map, Value, json};
 
 use self::media::TelegramMessageKind;
-pub use self::media::{Attachment, safe_name};
+pub use self::media::{Attachment, sanitize_file_name};
 
 /// The field `correction` of an edited message.
 const CORRECTION_NOTE: &str = "replaces the earlier version of this message";
@@ -69,8 +69,8 @@ impl InboundMessage {
         Value::Object(object).to_string()
     }
 
-    /// Adds another message of the same album.
-    pub fn absorb(&mut self, member: Self) {
+    /// Adds the text and the files of another message of the album.
+    pub fn merge_album_message(&mut self, member: Self) {
         self.is_active |= member.is_active;
         self.text = format!("{}\n{}", self.text, member.text);
         self.media.extend(member.media);
@@ -88,17 +88,17 @@ impl InboundMessage {
     }
 }
 
-/// Converts a message. `is_edit` marks an edited message.
-pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
+/// Converts a message of the Bot API. `is_edit` tells whether the user edited the message.
+pub fn convert_message(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
     let kind = TelegramMessageKind::from_message(message);
-    if kind == TelegramMessageKind::Unknown && media::is_service(message) {
+    if kind == TelegramMessageKind::Unknown && media::is_service_message(message) {
         return InboundUpdate::Ignored;
     }
-    let mut text = kind.text(message);
+    let mut text = kind.text_or_description(message);
     let mut is_bub_command = false;
     let slash = Some(&text)
         .filter(|_| kind == TelegramMessageKind::Text)
-        .and_then(|text| entities::slash_command(message, text, me));
+        .and_then(|text| entities::parse_slash_command(message, text, me));
     if let Some((name, is_ours, rest)) = slash {
         match name.to_ascii_lowercase().as_str() {
             "start" if is_ours && !is_edit => return InboundUpdate::Start,
@@ -118,25 +118,26 @@ pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
         && is_original
         && !is_edit
         && {
-            let command = entities::without_mention(&text, me).trim();
+            let command = entities::strip_mention(&text, me).trim();
             let is_command = command.starts_with(',');
             if is_command {
                 text = command.to_owned();
             }
             is_command
         };
-    let mut fields = describe(message, kind);
+    let mut fields = message_fields(message, kind);
     let mut media: Vec<Attachment> = kind.attachment(message).into_iter().collect();
-    if let Some(reply) = reply(message).filter(|reply| reply["from"].is_object()) {
+    if let Some(reply) = replied_message(message).filter(|reply| reply["from"].is_object()) {
         let kind = TelegramMessageKind::from_message(reply);
-        let mut reply_fields = Map::from_iter([("message".to_owned(), json!(kind.text(reply)))]);
-        reply_fields.extend(describe(reply, kind));
+        let mut reply_fields =
+            Map::from_iter([("message".to_owned(), json!(kind.text_or_description(reply)))]);
+        reply_fields.extend(message_fields(reply, kind));
         fields.insert("reply_to_message".to_owned(), Value::Object(reply_fields));
         media.extend(kind.attachment(reply));
     }
     let extras = [
         ("quote", message["quote"]["text"].clone()),
-        ("forward_origin", origin(&message["forward_origin"])),
+        ("forward_origin", forward_origin(&message["forward_origin"])),
         (
             "correction",
             if is_edit {
@@ -148,13 +149,13 @@ pub fn read(message: &Value, is_edit: bool, me: &BotIdentity) -> InboundUpdate {
         (
             "edit_date",
             if is_edit {
-                seconds(&message["edit_date"])
+                float_seconds(&message["edit_date"])
             } else {
                 Value::Null
             },
         ),
     ];
-    insert_all(&mut fields, extras);
+    insert_non_null(&mut fields, extras);
     let album = message["media_group_id"].as_str().map(str::to_owned);
     InboundUpdate::Message(InboundMessage {
         is_active: address_mode > AddressMode::NotAddressed,
@@ -181,21 +182,25 @@ impl AddressMode {
         is_bub_command: bool,
         me: &BotIdentity,
     ) -> Self {
-        let is_reply_to_bot =
-            || reply(message).is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id));
+        let is_reply_to_bot = || {
+            replied_message(message)
+                .is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id))
+        };
         match message["chat"]["type"].as_str() {
             _ if kind == TelegramMessageKind::Unknown
-                && media::describe_other(message).is_none() =>
+                && media::describe_unknown_kind(message).is_none() =>
             {
                 Self::NotAddressed
             }
             Some("private") => Self::Explicitly,
             Some("group" | "supergroup")
-                if is_bub_command || entities::mentions(message, me) || is_reply_to_bot() =>
+                if is_bub_command
+                    || entities::is_bot_mentioned(message, me)
+                    || is_reply_to_bot() =>
             {
                 Self::Explicitly
             }
-            Some("group" | "supergroup") if entities::says_bub(message) => Self::ByName,
+            Some("group" | "supergroup") if entities::has_bub_word(message) => Self::ByName,
             _ => Self::NotAddressed,
         }
     }
@@ -203,13 +208,13 @@ impl AddressMode {
 
 /// Returns the message that this message replies to. In a topic, the platform reports messages that are not replies as
 /// replies to the start of the topic; these are ignored.
-fn reply(message: &Value) -> Option<&Value> {
+fn replied_message(message: &Value) -> Option<&Value> {
     Some(&message["reply_to_message"])
         .filter(|reply| reply.is_object() && reply["forum_topic_created"].is_null())
 }
 
-/// Returns the fields of the Python version, in its order.
-fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
+/// Returns the fields of a message for the JSON content, in the order of the Python version.
+fn message_fields(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
     let from = &message["from"];
     // Without a sender, the Python version sets empty names.
     let unknown = if from.is_object() {
@@ -229,7 +234,7 @@ fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
         .map_or(unknown.clone(), |id| json!(id.to_string()));
     let name = full_name(from).map_or(unknown.clone(), Value::String);
     let mut fields = Map::new();
-    insert_all(
+    insert_non_null(
         &mut fields,
         [
             ("message_id", message["message_id"].clone()),
@@ -238,16 +243,16 @@ fn describe(message: &Value, kind: TelegramMessageKind) -> Map<String, Value> {
             ("full_name", name),
             ("sender_id", id),
             ("sender_is_bot", from["is_bot"].clone()),
-            ("date", seconds(&message["date"])),
+            ("date", float_seconds(&message["date"])),
             ("links", entities::links(message)),
-            ("media", kind.metadata(message)),
+            ("media", kind.file_metadata(message)),
         ],
     );
     fields
 }
 
 /// Returns the source of a forwarded message.
-fn origin(origin: &Value) -> Value {
+fn forward_origin(origin: &Value) -> Value {
     if !origin.is_object() {
         return Value::Null;
     }
@@ -264,7 +269,7 @@ fn origin(origin: &Value) -> Value {
         &origin["sender_user"]
     };
     let mut fields = Map::new();
-    insert_all(
+    insert_non_null(
         &mut fields,
         [
             ("type", origin["type"].clone()),
@@ -277,7 +282,7 @@ fn origin(origin: &Value) -> Value {
                     .map_or(Value::Null, |id| json!(id.to_string())),
             ),
             ("message_id", origin["message_id"].clone()),
-            ("date", seconds(&origin["date"])),
+            ("date", float_seconds(&origin["date"])),
         ],
     );
     Value::Object(fields)
@@ -292,13 +297,13 @@ fn full_name(user: &Value) -> Option<String> {
     )
 }
 
-/// Returns a time in the format of the Python version: seconds as a float.
-fn seconds(date: &Value) -> Value {
+/// Converts a time to the format of the Python version: seconds as a float.
+fn float_seconds(date: &Value) -> Value {
     date.as_f64().map_or(Value::Null, |seconds| json!(seconds))
 }
 
-/// Adds fields. Fields without a value are omitted.
-fn insert_all<const N: usize>(fields: &mut Map<String, Value>, new: [(&str, Value); N]) {
+/// Adds the fields whose value is not `null`.
+fn insert_non_null<const N: usize>(fields: &mut Map<String, Value>, new: [(&str, Value); N]) {
     fields.extend(
         new.into_iter()
             .filter(|(_, value)| !value.is_null())

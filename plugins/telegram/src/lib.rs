@@ -54,8 +54,8 @@ pub const CHANNEL_NAME: &str = "telegram";
 /// How long stopping the channel waits for the poll to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum number of pending notices that are not replies. Further notices are dropped, so that strangers cannot fill
-/// memory.
+/// Maximum number of notices that wait to be sent. A notice is a message that no turn produced, such as `Access denied.`
+/// Further notices are dropped, so that strangers cannot fill memory.
 const MAX_PENDING_NOTICES: usize = 64;
 
 /// The Telegram channel.
@@ -75,13 +75,14 @@ pub struct Bot {
     typing: Typing,
     previews: Previews,
     sent_waiters: SentMessageWaiters,
-    /// Permits for notices that are not replies.
+    /// Permits for pending notices, at most [`MAX_PENDING_NOTICES`].
     notices: Arc<Semaphore>,
-    /// New ids of groups whose id changed, by old id.
+    /// New ids of groups that were upgraded, by old id.
     migrated_chats: Mutex<HashMap<i64, i64>>,
     /// The account of the bot, set when the channel starts.
     identity: OnceLock<BotIdentity>,
-    has_dropped: AtomicBool,
+    /// Whether pending updates were dropped as `telegram.drop_pending` asks, which is done once.
+    has_dropped_pending: AtomicBool,
     /// The reason the channel receives no updates, if any.
     receive_error: Mutex<Option<String>>,
 }
@@ -100,7 +101,7 @@ impl Bot {
             notices: Arc::new(Semaphore::new(MAX_PENDING_NOTICES)),
             migrated_chats: Mutex::default(),
             identity: OnceLock::new(),
-            has_dropped: AtomicBool::new(false),
+            has_dropped_pending: AtomicBool::new(false),
             receive_error: Mutex::default(),
             options,
         }
@@ -113,7 +114,7 @@ impl Bot {
 
     /// Whether the bot shows the typing indicator in any chat.
     pub fn is_typing(&self) -> bool {
-        self.typing.is_on()
+        self.typing.is_active()
     }
 
     /// Records the new id of a group.
@@ -123,7 +124,7 @@ impl Bot {
     }
 
     /// Queries the account of the bot, and removes a webhook so that updates can be polled.
-    async fn identify(&self) -> Result<()> {
+    async fn prepare_polling(&self) -> Result<()> {
         let me = self.client.call("getMe", &json!({})).await?;
         let username = me
             .get("username")
@@ -131,23 +132,27 @@ impl Bot {
             .unwrap_or_default()
             .to_owned();
         let id = me.get("id").and_then(Value::as_i64);
-        let id = id.ok_or_else(|| Error::unknown("Telegram returned no id for the bot"))?;
+        let id = id.ok_or_else(|| Error::unknown(
+                "unexpected response from Telegram: `getMe` returned no bot id; check `telegram.api_base`",
+            ))?;
         let _ = self.identity.set(BotIdentity {
             id,
             username: username.clone(),
         });
         // Drop pending updates only at the first start, not after each network failure.
-        let is_dropped = self.options.drop_pending
-            && !self.has_dropped.load(std::sync::atomic::Ordering::Relaxed);
+        let should_drop = self.options.drop_pending
+            && !self
+                .has_dropped_pending
+                .load(std::sync::atomic::Ordering::Relaxed);
         self.client
             .call(
                 "deleteWebhook",
-                &json!({"drop_pending_updates": is_dropped}),
+                &json!({"drop_pending_updates": should_drop}),
             )
             .await?;
-        self.has_dropped
+        self.has_dropped_pending
             .store(true, std::sync::atomic::Ordering::Relaxed);
-        let (bot, access) = (format_args!("@{username}"), self.access_control.describe());
+        let (bot, access) = (format_args!("@{username}"), self.access_control.summary());
         tracing::info!(%bot, %access, "telegram.start");
         Ok(())
     }
@@ -180,7 +185,7 @@ impl Channel for TelegramChannel {
             if self.bot.options.token.is_none() {
                 return Err(Error::config("no bot token: set `telegram.token`"));
             }
-            self.bot.identify().await?;
+            self.bot.prepare_polling().await?;
             let task = tokio::spawn(poll::run(
                 Arc::clone(&self.bot),
                 Arc::clone(&self.handler),
@@ -217,7 +222,7 @@ impl Channel for TelegramChannel {
     }
 
     fn restore_message(&self, inbound: &mut Inbound) {
-        media::restore(&self.bot, &mut inbound.message);
+        media::restore_files(&self.bot, &mut inbound.message);
         if let Ok(route) = Route::from_message(&inbound.message) {
             let typing = typing::TypingScope::new(&self.bot, route.chat_thread);
             inbound.lifespan = Some(Arc::new(Lifespan::new(typing)));
@@ -247,11 +252,11 @@ impl Channel for TelegramChannel {
     }
 
     fn validate_settings(&self) -> Result<()> {
-        self.bot.options.check()
+        self.bot.options.validate()
     }
 
     fn access_summary(&self) -> Option<String> {
-        Some(self.bot.access_control.describe())
+        Some(self.bot.access_control.summary())
     }
 }
 

@@ -17,7 +17,7 @@ const MAX_FETCH_ATTEMPTS: u32 = 3;
 pub(super) const TOO_LARGE_TEXT: &str = "larger than 2 MiB";
 
 /// Attaches files to a message. Files that are too large are listed in the context field `files_not_read`.
-pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Attachment]) {
+pub(super) fn attach_files(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Attachment]) {
     let is_too_large =
         |file: &&Attachment| file.size.is_some_and(|size| size > MAX_FILE_BYTES as u64);
     let (too_large, fitting): (Vec<_>, Vec<_>) = attachments.iter().partition(is_too_large);
@@ -51,8 +51,8 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
     message.set(MEDIA_FIELD, ids.collect::<Vec<_>>());
 }
 
-/// Attaches the files again that an earlier process attached.
-pub(super) fn restore(bot: &Arc<Bot>, message: &mut Envelope) {
+/// Attaches the files that an earlier process recorded in [`MEDIA_FIELD`].
+pub(super) fn restore_files(bot: &Arc<Bot>, message: &mut Envelope) {
     let Some(Value::Array(files)) = message.field(MEDIA_FIELD).cloned() else {
         return;
     };
@@ -67,7 +67,7 @@ pub(super) fn restore(bot: &Arc<Bot>, message: &mut Envelope) {
         })
     };
     let attachments: Vec<_> = files.iter().filter_map(attachment).collect();
-    attach(bot, message, &attachments);
+    attach_files(bot, message, &attachments);
 }
 
 struct TelegramFile {
@@ -78,15 +78,21 @@ struct TelegramFile {
 impl MediaFetcher for TelegramFile {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move {
-            let timeout_error = |_| Error::new(ErrorKind::Temporary, "download timed out");
-            let fetching = tokio::time::timeout(self.bot.options.file_timeout, self.try_fetch());
+            let timeout_error = |_| {
+                Error::new(
+                    ErrorKind::Temporary,
+                    "download timed out; send the file again",
+                )
+            };
+            let fetching =
+                tokio::time::timeout(self.bot.options.file_timeout, self.fetch_with_retries());
             fetching.await.map_err(timeout_error)?.map(Some)
         })
     }
 }
 
 impl TelegramFile {
-    async fn try_fetch(&self) -> Result<Vec<u8>> {
+    async fn fetch_with_retries(&self) -> Result<Vec<u8>> {
         let mut attempt = 1;
         loop {
             match self

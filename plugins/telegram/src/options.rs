@@ -65,7 +65,7 @@ impl TelegramOptions {
     /// Reads the options from the settings.
     pub fn new(settings: &Settings) -> Self {
         let owners = settings.get(&OWNERS);
-        let own = |owner: &String| {
+        let telegram_id = |owner: &String| {
             Some(
                 owner
                     .split_once(':')
@@ -88,7 +88,7 @@ impl TelegramOptions {
             allow_chats: settings
                 .get(&TELEGRAM_ALLOW_CHATS)
                 .filter(|chats| !chats.is_empty()),
-            owners: owners.iter().filter_map(own).collect(),
+            owners: owners.iter().filter_map(telegram_id).collect(),
             pairing: settings.get(&TELEGRAM_PAIRING),
             is_auto: settings.get(&TELEGRAM_REPLY) == TelegramReply::Auto,
             stream: settings.get(&TELEGRAM_STREAM),
@@ -104,7 +104,7 @@ impl TelegramOptions {
     /// # Errors
     ///
     /// Fails if a value can never be valid, so that retries are useless.
-    pub fn check(&self) -> Result<()> {
+    pub fn validate(&self) -> Result<()> {
         let invalid = |name: &str, expected: &str| {
             Err(Error::config(format!(
                 "invalid `telegram.{name}`: expected {expected}"
@@ -113,7 +113,7 @@ impl TelegramOptions {
         let Some(token) = &self.token else {
             return Ok(());
         };
-        if !super::client::is_token(token) {
+        if !super::client::is_valid_token(token) {
             return invalid("token", "a token from @BotFather, such as `123456:ABC…`");
         }
         let is_chat = |chat: &String| chat.trim().parse::<i64>().is_ok();
@@ -168,7 +168,7 @@ mod tests {
             options.token = Some("123:abc".into());
             change(&mut options);
             options
-                .check()
+                .validate()
                 .err()
                 .map(|error| error.message().to_owned())
                 .unwrap_or_default()

@@ -32,7 +32,7 @@ use bub::gateway::{
     is_permanent_error,
 };
 
-/// Envelope field that identifies the waiter for the message id.
+/// Envelope field with the key of the tool call in [`SentMessageWaiters`].
 pub(super) const SENT_ID_FIELD: &str = "telegram_note";
 /// Maximum size of a photo. Larger images are sent as files.
 const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
@@ -42,21 +42,22 @@ const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
 pub(super) struct SentMessageWaiters(Mutex<HashMap<String, oneshot::Sender<Result<i64>>>>);
 
 impl SentMessageWaiters {
-    pub(super) fn open(&self) -> (String, oneshot::Receiver<Result<i64>>) {
+    pub(super) fn register(&self) -> (String, oneshot::Receiver<Result<i64>>) {
         let sent_id = format!("{:016x}", getrandom::u64().unwrap_or_default());
         let (sender, receiver) = oneshot::channel();
         lock(&self.0).insert(sent_id.clone(), sender);
         (sent_id, receiver)
     }
 
-    pub(super) fn close(&self, sent_id: &str) -> Option<oneshot::Sender<Result<i64>>> {
+    pub(super) fn remove(&self, sent_id: &str) -> Option<oneshot::Sender<Result<i64>>> {
         lock(&self.0).remove(sent_id)
     }
 }
 
-/// Delivers a reply. Resumes where an earlier attempt ended.
+/// Delivers a reply and reports its message id to the waiting tool call, if any. Resumes where an earlier attempt
+/// ended.
 pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
-    let sent = send(bot, reply).await;
+    let sent = send_reply(bot, reply).await;
     let result = match &sent {
         Ok(first) => first.map(Ok),
         Err(error) => is_permanent_error(error).then(|| Err(error.clone())),
@@ -64,7 +65,7 @@ pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
     if let Some(result) = result
         && let Some(waiter) = reply
             .str_field(SENT_ID_FIELD)
-            .and_then(|sent_id| bot.sent_waiters.close(sent_id))
+            .and_then(|sent_id| bot.sent_waiters.remove(sent_id))
     {
         let _ = waiter.send(result);
     }
@@ -72,7 +73,7 @@ pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
 }
 
 /// Sends a reply. Returns the id of its first message.
-async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
+async fn send_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
     let message = &reply.message;
     let mut route = Route::from_message(message)?;
     if let Some(chat) = lock(&bot.migrated_chats).get(&route.chat_thread.chat) {
@@ -102,7 +103,7 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
         parts.push(OutgoingPart::Question(part, id.to_owned()));
     }
     parts.extend(message.media().into_iter().map(OutgoingPart::Media));
-    let sent = bot.delivery_log.get(&reply_id);
+    let sent = bot.delivery_log.progress(&reply_id);
     let is_plain = message.kind() == MessageKind::Normal
         && approval.is_none()
         && message.str_field(SENT_ID_FIELD).is_none();
@@ -114,7 +115,7 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
             .previews
             .finish(bot, message_id)
             .await
-            .map(|shown| (shown, message_id.clone())),
+            .map(|preview_id| (preview_id, message_id.clone())),
         None => None,
     };
     let outgoing_reply = OutgoingReply {
@@ -124,7 +125,7 @@ async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
         sent,
         preview,
     };
-    Ok(outgoing_reply.send(parts).await?.sent.first)
+    Ok(outgoing_reply.send_parts(parts).await?.sent.first)
 }
 
 /// Returns the text of a reply as Markdown. For a JSON object, that is its `message`. Text that is not meant as
@@ -157,7 +158,7 @@ fn reply_markdown(message: &Envelope, is_literal: bool) -> String {
 /// Returns the parameters of a message to a chat. In groups, the first message of a reply quotes the message that it
 /// answers.
 pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
-    let mut params = route.chat_thread.params(json!({}));
+    let mut params = route.chat_thread.add_to_params(json!({}));
     if let Some(message_id) = route.message_id.filter(|_| is_first && route.is_quoted) {
         params["reply_parameters"] =
             json!({"message_id": message_id, "allow_sending_without_reply": true});
@@ -186,7 +187,7 @@ async fn answer_button(
     if !is_decided {
         return Ok(());
     }
-    bot.limiter.wait(route.chat_thread.chat).await;
+    bot.limiter.wait_to_send(route.chat_thread.chat).await;
     let text = format!("{}\n\n{outcome}", button.text);
     let params =
         json!({"chat_id": route.chat_thread.chat, "message_id": button.message_id, "text": text});
@@ -220,7 +221,7 @@ impl Bot {
                 // The part is sent as plain text.
                 tracing::warn!(error = %api_error.text, "telegram.markup_rejected");
                 self.limiter
-                    .wait(base["chat_id"].as_i64().unwrap_or_default())
+                    .wait_to_send(base["chat_id"].as_i64().unwrap_or_default())
                     .await;
                 let mut params = base.clone();
                 params["text"] = part.plain.as_str().into();
@@ -231,7 +232,7 @@ impl Bot {
     }
 }
 
-/// One message of the platform.
+/// One Telegram message of a reply.
 enum OutgoingPart {
     Text(MessagePart),
     /// A text with buttons to answer the approval request with this id.
@@ -249,19 +250,23 @@ struct OutgoingReply {
 }
 
 impl OutgoingReply {
-    async fn send(mut self, parts: Vec<OutgoingPart>) -> Result<Self> {
+    async fn send_parts(mut self, parts: Vec<OutgoingPart>) -> Result<Self> {
         let delivered_parts = self.sent.parts;
         for (index, outgoing_part) in parts.into_iter().enumerate().skip(delivered_parts) {
-            self.bot.limiter.wait(self.route.chat_thread.chat).await;
+            self.bot
+                .limiter
+                .wait_to_send(self.route.chat_thread.chat)
+                .await;
             // Send in a separate task, so that the progress is recorded even if the caller is cancelled.
             let task = tokio::spawn(async move {
                 let outcome = self.send_part(index, &outgoing_part).await;
                 (self, outcome)
             });
             let outcome;
-            (self, outcome) = task
-                .await
-                .map_err(|error| Error::new(ErrorKind::Temporary, error.to_string()))?;
+            (self, outcome) = task.await.map_err(|error| {
+                let text = format!("cannot send part {} of the reply: {error}", index + 1);
+                Error::new(ErrorKind::Temporary, text)
+            })?;
             outcome?;
         }
         Ok(self)
@@ -274,7 +279,10 @@ impl OutgoingReply {
             && self.route.message_id.take().is_some()
         {
             // H-174
-            self.bot.limiter.wait(self.route.chat_thread.chat).await;
+            self.bot
+                .limiter
+                .wait_to_send(self.route.chat_thread.chat)
+                .await;
             outcome = self.try_send_part(index, outgoing_part).await?;
         }
         match outcome {
@@ -284,8 +292,8 @@ impl OutgoingReply {
                 self.bot
                     .delivery_log
                     .record(&self.reply_id, self.sent.clone());
-                if let Some((shown, inbound_id)) = self.preview.take()
-                    && message_id == Some(shown)
+                if let Some((preview_id, inbound_id)) = self.preview.take()
+                    && message_id == Some(preview_id)
                 {
                     Previews::mark_replaced(&self.bot, &inbound_id);
                 }
@@ -319,7 +327,7 @@ impl OutgoingReply {
             OutgoingPart::Text(part) => self.send_text(index, part, None).await,
             OutgoingPart::Question(part, id) => self.send_text(index, part, Some(id)).await,
             OutgoingPart::Media(item) => {
-                let file = load(item).await?;
+                let file = load_file(item).await?;
                 self.send_media(index, file).await
             }
         })
@@ -408,7 +416,7 @@ enum FileSource {
     Bytes(Upload, bool),
 }
 
-async fn load(item: &MediaItem) -> Result<FileSource> {
+async fn load_file(item: &MediaItem) -> Result<FileSource> {
     let is_image = item.kind == MediaKind::Image;
     let url = item.resolve_url().await?.unwrap_or_default();
     let file_error =

@@ -22,7 +22,7 @@ use crate::lock;
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Time without a conflict after which another polling program counts as stopped.
+/// How long polls must succeed after a conflict until the other polling program counts as stopped.
 const CONFLICT_RESET: Duration = Duration::from_mins(1);
 /// Delay before an update that was not accepted is submitted again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -33,17 +33,17 @@ const ALLOWED_UPDATES: [&str; 3] = ["message", "edited_message", "callback_query
 pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
-        () = poll(&bot, &handler) => {}
+        () = poll_updates(&bot, &handler) => {}
     }
 }
 
-async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
+async fn poll_updates(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
     let mut backoff = PollBackoff {
         bot,
         reported_kind: None,
         delay: Duration::ZERO,
-        last: None,
+        last_failure: None,
     };
     loop {
         let started = Instant::now();
@@ -53,11 +53,11 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
                 if updates.is_empty()
                     && started.elapsed() < INITIAL_BACKOFF.min(bot.options.poll_timeout) =>
             {
-                backoff.reset();
+                backoff.record_success();
                 tokio::time::sleep(INITIAL_BACKOFF).await;
             }
             Ok(mut updates) => {
-                backoff.reset();
+                backoff.record_success();
                 if updates
                     .iter()
                     .any(|update| updates::album_key(update).is_some())
@@ -68,12 +68,12 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
                     .iter()
                     .filter_map(|update| update["update_id"].as_i64())
                     .max();
-                handle_all(bot, handler, updates).await;
+                handle_updates(bot, handler, updates).await;
                 offset = last.map(|last| last + 1).or(offset);
             }
             Err(api_error) => {
-                let delay = backoff.next_delay(&api_error);
-                if is_webhook(&api_error) {
+                let delay = backoff.record_failure(&api_error);
+                if is_webhook_conflict(&api_error) {
                     // A webhook was set while the bot was running: remove it, but keep pending updates.
                     let _ = bot
                         .client
@@ -109,7 +109,7 @@ async fn get_updates(
     // A poll without a response times out and is repeated.
     let mut answer = bot
         .client
-        .call_within("getUpdates", &params, hold_time + options.poll_grace)
+        .call_with_timeout("getUpdates", &params, hold_time + options.poll_grace)
         .await?;
     Ok(answer
         .as_array_mut()
@@ -117,8 +117,8 @@ async fn get_updates(
         .unwrap_or_default())
 }
 
-/// Handles updates: in order per chat, albums as one message, chats concurrently.
-async fn handle_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>) {
+/// Handles updates. Chats are handled concurrently, updates of one chat in order, and an album as one message.
+async fn handle_updates(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>) {
     let mut chats: Vec<(Option<i64>, Vec<Vec<Value>>)> = Vec::new();
     for update in updates {
         let chat = updates::chat_id(&update);
@@ -127,10 +127,10 @@ async fn handle_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value
             continue;
         };
         let album = updates::album_key(&update);
-        let is_same = |group: &&mut Vec<Value>| {
+        let is_same_album = |group: &&mut Vec<Value>| {
             album.is_some() && group.first().and_then(updates::album_key) == album
         };
-        match groups.last_mut().filter(is_same) {
+        match groups.last_mut().filter(is_same_album) {
             Some(group) => group.push(update),
             None => groups.push(vec![update]),
         }
@@ -162,7 +162,7 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
                 return;
             }
         };
-        if !may_succeed(&error) {
+        if !is_retryable(&error) {
             let error = error.message();
             tracing::error!(update_id = id, error, "telegram.update_skipped");
             return;
@@ -177,34 +177,34 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
 }
 
 /// Whether a webhook receives the updates.
-fn is_webhook(api_error: &ApiError) -> bool {
+fn is_webhook_conflict(api_error: &ApiError) -> bool {
     api_error.error_kind == ApiErrorKind::Conflict && api_error.text.contains("webhook")
 }
 
-fn may_succeed(error: &Error) -> bool {
+fn is_retryable(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Temporary | ErrorKind::Cancelled | ErrorKind::Unknown
     )
 }
 
-/// Reports a failure once, and backs off.
+/// Logs each kind of poll failure once, and computes the delay before the next poll.
 struct PollBackoff<'a> {
     bot: &'a Bot,
     reported_kind: Option<ApiErrorKind>,
     delay: Duration,
-    last: Option<Instant>,
+    last_failure: Option<Instant>,
 }
 
 impl PollBackoff<'_> {
-    /// Resets the state after a successful poll. While two programs poll, some polls succeed, so a conflict ends only
-    /// after some time.
-    fn reset(&mut self) {
+    /// Resets the delay after a successful poll. While two programs poll, some polls succeed, so a conflict ends only
+    /// after [`CONFLICT_RESET`].
+    fn record_success(&mut self) {
         *lock(&self.bot.receive_error) = None;
         let is_conflict = self.reported_kind == Some(ApiErrorKind::Conflict);
         if is_conflict
             && self
-                .last
+                .last_failure
                 .is_some_and(|last| last.elapsed() < CONFLICT_RESET)
         {
             return;
@@ -215,12 +215,12 @@ impl PollBackoff<'_> {
         self.delay = Duration::ZERO;
     }
 
-    fn next_delay(&mut self, api_error: &ApiError) -> Duration {
-        self.last = Some(Instant::now());
+    fn record_failure(&mut self, api_error: &ApiError) -> Duration {
+        self.last_failure = Some(Instant::now());
         self.delay = (self.delay * 2).clamp(INITIAL_BACKOFF, MAX_BACKOFF);
         let delay = self.delay.max(api_error.retry_after.unwrap_or_default());
         let hint = match api_error.error_kind {
-            ApiErrorKind::Conflict if is_webhook(api_error) => {
+            ApiErrorKind::Conflict if is_webhook_conflict(api_error) => {
                 Some("a webhook was set while bub was running; bub removes it")
             }
             ApiErrorKind::Conflict => Some(

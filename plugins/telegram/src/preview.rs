@@ -39,25 +39,25 @@ pub(super) struct Preview {
 struct PreviewText {
     answer: String,
     started: Instant,
-    shown: Option<Instant>,
+    last_update: Option<Instant>,
 }
 
 impl Previews {
     /// Ends the preview of the answer to a message. Returns the id of the message that shows it.
     pub(super) async fn finish(&self, bot: &Bot, message_id: &MessageId) -> Option<i64> {
         let preview = lock(&self.0).remove(message_id);
-        let shown = match preview {
+        let preview_id = match preview {
             Some(preview) => preview.message.lock().await.0,
             None => None,
         };
         // An earlier process may have sent the preview.
-        shown.or_else(|| bot.delivery_log.get(&key(message_id)).first)
+        preview_id.or_else(|| bot.delivery_log.progress(&log_key(message_id)).first)
     }
 
     /// Records that a reply replaced the preview, so that the next reply is sent as a new message.
     pub(super) fn mark_replaced(bot: &Bot, message_id: &MessageId) {
         bot.delivery_log.record(
-            &key(message_id),
+            &log_key(message_id),
             DeliveryProgress {
                 parts: 1,
                 first: None,
@@ -67,11 +67,11 @@ impl Previews {
 }
 
 /// Returns the key of a preview in the delivery log.
-fn key(message_id: &MessageId) -> String {
+fn log_key(message_id: &MessageId) -> String {
     format!("preview:{message_id}")
 }
 
-/// Adds text to the answer to a message, and updates the preview if it is due.
+/// Adds text to the answer of a turn, and updates its preview if the edit interval has passed.
 pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
     let Some(message_id) = turn.message_id() else {
         return;
@@ -91,14 +91,14 @@ pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
             let text = PreviewText {
                 answer: String::new(),
                 started: Instant::now(),
-                shown: None,
+                last_update: None,
             };
             spawn_cleanup(bot, message_id, turn);
             // An earlier process may have sent the preview.
-            let shown = bot.delivery_log.get(&key(message_id)).first;
+            let preview_id = bot.delivery_log.progress(&log_key(message_id)).first;
             Arc::new(Preview {
                 text: Mutex::new(text),
-                message: tokio::sync::Mutex::new((shown, String::new())),
+                message: tokio::sync::Mutex::new((preview_id, String::new())),
             })
         };
         Arc::clone(previews.entry(message_id.clone()).or_insert_with(new))
@@ -107,12 +107,12 @@ pub(super) fn append_delta(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
         let mut text = lock(&preview.text);
         text.answer.push_str(delta);
         let now = Instant::now();
-        let is_due = match text.shown {
-            Some(shown) => now.duration_since(shown) >= bot.options.edit_interval,
+        let is_due = match text.last_update {
+            Some(last_update) => now.duration_since(last_update) >= bot.options.edit_interval,
             None => now.duration_since(text.started) >= bot.options.preview_delay,
         };
         is_due.then(|| {
-            text.shown = Some(now);
+            text.last_update = Some(now);
             text.answer.clone()
         })
     };
@@ -139,7 +139,7 @@ async fn update_preview(
     let Ok(mut message) = preview.message.try_lock() else {
         return;
     };
-    let (shown, shown_html) = &mut *message;
+    let (preview_id, shown_html) = &mut *message;
     // The reply may have been sent in the meantime.
     if !lock(&bot.previews.0).contains_key(&message_id) {
         return;
@@ -156,15 +156,15 @@ async fn update_preview(
     if !bot.limiter.try_acquire(route.chat_thread.chat) {
         return;
     }
-    let mut params = reply_params(&route, shown.is_none());
+    let mut params = reply_params(&route, preview_id.is_none());
     params["text"] = part.html.as_str().into();
     params["parse_mode"] = "HTML".into();
-    let outcome = match *shown {
-        Some(shown) => {
+    let outcome = match *preview_id {
+        Some(preview_id) => {
             if let Some(params) = params.as_object_mut() {
                 params.shift_remove("message_thread_id");
             }
-            params["message_id"] = shown.into();
+            params["message_id"] = preview_id.into();
             bot.client.call("editMessageText", &params).await
         }
         None => bot.client.call("sendMessage", &params).await,
@@ -172,13 +172,13 @@ async fn update_preview(
     match outcome {
         Ok(sent) => {
             *shown_html = part.html;
-            if shown.is_none() {
-                *shown = sent["message_id"].as_i64();
+            if preview_id.is_none() {
+                *preview_id = sent["message_id"].as_i64();
                 bot.delivery_log.record(
-                    &key(&message_id),
+                    &log_key(&message_id),
                     DeliveryProgress {
                         parts: 0,
-                        first: *shown,
+                        first: *preview_id,
                     },
                 );
             }
@@ -209,8 +209,8 @@ fn spawn_cleanup(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
         if !lock(&bot.previews.0).contains_key(&message_id) {
             return;
         }
-        if let Some(shown) = bot.previews.finish(&bot, &message_id).await {
-            let params = json!({"chat_id": route.chat_thread.chat, "message_id": shown});
+        if let Some(preview_id) = bot.previews.finish(&bot, &message_id).await {
+            let params = json!({"chat_id": route.chat_thread.chat, "message_id": preview_id});
             let _ = bot.client.call("deleteMessage", &params).await;
         }
     });

@@ -35,7 +35,7 @@ pub(super) struct Limiter {
 struct ChatBudgets {
     budgets: HashMap<i64, ChatBudget>,
     /// Until when the platform accepts no messages to any chat.
-    flooded: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -44,13 +44,13 @@ struct ChatBudget {
     /// The times of the last messages; only for groups.
     recent: VecDeque<Instant>,
     /// Until when the platform accepts no messages to this chat.
-    flooded: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 impl ChatBudget {
     /// Returns the earliest time for the next message, if at most `max_count` messages per minute are allowed.
-    fn earliest(&self, now: Instant, max_count: usize) -> Instant {
-        let at = [self.next, self.flooded]
+    fn earliest_send_time(&self, now: Instant, max_count: usize) -> Instant {
+        let at = [self.next, self.paused_until]
             .into_iter()
             .flatten()
             .fold(now, Instant::max);
@@ -75,9 +75,9 @@ impl Limiter {
     }
 
     /// Waits until a message may be sent to a chat.
-    pub(super) async fn wait(&self, chat: i64) {
+    pub(super) async fn wait_to_send(&self, chat: i64) {
         loop {
-            tokio::time::sleep_until(self.earliest(
+            tokio::time::sleep_until(self.earliest_send_time(
                 chat,
                 GROUP_MESSAGES_PER_MINUTE,
                 Instant::now(),
@@ -105,26 +105,28 @@ impl Limiter {
         is_free
     }
 
-    fn earliest(&self, chat: i64, max_count: usize, now: Instant) -> Instant {
+    fn earliest_send_time(&self, chat: i64, max_count: usize, now: Instant) -> Instant {
         let chats = lock(&self.chats);
         let chat_earliest = chats
             .budgets
             .get(&chat)
-            .map_or(now, |chat| chat.earliest(now, max_count));
+            .map_or(now, |chat| chat.earliest_send_time(now, max_count));
         chats
-            .flooded
+            .paused_until
             .map_or(chat_earliest, |until| chat_earliest.max(until))
     }
 
     /// Counts a message to the chat if it may be sent now. Returns whether it may.
     fn try_reserve(&self, chat: i64, max_count: usize) -> bool {
         let now = Instant::now();
-        if self.earliest(chat, max_count, now) > now {
+        if self.earliest_send_time(chat, max_count, now) > now {
             return false;
         }
         let mut chats = lock(&self.chats);
         if chats.budgets.len() > PRUNE_THRESHOLD {
-            chats.budgets.retain(|_, chat| chat.earliest(now, 1) > now);
+            chats
+                .budgets
+                .retain(|_, chat| chat.earliest_send_time(now, 1) > now);
         }
         let entry = chats.budgets.entry(chat).or_default();
         while entry
@@ -145,12 +147,12 @@ impl Limiter {
     pub(super) fn apply_flood_wait(&self, chat: i64, delay: Duration) {
         let now = Instant::now();
         let mut chats = lock(&self.chats);
-        let is_flooded = |(other, entry): (&i64, &ChatBudget)| {
-            *other != chat && entry.flooded.is_some_and(|until| until > now)
+        let is_paused = |(other, entry): (&i64, &ChatBudget)| {
+            *other != chat && entry.paused_until.is_some_and(|until| until > now)
         };
-        if chats.budgets.iter().any(is_flooded) {
-            chats.flooded = chats.flooded.max(Some(now + delay));
+        if chats.budgets.iter().any(is_paused) {
+            chats.paused_until = chats.paused_until.max(Some(now + delay));
         }
-        chats.budgets.entry(chat).or_default().flooded = Some(now + delay);
+        chats.budgets.entry(chat).or_default().paused_until = Some(now + delay);
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct ChatThread {
 
 impl ChatThread {
     /// Returns the session id. Each topic has its own session.
-    pub(super) fn session(self) -> String {
+    pub(super) fn session_id(self) -> String {
         match self.thread {
             Some(thread) => format!("{}:{}:{thread}", super::CHANNEL_NAME, self.chat),
             None => format!("{}:{}", super::CHANNEL_NAME, self.chat),
@@ -27,7 +27,7 @@ impl ChatThread {
     }
 
     /// Adds the chat and topic to the parameters of a call.
-    pub(super) fn params(self, mut params: Value) -> Value {
+    pub(super) fn add_to_params(self, mut params: Value) -> Value {
         params["chat_id"] = self.chat.into();
         if let Some(thread) = self.thread {
             params["message_thread_id"] = thread.into();

@@ -14,7 +14,7 @@ pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
 pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
-    "Telegram users with access to bub: ids or user names.",
+    "Telegram users who may use bub, by numeric id or user name.",
 )
 .trusted();
 
@@ -22,21 +22,24 @@ pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::n
 pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_chats",
     None,
-    "Ids of the Telegram chats in which bub may be used; default: all chats.",
+    "Numeric ids of the Telegram chats in which bub may be used; default: all chats.",
 )
 .trusted();
 
 /// Proxy for requests to the Bot API. Trusted, because a proxy sees the traffic.
-pub static TELEGRAM_PROXY: SettingKey<Option<String>> =
-    SettingKey::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
-        .format(&text_format::PROXY)
-        .trusted();
+pub static TELEGRAM_PROXY: SettingKey<Option<String>> = SettingKey::new(
+    "telegram.proxy",
+    None,
+    "URL of an HTTP or SOCKS5 proxy for requests to Telegram.",
+)
+.format(&text_format::PROXY)
+.trusted();
 
 /// Base URL of the Bot API. Trusted, because the server gets the token.
 pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
-    "Base URL of the Bot API server.",
+    "Base URL of the Telegram Bot API server.",
 )
 .format(&text_format::BASE_URL)
 .trusted();
@@ -45,14 +48,14 @@ pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
 pub static TELEGRAM_REPLY: SettingKey<TelegramReply> = SettingKey::new(
     "telegram.reply",
     TelegramReply::Auto,
-    "`auto` sends the model's answer to the chat; `tool` sends only what the model sends with a tool.",
+    "`auto` sends the model's answer to the chat; `tool` sends only messages that the model sends with `telegram.send`.",
 );
 
 /// Whether long answers are shown while they are generated.
 pub static TELEGRAM_STREAM: SettingKey<bool> = SettingKey::new(
     "telegram.stream",
     true,
-    "Show long answers while they are generated, by editing one message.",
+    "Show a long answer while the model writes it: bub sends one message and edits it as the text grows.",
 );
 
 /// Whether messages that arrived while bub was not running are discarded.
@@ -66,7 +69,7 @@ pub static TELEGRAM_DROP_PENDING: SettingKey<bool> = SettingKey::new(
 pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
     "telegram.pairing",
     true,
-    "Send unknown users a code for `bub pair`.",
+    "Send unknown users a pairing code; you grant them access with `bub pair CODE`.",
 )
 .trusted();
 

@@ -37,7 +37,7 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
             true,
         )
     };
-    let send = spec(
+    let send = tool_spec(
         "telegram.send",
         "Send a message or a file on Telegram immediately, separately from the reply, to this chat or to another. Returns \
          its message_id. Afterwards, the final text is not sent to this chat",
@@ -48,7 +48,7 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
             ToolParameter::new::<Option<i64>>("thread_id", "Topic in the other chat", true),
         ],
     );
-    let edit = spec(
+    let edit = tool_spec(
         "telegram.edit",
         "Edit the text of a message that you sent on Telegram",
         vec![
@@ -57,7 +57,7 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
             chat(),
         ],
     );
-    let react = spec(
+    let react = tool_spec(
         "telegram.react",
         "React to a message on Telegram with an emoji such as 👍 ❤ 🔥 👏 😁 🎉 🤔 👀; an empty text removes the reaction",
         vec![
@@ -89,7 +89,7 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     }));
 }
 
-fn spec(name: &str, description: &str, parameters: Vec<ToolParameter>) -> ToolSpec {
+fn tool_spec(name: &str, description: &str, parameters: Vec<ToolParameter>) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
         description: description.to_owned(),
@@ -109,7 +109,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     else {
         return Err(arguments.into_error());
     };
-    let (chat, is_own) = target(&context.turn, chat)?;
+    let (chat, is_turn_chat) = resolve_chat(&context.turn, chat)?;
     let text = bot
         .options
         .redactor
@@ -124,21 +124,21 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         ));
     }
     let chat_thread = ChatThread { chat, thread };
-    let session = if is_own {
+    let session = if is_turn_chat {
         context.turn.session_id().as_str().to_owned()
     } else {
-        chat_thread.session()
+        chat_thread.session_id()
     };
     let mut message: Envelope = ChannelMessage::new(session, CHANNEL_NAME, text)
         .chat_id(chat.to_string())
         .into();
-    if !is_own || thread.is_some() {
+    if !is_turn_chat || thread.is_some() {
         Route::new(chat_thread).write_to(&mut message);
     }
     if let Some(path) = &file {
         message.set_media(vec![media_item(path)]);
     }
-    let (sent_id, delivered) = bot.sent_waiters.open();
+    let (sent_id, delivered) = bot.sent_waiters.register();
     message.set(SENT_ID_FIELD, sent_id.as_str());
     let reply = Outbound::from_tool(message);
     if !context.turn.deliver(reply.clone()).await? {
@@ -146,7 +146,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         super::outbound::deliver(&bot, &reply).await?;
     }
     let outcome = tokio::time::timeout(SEND_CONFIRM_TIMEOUT, delivered).await;
-    bot.sent_waiters.close(&sent_id);
+    bot.sent_waiters.remove(&sent_id);
     match outcome {
         Ok(Ok(Ok(message_id))) => Ok(json!({"ok": true, "message_id": message_id})),
         Ok(Ok(Err(error))) => {
@@ -170,14 +170,14 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     else {
         return Err(arguments.into_error());
     };
-    let (chat, _) = target(&context.turn, chat)?;
+    let (chat, _) = resolve_chat(&context.turn, chat)?;
     let parts = html::render(&bot.options.redactor.redact(&text));
     let [part] = parts.as_slice() else {
         return Err(Error::invalid_input(
             "invalid `text`: it must have 1 to 4096 characters to fit into one message",
         ));
     };
-    bot.limiter.wait(chat).await;
+    bot.limiter.wait_to_send(chat).await;
     let base = json!({"chat_id": chat, "message_id": message_id});
     match bot.send_with_markup("editMessageText", &base, part).await {
         Ok(_) => Ok(json!({"ok": true})),
@@ -197,10 +197,10 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
     else {
         return Err(arguments.into_error());
     };
-    let (chat, is_own) = target(&context.turn, chat)?;
+    let (chat, is_turn_chat) = resolve_chat(&context.turn, chat)?;
     let answered_message = || {
         let route = Route::from_message(context.turn.message()).ok();
-        route.filter(|_| is_own)?.message_id
+        route.filter(|_| is_turn_chat)?.message_id
     };
     let message_id = message_id.or_else(answered_message).ok_or_else(|| {
         Error::invalid_input("missing `message_id`: the turn answers no message of this chat")
@@ -217,16 +217,16 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
 }
 
 /// Returns the target chat and whether it is the chat of the turn.
-fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
+fn resolve_chat(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
     let sender = turn.sender();
-    let own = (sender.channel == CHANNEL_NAME)
+    let turn_chat = (sender.channel == CHANNEL_NAME)
         .then(|| sender.chat_id.parse::<i64>().ok())
         .flatten();
-    match chat.or(own) {
+    match chat.or(turn_chat) {
         None => Err(Error::invalid_input(
             "missing `chat_id`: this conversation is not on Telegram",
         )),
-        Some(chat) if Some(chat) == own => Ok((chat, true)),
+        Some(chat) if Some(chat) == turn_chat => Ok((chat, true)),
         Some(chat) if sender.role == Role::Owner => Ok((chat, false)),
         Some(_) => Err(Error::new(
             ErrorKind::Tool,

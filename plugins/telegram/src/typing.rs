@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use super::{Bot, client::ApiErrorKind, route::ChatThread};
 use crate::lock;
 
-/// How often the indicator is renewed. The platform shows it for five seconds.
+/// How often the typing indicator is renewed. The platform shows it for five seconds.
 const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 
 /// The chats with a typing indicator, each with the number of its running turns.
@@ -21,13 +21,13 @@ const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 pub(super) struct Typing(Mutex<HashMap<ChatThread, (usize, AbortHandle)>>);
 
 impl Typing {
-    /// Whether the indicator is shown in any chat.
-    pub(super) fn is_on(&self) -> bool {
+    /// Whether the typing indicator is shown in any chat.
+    pub(super) fn is_active(&self) -> bool {
         !lock(&self.0).is_empty()
     }
 }
 
-/// Shows the indicator in a chat until dropped.
+/// Shows the typing indicator in a chat until it is dropped.
 struct TypingGuard {
     bot: Arc<Bot>,
     chat_thread: ChatThread,
@@ -63,7 +63,7 @@ impl Drop for TypingGuard {
 }
 
 async fn keep_typing(bot: Arc<Bot>, chat_thread: ChatThread) {
-    let params = chat_thread.params(json!({"action": "typing"}));
+    let params = chat_thread.add_to_params(json!({"action": "typing"}));
     loop {
         let delay = match bot.client.call("sendChatAction", &params).await {
             Ok(_) => TYPING_INTERVAL,
@@ -81,7 +81,7 @@ async fn keep_typing(bot: Arc<Bot>, chat_thread: ChatThread) {
     }
 }
 
-/// Lifespan that shows the indicator while a message is processed.
+/// Lifespan that shows the typing indicator while a message is processed.
 pub(super) struct TypingScope {
     bot: Arc<Bot>,
     chat_thread: ChatThread,

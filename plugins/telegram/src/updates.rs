@@ -54,16 +54,18 @@ pub(super) async fn handle_update(
                 .skip(1)
                 .map(|update| &update["message"])
                 .collect();
-            update_handler.message(message, &others, false).await
+            update_handler.handle_message(message, &others, false).await
         }
-        (_, message @ Value::Object(_), _) => update_handler.message(message, &[], true).await,
-        (.., query @ Value::Object(_)) => update_handler.button(query).await,
+        (_, message @ Value::Object(_), _) => {
+            update_handler.handle_message(message, &[], true).await
+        }
+        (.., query @ Value::Object(_)) => update_handler.handle_button(query).await,
         _ => Ok(()),
     }
 }
 
-/// Returns the idempotency key of an update. An album that arrives again with another message has another key: it is
-/// better to answer it twice than not at all.
+/// Returns the idempotency key of an update or an album. An album that arrives again with another message has another
+/// key, because answering it twice is better than not at all.
 fn idempotency_key(updates: &[Value]) -> String {
     let id = |update: Option<&Value>| {
         update
@@ -92,7 +94,7 @@ pub(super) fn chat_id(update: &Value) -> Option<i64> {
     message.or_else(|| chat(&update["callback_query"]["message"]))
 }
 
-/// The circumstances of a denied message.
+/// How a sender without access wrote to the bot.
 #[derive(Clone, Copy)]
 struct AccessRequest {
     is_private: bool,
@@ -106,7 +108,12 @@ struct UpdateHandler<'a> {
 }
 
 impl UpdateHandler<'_> {
-    async fn message(&self, message: &Value, others: &[&Value], is_edit: bool) -> Result<()> {
+    async fn handle_message(
+        &self,
+        message: &Value,
+        others: &[&Value],
+        is_edit: bool,
+    ) -> Result<()> {
         let (Some(chat), Some(telegram_user), Some(me)) = (
             message["chat"]["id"].as_i64(),
             TelegramUser::from_message(message),
@@ -129,15 +136,15 @@ impl UpdateHandler<'_> {
         if is_edit && message["text"].is_null() && message["caption"].is_null() {
             return Ok(());
         }
-        let mut update = inbound::read(message, is_edit, me);
+        let mut update = inbound::convert_message(message, is_edit, me);
         if let InboundUpdate::Message(inbound_message) = &mut update {
             for other in others {
-                if let InboundUpdate::Message(member) = inbound::read(other, false, me) {
-                    inbound_message.absorb(member);
+                if let InboundUpdate::Message(member) = inbound::convert_message(other, false, me) {
+                    inbound_message.merge_album_message(member);
                 }
             }
         }
-        let role = match self.bot.access_control.decide(&telegram_user, chat) {
+        let role = match self.bot.access_control.decide_access(&telegram_user, chat) {
             AccessDecision::Granted(role) => role,
             access => {
                 let is_addressed = match &update {
@@ -147,7 +154,7 @@ impl UpdateHandler<'_> {
                 };
                 if is_addressed && !is_edit {
                     let is_start = update == InboundUpdate::Start;
-                    self.reject_sender(
+                    self.notify_denied_sender(
                         &telegram_user,
                         access,
                         &route,
@@ -164,27 +171,27 @@ impl UpdateHandler<'_> {
             InboundUpdate::Start => self.bot.send_notice(route, GREETING_TEXT.to_owned()),
             InboundUpdate::Ignored => {}
             InboundUpdate::Message(inbound_message) => {
-                let mut message = envelope(&route, &inbound_message.content());
+                let mut message = build_envelope(&route, &inbound_message.content());
                 message.set("is_active", inbound_message.is_active);
                 if inbound_message.is_command {
                     message.set("kind", MessageKind::Command.name());
                 } else {
-                    media::attach(self.bot, &mut message, &inbound_message.media);
+                    media::attach_files(self.bot, &mut message, &inbound_message.media);
                     let is_auto = self.bot.options.is_auto;
                     if !is_auto {
                         message = message.without_output();
                     }
                     message.set("stream_output", self.bot.options.stream && is_auto);
                 }
-                let inbound = self.inbound(message, &route, &telegram_user, role);
+                let inbound = self.build_inbound(message, &route, &telegram_user, role);
                 return self.submit(inbound, &route).await;
             }
         }
         Ok(())
     }
 
-    /// Notifies a sender without access once.
-    fn reject_sender(
+    /// Notifies a sender without access, once per sender and chat.
+    fn notify_denied_sender(
         &self,
         telegram_user: &TelegramUser,
         access: AccessDecision,
@@ -236,7 +243,7 @@ impl UpdateHandler<'_> {
     }
 
     /// Handles a pressed button as the command that it represents.
-    async fn button(&self, query: &Value) -> Result<()> {
+    async fn handle_button(&self, query: &Value) -> Result<()> {
         let message = &query["message"];
         let (Some(chat), Some(telegram_user)) = (
             message["chat"]["id"].as_i64(),
@@ -255,10 +262,11 @@ impl UpdateHandler<'_> {
         };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let query_id = text(&query["id"]);
-        let AccessDecision::Granted(role) = self.bot.access_control.decide(&telegram_user, chat)
+        let AccessDecision::Granted(role) =
+            self.bot.access_control.decide_access(&telegram_user, chat)
         else {
             self.bot
-                .answer_query(query_id, ACCESS_DENIED_TEXT.to_owned());
+                .answer_callback_query(query_id, ACCESS_DENIED_TEXT.to_owned());
             return Ok(());
         };
         let message_id = message["message_id"].as_i64().unwrap_or_default();
@@ -271,12 +279,12 @@ impl UpdateHandler<'_> {
             button,
             ..Route::new(chat_thread)
         };
-        let message = envelope(&route, &command).with("kind", MessageKind::Command.name());
-        let inbound = self.inbound(message, &route, &telegram_user, role);
+        let message = build_envelope(&route, &command).with("kind", MessageKind::Command.name());
+        let inbound = self.build_inbound(message, &route, &telegram_user, role);
         self.submit(inbound, &route).await
     }
 
-    fn inbound(
+    fn build_inbound(
         &self,
         message: Envelope,
         route: &Route,
@@ -319,8 +327,8 @@ impl UpdateHandler<'_> {
 }
 
 /// Creates a message for the gateway.
-fn envelope(route: &Route, content: &str) -> Envelope {
-    let message = ChannelMessage::new(route.chat_thread.session(), CHANNEL_NAME, content)
+fn build_envelope(route: &Route, content: &str) -> Envelope {
+    let message = ChannelMessage::new(route.chat_thread.session_id(), CHANNEL_NAME, content)
         .chat_id(route.chat_thread.chat.to_string())
         .active();
     let mut message = Envelope::from(message);
@@ -336,7 +344,7 @@ impl Bot {
         };
         let bot = Arc::clone(self);
         tokio::spawn(async move {
-            bot.limiter.wait(route.chat_thread.chat).await;
+            bot.limiter.wait_to_send(route.chat_thread.chat).await;
             let mut params = super::outbound::reply_params(&route, true);
             params["text"] = text.into();
             if let Err(api_error) = bot.client.call("sendMessage", &params).await {
@@ -349,7 +357,7 @@ impl Bot {
 
     /// Answers a pressed button in the background. Errors are logged: the platform accepts answers only for a few
     /// seconds.
-    fn answer_query(self: &Arc<Self>, query: String, text: String) {
+    fn answer_callback_query(self: &Arc<Self>, query: String, text: String) {
         let bot = Arc::clone(self);
         tokio::spawn(async move {
             let params = json!({"callback_query_id": query, "text": text, "show_alert": true});

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::{
-    style::{AttributeValues, Code, HtmlStyle, escape, units},
+    style::{AttributeValues, Code, HtmlStyle, push_escaped, utf16_length},
     table::TextTable,
 };
 
 /// Maximum length of a link address in UTF-16 units. Each part of a split link repeats the address.
-const MAX_LINK_CHARS: usize = 1024;
+const MAX_LINK_UNITS: usize = 1024;
 /// Maximum list depth that is indented.
 const MAX_INDENT_DEPTH: usize = 8;
 
@@ -25,7 +25,7 @@ pub(super) struct StyledText {
 
 impl StyledText {
     /// Creates a text without styles.
-    pub(super) fn plain(text: &str) -> Self {
+    pub(super) fn from_plain_text(text: &str) -> Self {
         let mut document = Self::default();
         document.push(text, HtmlStyle::default());
         document
@@ -47,14 +47,14 @@ impl StyledText {
 
     fn add_attribute(&mut self, value: &str) -> usize {
         let mut escaped = String::new();
-        escape(value, &mut escaped);
+        push_escaped(value, &mut escaped);
         self.attributes.push(escaped.replace('"', "&quot;"));
         self.attributes.len() - 1
     }
 }
 
 /// Parses Markdown.
-pub(super) fn parse(markdown: &str) -> StyledText {
+pub(super) fn parse_markdown(markdown: &str) -> StyledText {
     let parser = Parser::new_ext(
         markdown,
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH,
@@ -69,13 +69,13 @@ pub(super) fn parse(markdown: &str) -> StyledText {
         ..MarkdownReader::default()
     };
     for (event, range) in parser.into_offset_iter() {
-        reader.event(event, range.end);
+        reader.handle_event(event, range.end);
     }
     // Show definitions that no link uses: they are a list of sources, not markup.
     definitions.sort_unstable_by_key(|(span, _)| span.start);
     for (span, label) in definitions {
         if !reader.used_labels.contains(&label) {
-            reader.text(markdown.get(span).unwrap_or_default().trim());
+            reader.push_text(markdown.get(span).unwrap_or_default().trim());
             reader.end_block(1);
         }
     }
@@ -114,26 +114,28 @@ struct MarkdownReader<'a> {
 }
 
 impl MarkdownReader<'_> {
-    fn event(&mut self, event: Event<'_>, end: usize) {
+    fn handle_event(&mut self, event: Event<'_>, end: usize) {
         match event {
             Event::Start(tag) => {
                 self.outer_styles.push(self.style);
-                self.start(tag);
+                self.start_tag(tag);
             }
             Event::End(tag) => {
-                self.end(tag, end);
+                self.end_tag(tag, end);
                 self.style = self.outer_styles.pop().unwrap_or_default();
             }
-            Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => self.text(&text),
+            Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => {
+                self.push_text(&text)
+            }
             Event::Code(text) => {
                 self.style.code = Code::Inline;
-                self.text(&text);
+                self.push_text(&text);
                 self.style.code = Code::No;
             }
             Event::SoftBreak | Event::HardBreak => self.push_line_break(),
             Event::Rule => {
                 self.begin_block();
-                self.text("———");
+                self.push_text("———");
                 self.end_block(2);
             }
             // These extensions are not enabled.
@@ -144,7 +146,7 @@ impl MarkdownReader<'_> {
         }
     }
 
-    fn start(&mut self, tag: Tag<'_>) {
+    fn start_tag(&mut self, tag: Tag<'_>) {
         match tag {
             Tag::Heading { .. } | Tag::Strong => self.style.bold = true,
             Tag::Emphasis => self.style.italic = true,
@@ -161,10 +163,10 @@ impl MarkdownReader<'_> {
                     CodeBlockKind::Fenced(info) => info.trim(),
                     CodeBlockKind::Indented => "",
                 };
-                let language = language(info);
+                let language = fence_language(info);
                 // Show an info string that is more than a language name as text.
                 if language.is_none_or(|name| name != info) {
-                    self.text(info);
+                    self.push_text(info);
                     self.begin_block();
                 }
                 info.clone_into(&mut self.info);
@@ -176,7 +178,7 @@ impl MarkdownReader<'_> {
                 self.begin_block();
                 self.lists.push(first);
             }
-            Tag::Item => self.item(),
+            Tag::Item => self.begin_item(),
             Tag::Table(alignments) => {
                 self.begin_block();
                 self.table = Some(TextTable::new(alignments));
@@ -185,21 +187,21 @@ impl MarkdownReader<'_> {
             Tag::TableCell => self.table.iter_mut().for_each(TextTable::begin_cell),
             Tag::Link { dest_url, id, .. } | Tag::Image { dest_url, id, .. } => {
                 self.used_labels.insert(id.to_lowercase());
-                self.link(&dest_url);
+                self.begin_link(&dest_url);
             }
             _ => {}
         }
     }
 
-    fn end(&mut self, tag: TagEnd, end: usize) {
+    fn end_tag(&mut self, tag: TagEnd, end: usize) {
         match tag {
             TagEnd::Paragraph | TagEnd::HtmlBlock | TagEnd::Heading(_) | TagEnd::BlockQuote(_) => {
                 self.end_block(2);
             }
             TagEnd::CodeBlock => {
                 let info = std::mem::take(&mut self.info);
-                if self.document.text.len() == self.block && language(&info) == Some(&info) {
-                    self.text(&info);
+                if self.document.text.len() == self.block && fence_language(&info) == Some(&info) {
+                    self.push_text(&info);
                 }
                 self.end_block(2);
             }
@@ -213,7 +215,7 @@ impl MarkdownReader<'_> {
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
                     self.style.code = Code::Block;
-                    self.text(&table.draw());
+                    self.push_text(&table.draw());
                 }
                 self.end_block(2);
             }
@@ -234,7 +236,7 @@ impl MarkdownReader<'_> {
         }
     }
 
-    fn item(&mut self) {
+    fn begin_item(&mut self) {
         let depth = self.lists.len().saturating_sub(1);
         let marker = match self.lists.last_mut() {
             Some(Some(number)) => {
@@ -244,19 +246,19 @@ impl MarkdownReader<'_> {
             }
             _ => "• ".to_owned(),
         };
-        self.break_lines(depth);
-        self.write(&marker);
+        self.push_pending_breaks(depth);
+        self.push_unstyled(&marker);
     }
 
     /// Appends text, after pending line breaks.
-    fn text(&mut self, text: &str) {
+    fn push_text(&mut self, text: &str) {
         if let Some(table) = &mut self.table {
-            return table.text(text);
+            return table.push_text(text);
         }
         // Line breaks at the end of a block separate it from the next one; they are not part of its last line.
         let trimmed = text.trim_end_matches('\n');
         if !trimmed.is_empty() {
-            self.break_lines(if self.style.is_block() {
+            self.push_pending_breaks(if self.style.is_block() {
                 0
             } else {
                 self.lists.len()
@@ -269,15 +271,15 @@ impl MarkdownReader<'_> {
 
     fn push_line_break(&mut self) {
         if self.table.is_some() {
-            return self.text(" ");
+            return self.push_text(" ");
         }
-        let line = format!("\n{}", indent(self.lists.len()));
+        let line = format!("\n{}", indentation(self.lists.len()));
         let style = self.style;
         self.document.push(&line, style);
     }
 
     /// Appends text with only the quotation style.
-    fn write(&mut self, text: &str) {
+    fn push_unstyled(&mut self, text: &str) {
         let style = HtmlStyle {
             quote: self.style.quote,
             ..HtmlStyle::default()
@@ -286,7 +288,7 @@ impl MarkdownReader<'_> {
     }
 
     /// Appends pending line breaks. Breaks within a block have its style, breaks between blocks have no code style.
-    fn break_lines(&mut self, depth: usize) {
+    fn push_pending_breaks(&mut self, depth: usize) {
         let breaks = std::mem::take(&mut self.pending_breaks);
         if breaks == 0 {
             return;
@@ -307,10 +309,10 @@ impl MarkdownReader<'_> {
             ..HtmlStyle::default()
         };
         self.document.push(&"\n".repeat(breaks), style);
-        self.write(&indent(depth));
+        self.push_unstyled(&indentation(depth));
     }
 
-    fn link(&mut self, address: &str) {
+    fn begin_link(&mut self, address: &str) {
         let is_known_scheme = ["http://", "https://", "tg://", "mailto:"]
             .iter()
             .any(|scheme| {
@@ -322,14 +324,14 @@ impl MarkdownReader<'_> {
             .contains(|character: char| character.is_whitespace() || character.is_control());
         if is_known_scheme
             && is_clean
-            && units(address) <= MAX_LINK_CHARS
+            && utf16_length(address) <= MAX_LINK_UNITS
             && self.style.link.is_none()
         {
             self.style.link = Some(self.document.add_attribute(address));
         }
         self.links.push(Link {
             address: address.to_owned(),
-            start: self.length(),
+            start: self.text_length(),
         });
     }
 
@@ -341,27 +343,27 @@ impl MarkdownReader<'_> {
         let is_followed = self.style.link.is_some() && self.table.is_none();
         let is_address_shown = is_followed
             || address.is_empty()
-            || units(&address) > MAX_LINK_CHARS
-            || self.is_address(start, &address);
-        if self.length() == start {
-            self.text(&address);
+            || utf16_length(&address) > MAX_LINK_UNITS
+            || self.is_link_text_address(start, &address);
+        if self.text_length() == start {
+            self.push_text(&address);
         } else if !is_address_shown {
-            self.text(&format!(" ({address})"));
+            self.push_text(&format!(" ({address})"));
         }
     }
 
     /// Returns the length of the text, or of the current table cell, in bytes.
-    fn length(&self) -> usize {
+    fn text_length(&self) -> usize {
         self.table.as_ref().map_or(
             self.document.text.len() + self.pending_breaks,
-            TextTable::length,
+            TextTable::last_cell_length,
         )
     }
 
     /// Whether the text from `start` on equals the address.
-    fn is_address(&self, start: usize, address: &str) -> bool {
+    fn is_link_text_address(&self, start: usize, address: &str) -> bool {
         let text = match &self.table {
-            Some(table) => table.since(start),
+            Some(table) => table.last_cell_from(start),
             None => self.document.text.get(start..),
         };
         text.is_some_and(|text| text.trim() == address)
@@ -374,17 +376,17 @@ impl MarkdownReader<'_> {
             rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
         if let Some(table) = self.table.as_mut().filter(|_| !rest.is_empty()) {
             table.begin_cell();
-            table.text(rest);
+            table.push_text(rest);
         }
     }
 }
 
-fn indent(depth: usize) -> String {
+fn indentation(depth: usize) -> String {
     "  ".repeat(depth.min(MAX_INDENT_DEPTH))
 }
 
 /// Returns the language in the info string of a fence.
-fn language(info: &str) -> Option<&str> {
+fn fence_language(info: &str) -> Option<&str> {
     let word = info.split([' ', ',', '{', '\t']).next().unwrap_or_default();
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+-#._".contains(&byte);
     (!word.is_empty() && word.len() <= 32 && word.bytes().all(is_allowed)).then_some(word)

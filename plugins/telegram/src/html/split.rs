@@ -5,7 +5,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use super::{
     MAX_ENTITIES, MAX_MESSAGE_UNITS, MessagePart,
     document::StyledText,
-    style::{HtmlStyle, escape, units},
+    style::{HtmlStyle, push_escaped, utf16_length},
 };
 
 /// Maximum size of a grapheme cluster that is kept together. Longer clusters are not readable and may be split.
@@ -20,12 +20,12 @@ enum BreakKind {
 }
 
 /// Splits a document into parts. Parts without visible characters are omitted.
-pub(super) fn split(document: &StyledText) -> Vec<MessagePart> {
+pub(super) fn split_document(document: &StyledText) -> Vec<MessagePart> {
     let mut parts = Vec::new();
-    let mut start = skip_space(document, 0);
+    let mut start = next_part_start(document, 0);
     while start < document.text.len() {
         let mut builder = PartBuilder::new(document, start);
-        let end = builder.fill();
+        let end = builder.fill_part();
         let plain = document.text.get(start..end).unwrap_or_default();
         if plain.chars().any(is_visible) {
             parts.push(MessagePart {
@@ -33,7 +33,7 @@ pub(super) fn split(document: &StyledText) -> Vec<MessagePart> {
                 plain: plain.to_owned(),
             });
         }
-        start = skip_space(document, end);
+        start = next_part_start(document, end);
     }
     parts
 }
@@ -80,7 +80,7 @@ impl<'a> PartBuilder<'a> {
     }
 
     /// Adds as much text as fits. Returns the byte offset at which the next part starts.
-    fn fill(&mut self) -> usize {
+    fn fill_part(&mut self) -> usize {
         let text = self
             .document
             .text
@@ -90,10 +90,10 @@ impl<'a> PartBuilder<'a> {
             .document
             .spans
             .partition_point(|(start, _)| *start <= self.position.at);
-        let mut style = span_style(self.document, span);
+        let mut style = style_before_span(self.document, span);
         // Do not split before the first character.
         let mut in_space = true;
-        for piece in pieces(text) {
+        for cluster in grapheme_clusters(text) {
             while self
                 .document
                 .spans
@@ -101,24 +101,24 @@ impl<'a> PartBuilder<'a> {
                 .is_some_and(|(start, _)| *start <= self.position.at)
             {
                 span += 1;
-                style = span_style(self.document, span);
+                style = style_before_span(self.document, span);
             }
-            let space = piece.chars().all(is_space);
+            let space = cluster.chars().all(is_space);
             if space && !in_space {
                 self.record_break();
             }
-            if !self.push(piece, style) {
-                let split_point = self.choose_split(space);
-                return self.finish(split_point);
+            if !self.push_cluster(cluster, style) {
+                let split_point = self.choose_split_point(space);
+                return self.finish_part(split_point);
             }
             in_space = space;
         }
         let [word, ..] = self.breaks;
-        self.finish(word.filter(|_| in_space).unwrap_or(self.position))
+        self.finish_part(word.filter(|_| in_space).unwrap_or(self.position))
     }
 
-    /// Appends a piece if it fits. Returns whether it does.
-    fn push(&mut self, piece: &str, style: HtmlStyle) -> bool {
+    /// Appends a cluster if it fits. Returns whether it does.
+    fn push_cluster(&mut self, cluster: &str, style: HtmlStyle) -> bool {
         let before = self.position;
         if style != before.style {
             let attributes = &self.document.attributes;
@@ -135,9 +135,9 @@ impl<'a> PartBuilder<'a> {
                 ..before
             };
         }
-        escape(piece, &mut self.html);
-        self.position.at += piece.len();
-        self.position.units += units(self.html.get(before.html..).unwrap_or_default());
+        push_escaped(cluster, &mut self.html);
+        self.position.at += cluster.len();
+        self.position.units += utf16_length(self.html.get(before.html..).unwrap_or_default());
         self.position.html = self.html.len();
         let fits = self.position.units + self.position.closing <= MAX_MESSAGE_UNITS
             && self.position.entities <= MAX_ENTITIES;
@@ -173,7 +173,7 @@ impl<'a> PartBuilder<'a> {
 
     /// Returns the split point for text that does not fit. It is as late as reasonable, so that words are not split and
     /// parts are not tiny.
-    fn choose_split(&self, in_space: bool) -> SplitPoint {
+    fn choose_split_point(&self, in_space: bool) -> SplitPoint {
         let [word, line, paragraph] = self.breaks;
         let at_least = |units: usize| move |point: &SplitPoint| point.units >= units;
         let late = [paragraph, line, word]
@@ -185,7 +185,7 @@ impl<'a> PartBuilder<'a> {
     }
 
     /// Ends the part at a position.
-    fn finish(&mut self, end: SplitPoint) -> usize {
+    fn finish_part(&mut self, end: SplitPoint) -> usize {
         self.html.truncate(end.html);
         end.style.write_transition(
             HtmlStyle::default(),
@@ -196,8 +196,8 @@ impl<'a> PartBuilder<'a> {
     }
 }
 
-/// Returns the style of the span before `next`.
-fn span_style(document: &StyledText, next: usize) -> HtmlStyle {
+/// Returns the style of the span before the span with the index `next`.
+fn style_before_span(document: &StyledText, next: usize) -> HtmlStyle {
     let span = next
         .checked_sub(1)
         .and_then(|index| document.spans.get(index));
@@ -205,26 +205,26 @@ fn span_style(document: &StyledText, next: usize) -> HtmlStyle {
 }
 
 /// Splits a text into grapheme clusters. Clusters that are too long are split.
-fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
+fn grapheme_clusters(text: &str) -> impl Iterator<Item = &str> {
+    let mut remaining = text;
     std::iter::from_fn(move || {
-        let length = match rest.as_bytes() {
+        let length = match remaining.as_bytes() {
             // Fast path: two ASCII characters never form a cluster. The text contains no carriage returns.
             [first, next, ..] if first.is_ascii() && next.is_ascii() => 1,
-            _ => rest
-                .get(..rest.floor_char_boundary(MAX_CLUSTER_BYTES))?
+            _ => remaining
+                .get(..remaining.floor_char_boundary(MAX_CLUSTER_BYTES))?
                 .graphemes(true)
                 .next()?
                 .len(),
         };
-        let (piece, left) = rest.split_at_checked(length)?;
-        rest = left;
-        Some(piece)
+        let (cluster, tail) = remaining.split_at_checked(length)?;
+        remaining = tail;
+        Some(cluster)
     })
 }
 
 /// Returns the start of the next part: after whitespace, but before the indentation of a code line.
-fn skip_space(document: &StyledText, from: usize) -> usize {
+fn next_part_start(document: &StyledText, from: usize) -> usize {
     let rest = document.text.get(from..).unwrap_or_default();
     let visible_start = from
         + rest
@@ -236,7 +236,7 @@ fn skip_space(document: &StyledText, from: usize) -> usize {
         .map_or(if from == 0 { 0 } else { visible_start }, |index| {
             from + index + 1
         });
-    let style = span_style(
+    let style = style_before_span(
         document,
         document.spans.partition_point(|(start, _)| *start <= line),
     );

@@ -85,16 +85,16 @@ impl HtmlStyle {
         closed
             .into_iter()
             .rev()
-            .for_each(|tag| html.push_str(tag.close()));
+            .for_each(|tag| html.push_str(tag.closing()));
         next.tags()
             .skip(shared)
-            .inspect(|tag| tag.open(attributes, html))
+            .inspect(|tag| tag.write_opening(attributes, html))
             .count()
     }
 }
 
 impl Tag {
-    fn open(self, attributes: &AttributeValues, html: &mut String) {
+    fn write_opening(self, attributes: &AttributeValues, html: &mut String) {
         let (prefix, value, suffix) = match self {
             Self::Quote(_) => ("<blockquote>", None, ""),
             Self::Link(address) => ("<a href=\"", attributes.get(address), "\">"),
@@ -105,12 +105,12 @@ impl Tag {
                 "\">",
             ),
         };
-        for piece in [prefix, value.map_or("", String::as_str), suffix] {
-            html.push_str(piece);
+        for part in [prefix, value.map_or("", String::as_str), suffix] {
+            html.push_str(part);
         }
     }
 
-    fn close(self) -> &'static str {
+    fn closing(self) -> &'static str {
         match self {
             Self::Quote(_) => "</blockquote>",
             Self::Link(_) => "</a>",
@@ -121,7 +121,7 @@ impl Tag {
 }
 
 /// Appends text with markup characters escaped.
-pub(super) fn escape(text: &str, html: &mut String) {
+pub(super) fn push_escaped(text: &str, html: &mut String) {
     for character in text.chars() {
         match character {
             '<' => html.push_str("&lt;"),
@@ -133,6 +133,6 @@ pub(super) fn escape(text: &str, html: &mut String) {
 }
 
 /// Returns the length in UTF-16 units, as the platform counts it.
-pub(super) fn units(text: &str) -> usize {
+pub(super) fn utf16_length(text: &str) -> usize {
     text.chars().map(char::len_utf16).sum()
 }

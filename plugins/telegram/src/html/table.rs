@@ -33,7 +33,7 @@ impl TextTable {
     }
 
     /// Appends to the last cell.
-    pub(super) fn text(&mut self, text: &str) {
+    pub(super) fn push_text(&mut self, text: &str) {
         if let Some(cell) = self.rows.last_mut().and_then(|row| row.last_mut()) {
             cell.extend(text.chars().map(|character| {
                 if character.is_control() {
@@ -45,7 +45,7 @@ impl TextTable {
         }
     }
 
-    fn last(&self) -> &str {
+    fn last_cell(&self) -> &str {
         self.rows
             .last()
             .and_then(|row| row.last())
@@ -53,13 +53,13 @@ impl TextTable {
     }
 
     /// Returns the length of the last cell in bytes.
-    pub(super) fn length(&self) -> usize {
-        self.last().len()
+    pub(super) fn last_cell_length(&self) -> usize {
+        self.last_cell().len()
     }
 
     /// Returns the text of the last cell from byte `start` on.
-    pub(super) fn since(&self, start: usize) -> Option<&str> {
-        self.last().get(start..)
+    pub(super) fn last_cell_from(&self, start: usize) -> Option<&str> {
+        self.last_cell().get(start..)
     }
 
     /// Returns the lines of the table: the header, a rule, and the rows.
@@ -80,7 +80,7 @@ impl TextTable {
                 .rposition(|cell| !cell.is_empty())
                 .map_or(0, |last| last + 1);
             let cells = row.iter().zip(&widths).enumerate().take(filled);
-            let cells = cells.map(|(column, (cell, width))| self.pad(column, cell, *width));
+            let cells = cells.map(|(column, (cell, width))| self.pad_cell(column, cell, *width));
             lines.push_str(cells.collect::<Vec<_>>().join(" | ").trim_end());
             lines.push('\n');
             if index == 0 {
@@ -91,7 +91,7 @@ impl TextTable {
         lines
     }
 
-    fn pad(&self, column: usize, cell: &str, width: usize) -> String {
+    fn pad_cell(&self, column: usize, cell: &str, width: usize) -> String {
         let missing = width.saturating_sub(cell.width());
         let left = match self.alignments.get(column) {
             Some(Alignment::Right) => missing,

@@ -19,7 +19,7 @@ fn text_and_entities(message: &Value) -> (&str, &[Value]) {
 }
 
 /// Returns the byte range of an entity, or `None` if it splits a character. A range beyond the end is shortened.
-fn range(text: &str, entity: &Value) -> Option<Range<usize>> {
+fn entity_range(text: &str, entity: &Value) -> Option<Range<usize>> {
     let offset = usize::try_from(entity["offset"].as_u64()?).ok()?;
     let length = usize::try_from(entity["length"].as_u64()?).ok()?;
     let end = offset.saturating_add(length);
@@ -44,7 +44,7 @@ pub(super) fn links(message: &Value) -> Value {
     for entity in entities {
         let link = match entity["type"].as_str() {
             Some("text_link") => entity["url"].as_str(),
-            Some("url") => range(text, entity)
+            Some("url") => entity_range(text, entity)
                 .and_then(|range| text.get(range))
                 .map(str::trim),
             _ => None,
@@ -62,7 +62,7 @@ pub(super) fn links(message: &Value) -> Value {
 
 /// Parses the slash command at the start of a text. Returns its name, whether it may be for this bot, and the rest of
 /// the text.
-pub(super) fn slash_command<'a>(
+pub(super) fn parse_slash_command<'a>(
     message: &Value,
     text: &'a str,
     me: &BotIdentity,
@@ -84,7 +84,7 @@ pub(super) fn slash_command<'a>(
 }
 
 /// Whether a message mentions the bot.
-pub(super) fn mentions(message: &Value, me: &BotIdentity) -> bool {
+pub(super) fn is_bot_mentioned(message: &Value, me: &BotIdentity) -> bool {
     let (text, entities) = text_and_entities(message);
     let is_me = |entity: &Value| {
         entity["type"] == "text_mention" && entity["user"]["id"].as_i64() == Some(me.id)
@@ -95,13 +95,13 @@ pub(super) fn mentions(message: &Value, me: &BotIdentity) -> bool {
 }
 
 /// Whether a message contains the word `bub`.
-pub(super) fn says_bub(message: &Value) -> bool {
+pub(super) fn has_bub_word(message: &Value) -> bool {
     let (text, entities) = text_and_entities(message);
     // The word does not count inside of an address or another user's name.
     let ignored_ranges: Vec<Range<usize>> = entities
         .iter()
         .filter(|entity| matches!(entity["type"].as_str(), Some("url" | "email" | "mention")))
-        .filter_map(|entity| range(text, entity))
+        .filter_map(|entity| entity_range(text, entity))
         .collect();
     word_offsets(text, "bub").any(|at| {
         let is_mention = text.get(..at).is_some_and(|before| before.ends_with('@'));
@@ -110,7 +110,7 @@ pub(super) fn says_bub(message: &Value) -> bool {
 }
 
 /// Removes the bot's mention from the start of a text.
-pub(super) fn without_mention<'a>(text: &'a str, me: &BotIdentity) -> &'a str {
+pub(super) fn strip_mention<'a>(text: &'a str, me: &BotIdentity) -> &'a str {
     let name = format!("@{}", me.username);
     let trimmed = text.trim_start();
     match word_offsets(trimmed, &name).next() {
@@ -123,7 +123,7 @@ pub(super) fn without_mention<'a>(text: &'a str, me: &BotIdentity) -> &'a str {
 fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.char_indices().map(|(at, _)| at).filter(move |at| {
         let end = at + word.len();
-        let joins_word = |character: Option<char>| character.is_some_and(is_letter);
+        let joins_word = |character: Option<char>| character.is_some_and(is_word_character);
         text.get(*at..end)
             .is_some_and(|candidate| candidate.eq_ignore_ascii_case(word))
             && !joins_word(
@@ -135,7 +135,7 @@ fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize>
 }
 
 /// Whether a character next to a word is part of the word. In scripts without spaces, it is not.
-fn is_letter(character: char) -> bool {
+fn is_word_character(character: char) -> bool {
     let is_spaced_script =
         matches!(character, '\0'..'\u{e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2e80}');
     character == '_' || (is_spaced_script && character.is_alphanumeric())

@@ -3,7 +3,7 @@
 use bub::kernel::MediaKind;
 use serde_json::{Map, Value, json};
 
-use super::insert_all;
+use super::insert_non_null;
 
 /// MIME type of animated stickers: vector drawings that models cannot read.
 const ANIMATED_STICKER: &str = "application/x-tgsticker";
@@ -44,12 +44,12 @@ const SERVICE_FIELDS: [&str; 14] = [
 ];
 
 /// Whether a message is a service message of the platform.
-pub(super) fn is_service(message: &Value) -> bool {
+pub(super) fn is_service_message(message: &Value) -> bool {
     SERVICE_FIELDS.iter().any(|field| !message[field].is_null())
 }
 
 /// Describes a message of a kind that the Python version does not support: a venue, location, contact, poll or dice.
-pub(super) fn describe_other(message: &Value) -> Option<String> {
+pub(super) fn describe_unknown_kind(message: &Value) -> Option<String> {
     let coordinates = |location: &Value| {
         Some(format!(
             "{}, {}",
@@ -57,16 +57,16 @@ pub(super) fn describe_other(message: &Value) -> Option<String> {
             location["longitude"].as_f64()?
         ))
     };
-    let join_known = |values: &[&Value]| {
-        let known: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
-        (!known.is_empty()).then(|| known.join(", "))
+    let join_texts = |values: &[&Value]| {
+        let texts: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
     };
     let (venue, contact, poll) = (&message["venue"], &message["contact"], &message["poll"]);
-    let description = if let Some(name) = join_known(&[&venue["title"], &venue["address"]]) {
+    let description = if let Some(name) = join_texts(&[&venue["title"], &venue["address"]]) {
         format!("Venue: {name} ({})", coordinates(&venue["location"])?)
     } else if let Some(location) = coordinates(&message["location"]) {
         format!("Location: {location}")
-    } else if let Some(name) = join_known(&[
+    } else if let Some(name) = join_texts(&[
         &contact["first_name"],
         &contact["last_name"],
         &contact["phone_number"],
@@ -148,8 +148,8 @@ impl TelegramMessageKind {
     }
 
     /// Returns the text of the message, or a description of its file.
-    pub(super) fn text(self, message: &Value) -> String {
-        let file = self.file(message);
+    pub(super) fn text_or_description(self, message: &Value) -> String {
+        let file = self.file_object(message);
         let text_field = |key: &str| file[key].as_str().unwrap_or_default();
         let seconds = file["duration"].as_u64().unwrap_or_default();
         let description = match self {
@@ -177,16 +177,16 @@ impl TelegramMessageKind {
             Self::Video => format!("[Video: {seconds}s]"),
             Self::Voice => format!("[Voice message: {seconds}s]"),
             Self::Document => {
-                let name = safe_name(text_field("file_name"));
+                let name = sanitize_file_name(text_field("file_name"));
                 format!(
                     "[Document: {} ({})]",
                     name.as_deref().unwrap_or("unknown"),
-                    self.mime(message)
+                    self.mime_type(message)
                 )
             }
             Self::VideoNote => format!("[Video note: {seconds}s]"),
             Self::Unknown => {
-                return describe_other(message)
+                return describe_unknown_kind(message)
                     .unwrap_or_else(|| "[Unsupported message type: unknown]".to_owned());
             }
         };
@@ -197,7 +197,7 @@ impl TelegramMessageKind {
     }
 
     /// Returns the file object; for a photo, the largest size.
-    fn file(self, message: &Value) -> &Value {
+    fn file_object(self, message: &Value) -> &Value {
         let value = &message[self.name()];
         value
             .as_array()
@@ -205,8 +205,8 @@ impl TelegramMessageKind {
             .unwrap_or(value)
     }
 
-    fn mime(self, message: &Value) -> String {
-        let file = self.file(message);
+    fn mime_type(self, message: &Value) -> String {
+        let file = self.file_object(message);
         let default = match self {
             Self::Photo => return "image/jpeg".to_owned(),
             Self::Sticker if file["is_animated"] == true => return ANIMATED_STICKER.to_owned(),
@@ -217,12 +217,12 @@ impl TelegramMessageKind {
             Self::Video | Self::VideoNote => "video/mp4",
             Self::Text | Self::Document | Self::Unknown => "application/octet-stream",
         };
-        let declared = file["mime_type"].as_str().filter(|mime| is_mime(mime));
+        let declared = file["mime_type"].as_str().filter(|mime| is_mime_type(mime));
         declared.unwrap_or(default).to_owned()
     }
 
     /// Returns the metadata of the file, with the keys of the Python version.
-    pub(super) fn metadata(self, message: &Value) -> Value {
+    pub(super) fn file_metadata(self, message: &Value) -> Value {
         let keys: &[&str] = match self {
             Self::Text | Self::Unknown => return Value::Null,
             Self::Photo => &["file_id", "file_size", "width", "height", "mime_type"],
@@ -254,23 +254,23 @@ impl TelegramMessageKind {
             Self::Voice | Self::VideoNote => &["file_id", "duration", "mime_type"],
             Self::Document => &["file_id", "file_name", "file_size", "mime_type"],
         };
-        let file = self.file(message);
+        let file = self.file_object(message);
         let mut fields = Map::new();
         for key in keys {
             let value = if *key == "mime_type" {
-                json!(self.mime(message))
+                json!(self.mime_type(message))
             } else {
                 file[key].clone()
             };
-            insert_all(&mut fields, [(key, value)]);
+            insert_non_null(&mut fields, [(key, value)]);
         }
         Value::Object(fields)
     }
 
     /// Returns the file for the model, or `None` if a model cannot read it.
     pub(super) fn attachment(self, message: &Value) -> Option<Attachment> {
-        let file = self.file(message);
-        let mime = self.mime(message);
+        let file = self.file_object(message);
+        let mime = self.mime_type(message);
         let kind = match self {
             Self::Text | Self::Unknown => return None,
             _ if mime == ANIMATED_STICKER => return None,
@@ -289,7 +289,7 @@ impl TelegramMessageKind {
             .as_str()
             .filter(|id| !id.is_empty())?
             .to_owned();
-        let filename = file["file_name"].as_str().and_then(safe_name);
+        let filename = file["file_name"].as_str().and_then(sanitize_file_name);
         Some(Attachment {
             kind,
             mime,
@@ -301,7 +301,7 @@ impl TelegramMessageKind {
 }
 
 /// Whether a text has the form of a MIME type.
-fn is_mime(mime: &str) -> bool {
+fn is_mime_type(mime: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-._".contains(&byte);
     mime.len() <= 100
         && mime.split('/').filter(|half| !half.is_empty()).count() == 2
@@ -309,7 +309,7 @@ fn is_mime(mime: &str) -> bool {
 }
 
 /// Converts a file name from a message to a safe one: without directories, leading dots or invisible characters.
-pub fn safe_name(name: &str) -> Option<String> {
+pub fn sanitize_file_name(name: &str) -> Option<String> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let is_visible = |character: &char| {
         !character.is_control()

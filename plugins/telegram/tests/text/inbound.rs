@@ -1,6 +1,6 @@
 //! Tests of the content that the model gets for a message, and of how the bot is addressed.
 
-use bub_telegram::inbound::{BotIdentity, InboundMessage, InboundUpdate, read};
+use bub_telegram::inbound::{BotIdentity, InboundMessage, InboundUpdate, convert_message};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(crate) fn message(fields: Value) -> Value {
 }
 
 pub(crate) fn inbound_message(message: &Value) -> InboundMessage {
-    match read(message, false, &me()) {
+    match convert_message(message, false, &me()) {
         InboundUpdate::Message(inbound_message) => inbound_message,
         other => panic!("{other:?} of {message}"),
     }
@@ -250,7 +250,7 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
     }
     // Service messages of the platform are ignored.
     assert_eq!(
-        read(&message(json!({"new_chat_title": "x"})), false, &me()),
+        convert_message(&message(json!({"new_chat_title": "x"})), false, &me()),
         InboundUpdate::Ignored
     );
 }
@@ -277,7 +277,7 @@ fn commands_of_the_platform_are_read() {
         ("/bub\nhi", Some(Some("hi"))),
     ];
     for (text, expected) in rows {
-        let reading = read(&start(text), false, &me());
+        let reading = convert_message(&start(text), false, &me());
         match expected {
             Some(None) => assert_eq!(reading, InboundUpdate::Start, "{text}"),
             None => assert_eq!(reading, InboundUpdate::Ignored, "{text}"),
@@ -301,7 +301,10 @@ fn commands_of_the_platform_are_read() {
             .content()
             .starts_with("{\"message\":\"hi\"")
     );
-    assert_eq!(read(&start("/start"), true, &me()), InboundUpdate::Ignored);
+    assert_eq!(
+        convert_message(&start("/start"), true, &me()),
+        InboundUpdate::Ignored
+    );
 }
 
 // H-168, W-33: comma commands count only if they address the bot, and only from their author.
@@ -347,7 +350,8 @@ fn a_comma_is_a_command_only_for_the_bot() {
             "{message}"
         );
     }
-    let InboundUpdate::Message(edited) = read(&message(json!({"text": ",help"})), true, &me())
+    let InboundUpdate::Message(edited) =
+        convert_message(&message(json!({"text": ",help"})), true, &me())
     else {
         panic!()
     };
@@ -357,7 +361,7 @@ fn a_comma_is_a_command_only_for_the_bot() {
 // W-61: edits are corrections.
 #[test]
 fn an_edit_says_that_it_corrects() {
-    let InboundUpdate::Message(inbound_message) = read(
+    let InboundUpdate::Message(inbound_message) = convert_message(
         &message(json!({"text": "b", "edit_date": 1_700_000_009})),
         true,
         &me(),
@@ -457,7 +461,7 @@ proptest! {
     #[test]
     fn any_message_is_read(fields in any_json(), is_edit in any::<bool>()) {
         let given = if fields.is_object() { message(fields) } else { fields };
-        if let InboundUpdate::Message(inbound_message) = read(&given, is_edit, &me()) {
+        if let InboundUpdate::Message(inbound_message) = convert_message(&given, is_edit, &me()) {
             let content = inbound_message.content();
             prop_assert!(inbound_message.is_command || serde_json::from_str::<Value>(&content).unwrap()["message"].is_string());
         }

@@ -1,7 +1,7 @@
 //! Tests of files in messages: their description, and the media that the model gets.
 
 use bub::kernel::MediaKind::{self, Audio, Document, Image, Video};
-use bub_telegram::inbound::{Attachment, safe_name};
+use bub_telegram::inbound::{Attachment, sanitize_file_name};
 use serde_json::{Value, json};
 
 use crate::inbound::{inbound_message, message};
@@ -196,11 +196,11 @@ fn an_album_is_one_message() {
     let mut album = member(1, json!({"photo": [{"file_id": "a"}]}));
     assert_eq!(album.album.as_deref(), Some("g"));
     assert!(!album.is_active);
-    album.absorb(member(
+    album.merge_album_message(member(
         2,
         json!({"photo": [{"file_id": "b"}], "caption": "bub, look"}),
     ));
-    album.absorb(member(3, json!({"video": {"file_id": "c", "duration": 2}})));
+    album.merge_album_message(member(3, json!({"video": {"file_id": "c", "duration": 2}})));
     assert!(album.is_active);
     assert_eq!(
         album
@@ -241,9 +241,9 @@ fn names_of_files_are_harmless() {
         ("Üñí 文.md", Some("Üñí 文.md")),
     ];
     for (given, safe) in rows {
-        assert_eq!(safe_name(given).as_deref(), safe, "{given:?}");
+        assert_eq!(sanitize_file_name(given).as_deref(), safe, "{given:?}");
     }
-    let long = safe_name(&format!("{}.tar.gz", "文".repeat(500))).unwrap();
+    let long = sanitize_file_name(&format!("{}.tar.gz", "文".repeat(500))).unwrap();
     assert!(long.len() <= 128 && long.ends_with(".tar.gz"), "{long}");
 }
 
