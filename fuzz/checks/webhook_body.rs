@@ -1,11 +1,11 @@
 //! A body of any bytes is rejected, or gives a message of this channel without fields that only the
 //! runtime may set.
 
-use bub_http::webhook::{CHANNEL_NAME, WebhookOptions, read_body};
+use bub_http::webhook::{CHANNEL_NAME, WebhookOptions, parse_body};
 use bub_kernel::Role;
 
 pub(crate) fn check(input: &[u8]) {
-    let Some(inbound) = read_body(input, &WebhookOptions::default()) else {
+    let Some(inbound) = parse_body(input, &WebhookOptions::default()) else {
         return;
     };
     let message = &inbound.message;

@@ -9,7 +9,7 @@ use bub::settings::{AnySetting, Secret, Section, SettingKey, text_format};
 pub static WEBHOOK_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "webhook.token",
     None,
-    "Token that webhook clients must present; without it the channel is off.",
+    "Token that webhook clients must send; the channel is disabled without one.",
 )
 .trusted();
 
@@ -22,11 +22,11 @@ pub static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
 .format(&text_format::LISTEN)
 .trusted();
 
-/// Role of webhook clients that present the token. Trusted, because it grants permissions.
+/// Role of webhook clients that send the token. Trusted, because it grants permissions.
 pub static WEBHOOK_ROLE: SettingKey<Role> = SettingKey::new(
     "webhook.role",
     Role::Member,
-    "Role of webhook clients that present the token: `owner`, `member` or `guest`.",
+    "Role of webhook clients that send the token: `owner`, `member` or `guest`.",
 )
 .trusted();
 
@@ -42,14 +42,14 @@ pub static WEBHOOK_CALLBACK_HOSTS: SettingKey<Vec<String>> = SettingKey::new(
 pub static WEBHOOK_REPLY_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "webhook.reply_timeout_seconds",
     Duration::from_mins(5),
-    "Seconds that a webhook request waits for its reply.",
+    "Seconds that a webhook request waits for its reply; the client can fetch the reply later.",
 );
 
 /// Maximum size of a request body in bytes.
 pub static WEBHOOK_BODY_LIMIT: SettingKey<u64> = SettingKey::new(
     "webhook.body_limit",
     1_000_000,
-    "Maximum size of a webhook request in bytes.",
+    "Maximum size of the body of a webhook request, in bytes.",
 )
 .at_least(1);
 

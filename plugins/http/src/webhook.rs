@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::options::WebhookOptions;
 #[doc(hidden)]
-pub use self::request::read_body;
+pub use self::request::parse_body;
 use self::{
     callback::Callbacks,
     exchange::{ExchangeReply, ExchangeStore},
@@ -80,11 +80,10 @@ impl WebhookChannel {
             .map(|running| running.address)
     }
 
-    async fn listen(&self, stop: CancellationToken) -> Result<()> {
+    async fn start_server(&self, stop: CancellationToken) -> Result<()> {
         let token = self.options.token.clone();
-        let token =
-            token.ok_or_else(|| Error::config("the webhook needs a token; set `webhook.token`"))?;
-        let listener = bind(&self.options.listen).await?;
+        let token = token.ok_or_else(|| Error::config("no webhook token: set `webhook.token`"))?;
+        let listener = bind_listener(&self.options.listen).await?;
         let address = listener.local_addr()?;
         let stop_waiting = CancellationToken::new();
         let server = Server::new(
@@ -113,44 +112,46 @@ impl WebhookChannel {
         Ok(())
     }
 
-    async fn deliver(&self, outbound: &Outbound) -> Result<()> {
+    async fn deliver_reply(&self, outbound: &Outbound) -> Result<()> {
         let reply = ExchangeReply::new(outbound);
         let message_id = outbound.message_id();
-        let exchange = message_id.map(|id| self.exchanges.open(id));
+        let exchange = message_id.map(|id| self.exchanges.get_or_create(id));
         if let Some(exchange) = &exchange {
-            self.exchanges.add(exchange, &reply);
+            self.exchanges.add_reply(exchange, &reply);
         }
         let route = outbound.str_field(REPLY_ROUTE_FIELD).map(str::to_owned);
         if let (Some(CLAIM_ROUTE), Some(exchange)) = (route.as_deref(), &exchange) {
-            if exchange.wait_claimed(&reply).await {
+            if exchange.wait_until_claimed(&reply).await {
                 return Ok(());
             }
-            let text = "not claimed yet; a request with the same idempotency key gets the reply";
+            let text = "reply not claimed yet; a request with the same idempotency key receives it";
             return Err(Error::new(ErrorKind::Unclaimed, text));
         }
-        if let Some(url) =
-            route.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback()))
-        {
+        if let Some(url) = route.or_else(|| {
+            exchange
+                .as_ref()
+                .and_then(|exchange| exchange.callback_url())
+        }) {
             return self.callbacks.post(&url, message_id, &reply).await;
         }
         let exchange = exchange.ok_or_else(|| {
             Error::not_found(
-                "the webhook cannot deliver a message that is not a reply and has no `callback_url`",
+                "cannot deliver the message through the webhook: it is not a reply and has no `callback_url`",
             )
         })?;
         // A reply counts as delivered when all waiting requests have received it.
-        exchange.wait_received().await;
+        exchange.wait_until_received().await;
         Ok(())
     }
 }
 
-async fn bind(listen: &str) -> Result<TcpListener> {
+async fn bind_listener(listen: &str) -> Result<TcpListener> {
     TcpListener::bind(listen).await.map_err(|error| {
         let port = listen.rsplit(':').next().unwrap_or(listen);
         match error.kind() {
             std::io::ErrorKind::AddrInUse => Error::new(
                 ErrorKind::Temporary,
-                format!("port {port} is in use by another program; stop it or change the port in `webhook.listen` ({listen})"),
+                format!("cannot listen on `{listen}`: another program uses port {port}; stop it, or set `webhook.listen` to another port"),
             ),
             _ => Error::config(format!("cannot listen on `{listen}`: {error}; set `webhook.listen` to an address such as 127.0.0.1:8787")),
         }
@@ -163,7 +164,7 @@ impl Channel for WebhookChannel {
     }
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.listen(stop))
+        Box::pin(self.start_server(stop))
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
@@ -188,12 +189,12 @@ impl Channel for WebhookChannel {
     }
 
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.deliver(reply))
+        Box::pin(self.deliver_reply(reply))
     }
 
     fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         if let StreamEvent::Text(delta) = event
-            && let Some(exchange) = self.exchanges.find_turn(turn)
+            && let Some(exchange) = self.exchanges.find_by_turn(turn)
         {
             exchange.send_delta(delta);
         }

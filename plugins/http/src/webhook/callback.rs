@@ -46,7 +46,7 @@ impl Callbacks {
         }
     }
 
-    /// Posts a reply once. The outbox retries temporary errors.
+    /// Posts a reply once. After a temporary error, the outbox calls this function again.
     pub(super) async fn post(
         &self,
         url: &str,
@@ -54,7 +54,7 @@ impl Callbacks {
         reply: &ExchangeReply,
     ) -> Result<()> {
         // The settings may have changed since the message was accepted.
-        check(url, &self.hosts).map_err(Error::config)?;
+        check_url(url, &self.hosts).map_err(Error::config)?;
         let url = Url::parse(url)?;
         let body = json!({
             "id": message_id,
@@ -63,11 +63,14 @@ impl Callbacks {
             "outbound": reply.value(),
         });
         let body = body.to_string();
-        let client = self.client(&url).await?;
+        let client = self.client_for(&url).await?;
         let mut request = client.post(url.clone()).timeout(self.timeout);
         if let Some(key) = &self.key {
             let tag = hmac::sign(key, body.as_bytes());
-            request = request.header(SIGNATURE_HEADER, format!("sha256={}", hex(tag.as_ref())));
+            request = request.header(
+                SIGNATURE_HEADER,
+                format!("sha256={}", encode_hex(tag.as_ref())),
+            );
         }
         let request = request
             .header(header::CONTENT_TYPE, "application/json")
@@ -76,14 +79,14 @@ impl Callbacks {
         classify_response(&url, request.send().await)
     }
 
-    async fn client(&self, url: &Url) -> Result<&Client> {
+    async fn client_for(&self, url: &Url) -> Result<&Client> {
         let is_secure = url.scheme() == "https";
         let cell = if is_secure { &self.secure } else { &self.plain };
-        cell.get_or_try_init(|| async { self.build(is_secure) })
+        cell.get_or_try_init(|| async { self.build_client(is_secure) })
             .await
     }
 
-    fn build(&self, is_secure: bool) -> Result<Client> {
+    fn build_client(&self, is_secure: bool) -> Result<Client> {
         // An error means that a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
@@ -108,15 +111,14 @@ impl Callbacks {
 }
 
 /// Checks a URL without resolving its host name. Returns the normalized URL.
-pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
-    let url = Url::parse(url.trim())
-        .map_err(|error| format!("`callback_url` is not a valid URL: {error}"))?;
+pub(super) fn check_url(url: &str, hosts: &[String]) -> Result<String, String> {
+    let url = Url::parse(url.trim()).map_err(|error| format!("invalid `callback_url`: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err("`callback_url` must begin with http: or https:".to_owned());
+        return Err("invalid `callback_url`: expected `http:` or `https:`".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
-            "`callback_url` must not contain a user or password; callbacks are signed instead"
+            "invalid `callback_url`: remove the user and password; bub signs callbacks instead"
                 .to_owned(),
         );
     }
@@ -125,13 +127,13 @@ pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
         Ok(address) => !is_public(address),
         Err(_) => host.trim_end_matches('.').rsplit('.').next() == Some("localhost"),
     };
-    if is_private && !is_allowed(hosts, host) {
+    if is_private && !is_allowed_host(hosts, host) {
         return Err(PrivateHostError(host.to_owned()).to_string());
     }
     Ok(url.into())
 }
 
-fn is_allowed(hosts: &[String], host: &str) -> bool {
+fn is_allowed_host(hosts: &[String], host: &str) -> bool {
     let normalize = |text: &str| {
         text.trim()
             .trim_matches(['[', ']'])
@@ -156,13 +158,13 @@ fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
                 ErrorKind::Temporary
             };
             let text = if error.is_timeout() {
-                "no answer in time".to_owned()
+                "no response in time".to_owned()
             } else {
                 cause.to_string()
             };
             return Err(Error::new(
                 kind,
-                format!("callback to {host} failed: {text}"),
+                format!("callback to `{host}` failed: {text}"),
             ));
         }
     };
@@ -170,7 +172,7 @@ fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     if status.is_success() {
         return Ok(());
     }
-    let text = format!("callback to {host} failed: status {}", status.as_u16());
+    let text = format!("callback to `{host}` failed: status {}", status.as_u16());
     if !(status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)) {
         return Err(Error::invalid_input(text));
     }
@@ -195,7 +197,7 @@ fn root_cause<'a>(
     cause
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes
         .iter()
@@ -216,7 +218,8 @@ impl Resolve for CallbackResolver {
         Box::pin(async move {
             let name = name.as_str();
             let addresses: Vec<SocketAddr> = tokio::net::lookup_host((name, 0)).await?.collect();
-            if !is_allowed(&hosts, name) && !addresses.iter().all(|address| is_public(address.ip()))
+            if !is_allowed_host(&hosts, name)
+                && !addresses.iter().all(|address| is_public(address.ip()))
             {
                 return Err(PrivateHostError(name.to_owned()).into());
             }
@@ -235,7 +238,7 @@ impl fmt::Display for PrivateHostError {
         let host = &self.0;
         write!(
             f,
-            "{host} is in a private network or on this machine; the owner can allow it with `webhook.callback_hosts`"
+            "`{host}` is in a private network or on this machine; the owner can allow it with `webhook.callback_hosts`"
         )
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     exchange::{Exchange, ExchangeStatus, ExchangeStore, WaiterGuard},
-    response::{HttpResponse, describe},
+    response::{HttpResponse, exchange_json},
 };
 
 /// A client that reads the reply to one message as a stream.
@@ -45,10 +45,11 @@ impl EventStream {
             |(mut events, stage)| async move {
                 let (text, stage) = match stage {
                     StreamStage::Accepted => {
-                        let accepted = describe(events.exchange.id(), &ExchangeStatus::Pending);
-                        (event("accepted", &accepted), StreamStage::Running)
+                        let accepted =
+                            exchange_json(events.exchange.id(), &ExchangeStatus::Pending);
+                        (format_event("accepted", &accepted), StreamStage::Running)
                     }
-                    StreamStage::Running => events.next().await,
+                    StreamStage::Running => events.next_event().await,
                     StreamStage::Ended => return None,
                 };
                 Some((
@@ -67,48 +68,48 @@ impl EventStream {
         response
     }
 
-    async fn next(&mut self) -> (String, StreamStage) {
+    async fn next_event(&mut self) -> (String, StreamStage) {
         let mut is_open = true;
-        let mut outbounds = self.exchange.outbounds();
+        let mut outbounds = self.exchange.watch_replies();
         loop {
             tokio::select! {
                 biased;
                 delta = self.deltas.recv(), if is_open => match delta {
-                    Ok(delta) => return (event("text", &json!({"delta": delta})), StreamStage::Running),
+                    Ok(delta) => return (format_event("text", &json!({"delta": delta})), StreamStage::Running),
                     // The final event has the complete text, so a slow reader loses nothing.
                     Err(RecvError::Lagged(count)) => return (format!(": {count} deltas skipped\n\n"), StreamStage::Running),
                     Err(RecvError::Closed) => is_open = false,
                 },
-                status = self.exchanges.wait_answered(&self.exchange) => {
-                    self.guards.0.note_written(&status);
-                    return (self.last_event(&status), StreamStage::Ended);
+                status = self.exchanges.wait_for_answer(&self.exchange) => {
+                    self.guards.0.mark_written(&status);
+                    return (self.final_event(&status), StreamStage::Ended);
                 }
                 Ok(all) = outbounds.wait_for(|all| all.len() > self.checked) => {
                     let question = all.get(self.checked).filter(|outbound| outbound.is_question()).cloned();
                     drop(all);
                     self.checked += 1;
                     if let Some(question) = question {
-                        return (event("approval", question.value()), StreamStage::Running);
+                        return (format_event("approval", question.value()), StreamStage::Running);
                     }
                 }
-                () = self.stop_waiting.cancelled() => return (self.last_event(&ExchangeStatus::Pending), StreamStage::Ended),
+                () = self.stop_waiting.cancelled() => return (self.final_event(&ExchangeStatus::Pending), StreamStage::Ended),
                 () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), StreamStage::Running),
             }
         }
     }
 
-    fn last_event(&self, status: &ExchangeStatus) -> String {
-        let data = describe(self.exchange.id(), status);
+    fn final_event(&self, status: &ExchangeStatus) -> String {
+        let data = exchange_json(self.exchange.id(), status);
         let name = if data.get("error").is_some() {
             "error"
         } else {
             "final"
         };
-        event(name, &data)
+        format_event(name, &data)
     }
 }
 
 /// Formats an event. The data fits on one line, because encoded JSON contains no line breaks.
-fn event(name: &str, data: &Value) -> String {
+fn format_event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }

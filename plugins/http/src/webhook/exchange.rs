@@ -1,4 +1,4 @@
-//! Matches messages with their replies and keeps both for a while.
+//! Matches messages with their replies, and keeps both until a limit is reached.
 //!
 //! An exchange starts with the request that posted the message, or with the reply if that is first: after a restart, or
 //! if the turn is very fast. The number and size of exchanges are bounded. Removing an exchange does not lose a
@@ -141,7 +141,7 @@ impl ExchangeStore {
     pub(super) fn begin(self: &Arc<Self>, request: ExchangeRequest) -> PendingExchange {
         let exchange = Arc::new(Exchange::new(self.redactor.clone()));
         exchange.set_request(request);
-        self.table().unnamed.push(Arc::clone(&exchange));
+        self.lock_table().unnamed.push(Arc::clone(&exchange));
         PendingExchange {
             exchanges: Arc::clone(self),
             exchange,
@@ -149,52 +149,52 @@ impl ExchangeStore {
     }
 
     pub(super) fn find(&self, id: &str) -> Option<Arc<Exchange>> {
-        self.table().by_id.get(id).cloned()
+        self.lock_table().by_id.get(id).cloned()
     }
 
-    /// Returns the exchange that a turn answers. If the turn is faster than the request that posted the message, the
-    /// exchange has no id yet and is found by its receipt.
-    pub(super) fn find_turn(&self, turn: &Turn) -> Option<Arc<Exchange>> {
-        let table = self.table();
+    /// Returns the exchange of the message that a turn answers. If the exchange has no id yet, because the turn is faster
+    /// than the request, it is found by its receipt.
+    pub(super) fn find_by_turn(&self, turn: &Turn) -> Option<Arc<Exchange>> {
+        let table = self.lock_table();
         let receipt = turn.inbound().receipt.as_ref();
-        let is_own = |exchange: &&Arc<Exchange>| match (exchange.receipt.get(), receipt) {
-            (Some(own), Some(receipt)) => Arc::ptr_eq(own, receipt),
+        let has_receipt = |exchange: &&Arc<Exchange>| match (exchange.receipt.get(), receipt) {
+            (Some(exchange_receipt), Some(receipt)) => Arc::ptr_eq(exchange_receipt, receipt),
             _ => false,
         };
-        let unnamed = table.unnamed.iter().find(is_own);
+        let unnamed = table.unnamed.iter().find(has_receipt);
         let id = || turn.message_id().or_else(|| receipt?.message_id());
         let named = || table.by_id.get(id()?);
         unnamed.or_else(named).cloned()
     }
 
     /// Returns the exchange with an id. Creates it if necessary.
-    pub(super) fn open(&self, id: &MessageId) -> Arc<Exchange> {
-        let mut table = self.table();
+    pub(super) fn get_or_create(&self, id: &MessageId) -> Arc<Exchange> {
+        let mut table = self.lock_table();
         if let Some(exchange) = table.by_id.get(id) {
             return Arc::clone(exchange);
         }
         let exchange = Arc::new(Exchange::new(self.redactor.clone()));
-        self.insert(&mut table, id, exchange)
+        self.insert_with_id(&mut table, id, exchange)
     }
 
-    /// Assigns the id to an exchange. If the id already has an exchange, because of a duplicate or a fast reply, keeps
-    /// and returns that one.
+    /// Assigns the id to an exchange. If another exchange already has the id, because of a duplicate or a fast reply,
+    /// merges the request into that exchange and returns it.
     pub(super) fn assign_id(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
-        let mut table = self.table();
+        let mut table = self.lock_table();
         match table.by_id.get(id).cloned() {
             Some(existing) => {
                 existing.merge_request(exchange);
                 existing
             }
-            None => self.insert(&mut table, id, Arc::clone(exchange)),
+            None => self.insert_with_id(&mut table, id, Arc::clone(exchange)),
         }
     }
 
-    /// Adds a reply. Ignores a reply that is already there.
-    pub(super) fn add(&self, exchange: &Exchange, reply: &ExchangeReply) {
+    /// Adds a reply to an exchange. Ignores a reply whose id the exchange already has.
+    pub(super) fn add_reply(&self, exchange: &Exchange, reply: &ExchangeReply) {
         let is_new = exchange.outbounds.send_if_modified(|all| {
-            let is_duplicate = |known: &ExchangeReply| {
-                !known.reply_id.is_empty() && known.reply_id == reply.reply_id
+            let is_duplicate = |other: &ExchangeReply| {
+                !other.reply_id.is_empty() && other.reply_id == reply.reply_id
             };
             let is_new = !all.iter().any(is_duplicate);
             if is_new {
@@ -203,26 +203,26 @@ impl ExchangeStore {
             is_new
         });
         if is_new {
-            let mut table = self.table();
+            let mut table = self.lock_table();
             table.bytes += reply.content().len();
             self.evict(&mut table);
         }
     }
 
-    /// Removes exchanges that are too old or exceed the limits.
+    /// Removes exchanges that are older than the maximum age or exceed the limits.
     pub(super) fn sweep(&self) {
-        self.evict(&mut self.table());
+        self.evict(&mut self.lock_table());
     }
 
     /// Returns the status of an exchange, or of the exchange that it joined.
     pub(super) fn status(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
-        self.wait_answered(exchange)
+        self.wait_for_answer(exchange)
             .now_or_never()
             .unwrap_or(ExchangeStatus::Pending)
     }
 
-    /// Waits for the end of an exchange. Without a receipt, it ends with the first reply.
-    pub(super) async fn wait_answered(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
+    /// Waits until all replies of an exchange are there. Without a receipt, the first reply ends the exchange.
+    pub(super) async fn wait_for_answer(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         let mut exchange = Arc::clone(exchange);
         for _ in 0..MAX_JOIN_DEPTH {
             let mut outbounds = exchange.outbounds.subscribe();
@@ -230,10 +230,10 @@ impl ExchangeStore {
                 Some(receipt) if !receipt.is_duplicate() => receipt.outcome().await,
                 Some(receipt) => tokio::select! {
                     biased;
-                    _ = outbounds.wait_for(|all| all.len() >= receipt.unclaimed_replies().max(1)) => one_reply(),
+                    _ = outbounds.wait_for(|all| all.len() >= receipt.unclaimed_replies().max(1)) => single_reply_outcome(),
                     _ = receipt.outcome() => return ExchangeStatus::Delivered,
                 },
-                None => one_reply(),
+                None => single_reply_outcome(),
             };
             match outcome {
                 MessageOutcome::Done { replies, .. } => {
@@ -243,7 +243,7 @@ impl ExchangeStore {
                         ExchangeStatus::Answered(all.clone())
                     });
                 }
-                MessageOutcome::Joined { message_id } => exchange = self.open(&message_id),
+                MessageOutcome::Joined { message_id } => exchange = self.get_or_create(&message_id),
                 MessageOutcome::Dropped { reason } => {
                     return ExchangeStatus::Dropped(reason.to_string());
                 }
@@ -254,7 +254,7 @@ impl ExchangeStore {
         std::future::pending().await
     }
 
-    fn insert(
+    fn insert_with_id(
         &self,
         table: &mut ExchangeTable,
         id: &MessageId,
@@ -288,7 +288,7 @@ impl ExchangeStore {
                 continue;
             }
             table.by_id.remove(oldest.id());
-            table.bytes = table.bytes.saturating_sub(oldest.bytes());
+            table.bytes = table.bytes.saturating_sub(oldest.content_bytes());
             if table.by_id.is_empty() {
                 // Release the memory of the empty table.
                 *table = ExchangeTable {
@@ -299,7 +299,7 @@ impl ExchangeStore {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, ExchangeTable> {
+    fn lock_table(&self) -> MutexGuard<'_, ExchangeTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -325,12 +325,12 @@ impl Exchange {
     }
 
     /// Returns the replies as they arrive.
-    pub(super) fn outbounds(&self) -> watch::Receiver<Vec<ExchangeReply>> {
+    pub(super) fn watch_replies(&self) -> watch::Receiver<Vec<ExchangeReply>> {
         self.outbounds.subscribe()
     }
 
     /// Returns the callback URL for replies.
-    pub(super) fn callback(&self) -> Option<String> {
+    pub(super) fn callback_url(&self) -> Option<String> {
         self.callback.get().cloned()
     }
 
@@ -365,23 +365,23 @@ impl Exchange {
     }
 
     /// Counts a waiting request until the guard is dropped.
-    pub(super) fn wait(self: &Arc<Self>) -> WaiterGuard {
+    pub(super) fn register_waiter(self: &Arc<Self>) -> WaiterGuard {
         self.waiting.send_modify(|count| *count += 1);
         WaiterGuard(Arc::clone(self))
     }
 
     /// Waits until the waiting requests have received the replies. Returns at once if more replies will follow.
-    pub(super) async fn wait_received(&self) {
+    pub(super) async fn wait_until_received(&self) {
         let mut waiting = self.waiting.subscribe();
-        if *waiting.borrow() == 0 || self.has_more_to_come().await {
+        if *waiting.borrow() == 0 || self.has_pending_replies().await {
             return;
         }
         let _ = tokio::time::timeout(RECEIVE_TIMEOUT, waiting.wait_for(|count| *count == 0)).await;
     }
 
     /// Waits until a reply is written to the connection of a waiting request. Returns `false` if no request waits.
-    pub(super) async fn wait_claimed(&self, reply: &ExchangeReply) -> bool {
-        let is_same = |known: &ExchangeReply| known.reply_id == reply.reply_id;
+    pub(super) async fn wait_until_claimed(&self, reply: &ExchangeReply) -> bool {
+        let is_same = |other: &ExchangeReply| other.reply_id == reply.reply_id;
         let reply_number = self
             .outbounds
             .borrow()
@@ -401,7 +401,7 @@ impl Exchange {
     }
 
     /// Returns whether a reply is missing or the turn is still running.
-    async fn has_more_to_come(&self) -> bool {
+    async fn has_pending_replies(&self) -> bool {
         let receipt = self.receipt.get();
         let Some(receipt) = receipt.filter(|receipt| !receipt.is_duplicate()) else {
             return false;
@@ -424,18 +424,21 @@ impl Exchange {
     }
 
     /// Subscribes to the text deltas.
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<String> {
+    pub(super) fn subscribe_deltas(&self) -> broadcast::Receiver<String> {
         self.deltas
             .get_or_init(|| broadcast::Sender::new(DELTA_CAPACITY))
             .subscribe()
     }
 
-    /// Subscribes to the text deltas if `is_wanted`.
-    pub(super) fn subscribe_if(&self, is_wanted: bool) -> Option<broadcast::Receiver<String>> {
-        is_wanted.then(|| self.subscribe())
+    /// Subscribes to the text deltas if `is_streaming`.
+    pub(super) fn subscribe_deltas_if(
+        &self,
+        is_streaming: bool,
+    ) -> Option<broadcast::Receiver<String>> {
+        is_streaming.then(|| self.subscribe_deltas())
     }
 
-    fn bytes(&self) -> usize {
+    fn content_bytes(&self) -> usize {
         self.outbounds
             .borrow()
             .iter()
@@ -451,8 +454,7 @@ pub(super) struct ExchangeRequest {
     pub(super) callback_url: Option<String>,
 }
 
-/// An exchange whose message is not accepted yet. Dropping it removes the exchange from the list of those without an
-/// id.
+/// An exchange whose message is not accepted yet. On drop, the exchange leaves the list of exchanges without an id.
 pub(super) struct PendingExchange {
     exchanges: Arc<ExchangeStore>,
     pub(super) exchange: Arc<Exchange>,
@@ -460,14 +462,14 @@ pub(super) struct PendingExchange {
 
 impl Drop for PendingExchange {
     fn drop(&mut self) {
-        let mut table = self.exchanges.table();
+        let mut table = self.exchanges.lock_table();
         table
             .unnamed
             .retain(|exchange| !Arc::ptr_eq(exchange, &self.exchange));
     }
 }
 
-fn one_reply() -> MessageOutcome {
+fn single_reply_outcome() -> MessageOutcome {
     MessageOutcome::Done {
         replies: 1,
         report: None,
@@ -479,7 +481,7 @@ pub(super) struct WaiterGuard(Arc<Exchange>);
 
 impl WaiterGuard {
     /// Records that the replies are written to a connection.
-    pub(super) fn note_written(&self, status: &ExchangeStatus) {
+    pub(super) fn mark_written(&self, status: &ExchangeStatus) {
         if let ExchangeStatus::Answered(outbounds) = status {
             self.0
                 .written

@@ -14,11 +14,11 @@ use crate::settings::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WebhookOptions {
-    /// Token that clients must present. Without a token the channel is off.
+    /// Token that clients must send. The channel is disabled without one.
     pub token: Option<Secret>,
     /// Host and port to listen on.
     pub listen: String,
-    /// Role of clients that present the token.
+    /// Role of clients that send the token.
     pub role: Role,
     /// Maximum size of a request body in bytes.
     pub body_limit: usize,

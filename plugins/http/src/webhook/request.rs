@@ -47,7 +47,7 @@ pub(super) enum ReplyMode {
     None,
 }
 
-/// A message that a client request.
+/// A message that a client posted, and how the client receives the reply.
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) reply: ReplyMode,
@@ -59,7 +59,7 @@ pub(super) struct Submission {
 
 impl Submission {
     /// Parses the body and the headers of a request.
-    pub(super) fn read(
+    pub(super) fn parse(
         body: &[u8],
         headers: &HeaderMap,
         options: &WebhookOptions,
@@ -67,11 +67,13 @@ impl Submission {
         let value: Value = serde_json::from_slice(body).map_err(|error| {
             bad_request_error(
                 "malformed_json",
-                format!("the body is not valid JSON: {error}"),
+                format!("invalid body: expected JSON: {error}"),
             )
         })?;
         let Value::Object(map) = value else {
-            return Err(invalid_request_error("the body must be a JSON object"));
+            return Err(invalid_request_error(
+                "invalid body: expected a JSON object",
+            ));
         };
         let request = RequestFields(map);
         if let Some(unknown) = request
@@ -86,29 +88,36 @@ impl Submission {
             )));
         }
         let content = request
-            .text("content")?
+            .optional_text("content")?
             .filter(|content| !content.trim().is_empty());
-        let content =
-            content.ok_or_else(|| invalid_request_error("`content` is missing or empty"))?;
-        let chat_id = request.name("chat_id")?.unwrap_or("default");
-        let session_id = request.session(chat_id, options.role)?;
+        let content = content.ok_or_else(|| {
+            invalid_request_error("missing `content`: pass the text of the message")
+        })?;
+        let chat_id = request.optional_name("chat_id")?.unwrap_or("default");
+        let session_id = request.session_id(chat_id, options.role)?;
         let sender = Sender {
             role: options.role,
             channel: CHANNEL_NAME.to_owned(),
             chat_id: chat_id.to_owned(),
-            id: request.name("sender_id")?.unwrap_or_default().to_owned(),
-            name: request.name("sender_name")?.unwrap_or_default().to_owned(),
+            id: request
+                .optional_name("sender_id")?
+                .unwrap_or_default()
+                .to_owned(),
+            name: request
+                .optional_name("sender_name")?
+                .unwrap_or_default()
+                .to_owned(),
         };
-        let reply = request.reply()?;
+        let reply = request.reply_mode()?;
         let callback_url = request.callback_url(reply, options)?;
-        let receipt = Arc::new(InboundReceipt::new(request.key(headers)?));
+        let receipt = Arc::new(InboundReceipt::new(request.idempotency_key(headers)?));
         let mut message = ChannelMessage::new(&session_id, CHANNEL_NAME, content)
             .chat_id(chat_id)
             .active();
         if content.starts_with(',') {
             message = message.kind(MessageKind::Command);
         }
-        for (key, value) in request.context()? {
+        for (key, value) in request.context_fields()? {
             message = message.context(key.as_str(), value.clone());
         }
         for (key, text) in [("sender_id", &sender.id), ("sender_name", &sender.name)] {
@@ -116,7 +125,7 @@ impl Submission {
                 message = message.context(key, text.as_str());
             }
         }
-        for item in request.media()? {
+        for item in request.media_items()? {
             message = message.media(item);
         }
         let mut message = Envelope::from(message);
@@ -147,8 +156,8 @@ impl Submission {
 
 /// Parses the message in a body, with its sender. For fuzzing.
 #[doc(hidden)]
-pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
-    Submission::read(body, &HeaderMap::new(), options)
+pub fn parse_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
+    Submission::parse(body, &HeaderMap::new(), options)
         .ok()
         .map(|submission| submission.inbound)
 }
@@ -157,24 +166,26 @@ pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
 struct RequestFields(Map<String, Value>);
 
 impl RequestFields {
-    fn text(&self, name: &str) -> Result<Option<&str>, HttpError> {
+    fn optional_text(&self, name: &str) -> Result<Option<&str>, HttpError> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(invalid_request_error(format!("`{name}` must be a string"))),
+            Some(_) => Err(invalid_request_error(format!(
+                "invalid `{name}`: expected a string"
+            ))),
         }
     }
 
-    /// Returns a short text on one line, because it may become part of file names and logs.
-    fn name(&self, name: &str) -> Result<Option<&str>, HttpError> {
+    /// Returns an optional text of one short line. Ids and names become part of file names and logs.
+    fn optional_name(&self, name: &str) -> Result<Option<&str>, HttpError> {
         let text = self
-            .text(name)?
+            .optional_text(name)?
             .map(str::trim)
             .filter(|text| !text.is_empty());
         match text {
             Some(text) if text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control) => {
                 Err(invalid_request_error(format!(
-                    "`{name}` must be one line of at most {MAX_NAME_BYTES} bytes"
+                    "invalid `{name}`: expected one line of at most {MAX_NAME_BYTES} bytes"
                 )))
             }
             text => Ok(text),
@@ -182,8 +193,8 @@ impl RequestFields {
     }
 
     /// Returns the session. Only the owner can use sessions of other channels.
-    fn session(&self, chat_id: &str, role: Role) -> Result<String, HttpError> {
-        let Some(session_id) = self.name("session_id")? else {
+    fn session_id(&self, chat_id: &str, role: Role) -> Result<String, HttpError> {
+        let Some(session_id) = self.optional_name("session_id")? else {
             return Ok(format!("{CHANNEL_NAME}:{chat_id}"));
         };
         let is_webhook_session = session_id
@@ -193,7 +204,7 @@ impl RequestFields {
             return Ok(session_id.to_owned());
         }
         let text = format!(
-            "`session_id` must begin with `{CHANNEL_NAME}:` unless `webhook.role` is owner"
+            "session not allowed: `session_id` must begin with `{CHANNEL_NAME}:` unless `webhook.role` is `owner`"
         );
         Err(HttpError::new(
             StatusCode::FORBIDDEN,
@@ -202,15 +213,15 @@ impl RequestFields {
         ))
     }
 
-    fn reply(&self) -> Result<ReplyMode, HttpError> {
-        match self.text("reply")? {
+    fn reply_mode(&self) -> Result<ReplyMode, HttpError> {
+        match self.optional_text("reply")? {
             None if self.0.contains_key("callback_url") => Ok(ReplyMode::Callback),
             None | Some("sync") => Ok(ReplyMode::Sync),
             Some("stream") => Ok(ReplyMode::Stream),
             Some("callback") => Ok(ReplyMode::Callback),
             Some("none") => Ok(ReplyMode::None),
             Some(_) => Err(invalid_request_error(
-                "`reply` must be sync, stream, callback or none",
+                "invalid `reply`: expected `sync`, `stream`, `callback` or `none`",
             )),
         }
     }
@@ -220,47 +231,51 @@ impl RequestFields {
         reply: ReplyMode,
         options: &WebhookOptions,
     ) -> Result<Option<String>, HttpError> {
-        match (self.text("callback_url")?, reply) {
+        match (self.optional_text("callback_url")?, reply) {
             (Some(url), ReplyMode::Callback) => {
-                let checked = callback::check(url, &options.callback_hosts);
+                let checked = callback::check_url(url, &options.callback_hosts);
                 checked
                     .map(Some)
                     .map_err(|problem| bad_request_error("callback_refused", problem))
             }
             (None, ReplyMode::Callback) => Err(invalid_request_error(
-                "`callback_url` is missing: `reply` callback requires it",
+                "missing `callback_url`: `reply` is `callback`",
             )),
             (Some(_), _) => Err(invalid_request_error(
-                "`callback_url` is only allowed with `reply` callback",
+                "unexpected `callback_url`: it requires `reply` to be `callback`",
             )),
             (None, _) => Ok(None),
         }
     }
 
-    fn key(&self, headers: &HeaderMap) -> Result<Option<String>, HttpError> {
+    fn idempotency_key(&self, headers: &HeaderMap) -> Result<Option<String>, HttpError> {
         let header = headers.get("idempotency-key").map(|value| value.to_str());
-        let header = header
-            .transpose()
-            .map_err(|_| invalid_request_error("header `Idempotency-Key` must be ASCII"))?;
+        let header = header.transpose().map_err(|_| {
+            invalid_request_error("invalid header `Idempotency-Key`: expected ASCII text")
+        })?;
         let key = self
-            .text("idempotency_key")?
+            .optional_text("idempotency_key")?
             .or(header)
             .map(str::trim)
             .filter(|key| !key.is_empty());
         match key {
             Some(key) if key.len() > MAX_KEY_BYTES => Err(invalid_request_error(format!(
-                "the idempotency key must have at most {MAX_KEY_BYTES} bytes"
+                "invalid idempotency key: expected at most {MAX_KEY_BYTES} bytes"
             ))),
             key => Ok(key.map(str::to_owned)),
         }
     }
 
     /// Returns the context fields. Ignores names that begin with `_`, which are reserved for the runtime.
-    fn context(&self) -> Result<impl Iterator<Item = (&String, &Value)>, HttpError> {
+    fn context_fields(&self) -> Result<impl Iterator<Item = (&String, &Value)>, HttpError> {
         let context = match self.0.get("context") {
             None | Some(Value::Null) => None,
             Some(Value::Object(context)) => Some(context),
-            Some(_) => return Err(invalid_request_error("`context` must be an object")),
+            Some(_) => {
+                return Err(invalid_request_error(
+                    "invalid `context`: expected an object",
+                ));
+            }
         };
         Ok(context
             .into_iter()
@@ -268,29 +283,29 @@ impl RequestFields {
             .filter(|(key, _)| !key.starts_with('_')))
     }
 
-    fn media(&self) -> Result<Vec<MediaItem>, HttpError> {
+    fn media_items(&self) -> Result<Vec<MediaItem>, HttpError> {
         let items = match self.0.get("media") {
             None | Some(Value::Null) => return Ok(Vec::new()),
             Some(Value::Array(items)) => items,
-            Some(_) => return Err(invalid_request_error("`media` must be a list")),
+            Some(_) => return Err(invalid_request_error("invalid `media`: expected a list")),
         };
-        items.iter().map(media_item).collect()
+        items.iter().map(parse_media_item).collect()
     }
 }
 
-fn media_item(value: &Value) -> Result<MediaItem, HttpError> {
+fn parse_media_item(value: &Value) -> Result<MediaItem, HttpError> {
     let item = MediaItem::from_value(value)
-        .ok_or_else(|| invalid_request_error("items of `media` must be objects"))?;
-    let is_known = |url: &str| {
+        .ok_or_else(|| invalid_request_error("invalid `media`: each item must be an object"))?;
+    let has_allowed_scheme = |url: &str| {
         ["data:", "https://", "http://"]
             .iter()
             .any(|scheme| url.starts_with(scheme))
     };
-    if item.url.as_deref().is_some_and(is_known) {
+    if item.url.as_deref().is_some_and(has_allowed_scheme) {
         return Ok(item);
     }
     Err(invalid_request_error(
-        "items of `media` need a `url` that begins with data:, https: or http:",
+        "invalid `media`: each item needs a `url` that begins with `data:`, `https:` or `http:`",
     ))
 }
 

@@ -32,22 +32,22 @@ impl HttpError {
     }
 
     /// Adds the header `Retry-After`.
-    pub(super) fn retry_after(self, delay: Duration) -> Self {
+    pub(super) fn with_retry_after(self, delay: Duration) -> Self {
         let seconds = delay.as_secs().max(1);
-        self.header(header::RETRY_AFTER, HeaderValue::from(seconds))
+        self.with_header(header::RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub(super) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    pub(super) fn body(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         json!({"error": {"code": self.code, "message": self.message}})
     }
 
     pub(super) fn into_response(self) -> HttpResponse {
-        let mut response = json_response(self.status, &self.body());
+        let mut response = json_response(self.status, &self.to_json());
         response.headers_mut().extend(self.headers);
         response
     }
@@ -55,7 +55,7 @@ impl HttpError {
 
 /// Builds a JSON response.
 pub(super) fn json_response(status: StatusCode, body: &Value) -> HttpResponse {
-    json_response_with(status, body, || ())
+    json_response_with_callback(status, body, || ())
 }
 
 /// Builds the response about an exchange. The request counts as waiting until the response is written.
@@ -66,23 +66,23 @@ pub(super) fn status_response(
 ) -> HttpResponse {
     let status = match exchange_status {
         ExchangeStatus::Pending => StatusCode::ACCEPTED,
-        ExchangeStatus::Answered(outbounds) if failure(outbounds).is_some() => {
+        ExchangeStatus::Answered(outbounds) if failure_notice(outbounds).is_some() => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
         ExchangeStatus::Answered(_) | ExchangeStatus::Delivered | ExchangeStatus::Dropped(_) => {
             StatusCode::OK
         }
     };
-    let (body, exchange_status) = (describe(id, exchange_status), exchange_status.clone());
-    json_response_with(status, &body, move || {
+    let (body, exchange_status) = (exchange_json(id, exchange_status), exchange_status.clone());
+    json_response_with_callback(status, &body, move || {
         if let Some(waiter) = &waiter {
-            waiter.note_written(&exchange_status);
+            waiter.mark_written(&exchange_status);
         }
     })
 }
 
 /// Describes an exchange as JSON.
-pub(super) fn describe(id: &str, exchange_status: &ExchangeStatus) -> Value {
+pub(super) fn exchange_json(id: &str, exchange_status: &ExchangeStatus) -> Value {
     let outbounds = match exchange_status {
         ExchangeStatus::Pending => return json!({"id": id, "status": "accepted"}),
         ExchangeStatus::Delivered => return json!({"id": id, "status": "delivered"}),
@@ -92,7 +92,7 @@ pub(super) fn describe(id: &str, exchange_status: &ExchangeStatus) -> Value {
         ExchangeStatus::Answered(outbounds) => outbounds,
     };
     let values: Vec<_> = outbounds.iter().map(ExchangeReply::value).collect();
-    if let Some(failure) = failure(outbounds) {
+    if let Some(failure) = failure_notice(outbounds) {
         let error = json!({"code": "turn_failed", "message": failure.content()});
         return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
     }
@@ -106,12 +106,12 @@ pub(super) fn describe(id: &str, exchange_status: &ExchangeStatus) -> Value {
 }
 
 /// Returns the failure notice of a turn, which is the last reply and has the kind `error`.
-fn failure(outbounds: &[ExchangeReply]) -> Option<&ExchangeReply> {
+fn failure_notice(outbounds: &[ExchangeReply]) -> Option<&ExchangeReply> {
     outbounds.last().filter(|outbound| outbound.is_error())
 }
 
 /// Builds a JSON response that calls `on_write` when the body is sent. The closure is dropped with the body.
-fn json_response_with(
+fn json_response_with_callback(
     status: StatusCode,
     body: &Value,
     on_write: impl Fn() + Send + 'static,

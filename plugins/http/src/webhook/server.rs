@@ -65,8 +65,9 @@ struct TokenVerifier {
 
 impl TokenVerifier {
     fn new(token: &Secret) -> Result<Self> {
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| Error::unknown("the system has no random numbers"))?;
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(|_| {
+            Error::unknown("cannot start the webhook: the system returned no random numbers")
+        })?;
         let tag = hmac::sign(&key, token.expose().as_bytes());
         Ok(Self { key, tag })
     }
@@ -123,7 +124,7 @@ impl Server {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match (accepted, Arc::clone(&permits).try_acquire_owned()) {
                     (Ok((stream, _)), Ok(permit)) => {
-                        let connection = Arc::clone(&server).serve(stream, closing.clone());
+                        let connection = Arc::clone(&server).serve_connection(stream, closing.clone());
                         connections.spawn(async move {
                             connection.await;
                             drop(permit);
@@ -142,13 +143,13 @@ impl Server {
         while connections.join_next().await.is_some() {}
     }
 
-    async fn serve(self: Arc<Self>, stream: TcpStream, closing: CancellationToken) {
+    async fn serve_connection(self: Arc<Self>, stream: TcpStream, closing: CancellationToken) {
         // Send small responses at once. If this fails, they are only delayed.
         let _ = stream.set_nodelay(true);
         let server = Arc::clone(&self);
         let service = service_fn(move |request| {
             let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.request(request).await) }
+            async move { Ok::<_, Infallible>(server.handle_request(request).await) }
         });
         let mut builder = http1::Builder::new();
         builder
@@ -171,9 +172,9 @@ impl Server {
         }
     }
 
-    async fn request(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
+    async fn handle_request(self: Arc<Self>, request: Request<Incoming>) -> HttpResponse {
         let (parts, mut body) = request.into_parts();
-        let response = self.route(&parts, &mut body).await;
+        let response = self.route_request(&parts, &mut body).await;
         let mut response = response.unwrap_or_else(HttpError::into_response);
         if !body.is_end_stream() {
             // A client that is still sending would not read the response, so read and discard its data for a while.
@@ -188,11 +189,15 @@ impl Server {
         response
     }
 
-    async fn route(&self, parts: &Parts, body: &mut Incoming) -> Result<HttpResponse, HttpError> {
+    async fn route_request(
+        &self,
+        parts: &Parts,
+        body: &mut Incoming,
+    ) -> Result<HttpResponse, HttpError> {
         let path = parts.uri.path();
         let id = path
             .strip_prefix(MESSAGES_PATH)
-            .and_then(|rest| rest.strip_prefix('/'))
+            .and_then(|path| path.strip_prefix('/'))
             .filter(|id| !id.is_empty());
         let allowed = match (path, id) {
             (MESSAGES_PATH, _) => Method::POST,
@@ -201,39 +206,39 @@ impl Server {
                 return Err(HttpError::new(
                     StatusCode::NOT_FOUND,
                     "not_found",
-                    "unknown path",
+                    "unknown path; use `/v1/messages`, `/v1/messages/ID` or `/healthz`",
                 ));
             }
         };
         // Load balancers often use HEAD.
         if parts.method != allowed && (path, &parts.method) != (HEALTH_PATH, &Method::HEAD) {
-            let text = format!("method not allowed: use {allowed}");
+            let text = format!("method not allowed; use `{allowed}`");
             let value =
                 HeaderValue::from_str(allowed.as_str()).unwrap_or(HeaderValue::from_static("GET"));
             return Err(
                 HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
-                    .header(header::ALLOW, value),
+                    .with_header(header::ALLOW, value),
             );
         }
         if path == HEALTH_PATH {
             return Ok(json_response(StatusCode::OK, &json!({"status": "ok"})));
         }
         if !self.verifier.is_authorized(&parts.headers) {
-            let text = "header `Authorization: Bearer` is missing or its token is wrong";
+            let text = "unauthorized: pass the token of `webhook.token` in the header `Authorization: Bearer`";
             return Err(
                 HttpError::new(StatusCode::UNAUTHORIZED, "unauthorized", text)
-                    .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+                    .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             );
         }
         match id {
-            Some(id) => self.get_status(id),
-            None => self.post(parts, body).await,
+            Some(id) => self.handle_status(id),
+            None => self.handle_post(parts, body).await,
         }
     }
 
     /// Handles `GET /v1/messages/{id}`.
-    fn get_status(&self, id: &str) -> Result<HttpResponse, HttpError> {
-        let text = "unknown message: the id is wrong or the message is no longer kept";
+    fn handle_status(&self, id: &str) -> Result<HttpResponse, HttpError> {
+        let text = "unknown message: the id is wrong, or bub no longer keeps the message";
         let exchange = self.exchanges.find(id);
         let exchange = exchange
             .ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
@@ -244,9 +249,13 @@ impl Server {
     }
 
     /// Handles `POST /v1/messages`.
-    async fn post(&self, parts: &Parts, body: &mut Incoming) -> Result<HttpResponse, HttpError> {
-        let bytes = self.read(body).await?;
-        let submission = Submission::read(&bytes, &parts.headers, &self.options)?;
+    async fn handle_post(
+        &self,
+        parts: &Parts,
+        body: &mut Incoming,
+    ) -> Result<HttpResponse, HttpError> {
+        let bytes = self.read_body(body).await?;
+        let submission = Submission::parse(&bytes, &parts.headers, &self.options)?;
         drop(bytes);
         let permit = match submission.reply {
             ReplyMode::Sync | ReplyMode::Stream => Some(self.acquire_wait_permit()?),
@@ -264,41 +273,43 @@ impl Server {
             fingerprint,
             callback_url,
         });
-        let waiting = permit.as_ref().map(|_| pending.exchange.wait());
-        let deltas = pending.exchange.subscribe_if(reply == ReplyMode::Stream);
+        let waiting = permit.as_ref().map(|_| pending.exchange.register_waiter());
+        let deltas = pending
+            .exchange
+            .subscribe_deltas_if(reply == ReplyMode::Stream);
         // In a task, so that a client that disconnects does not interrupt the acceptance of the message.
         let accepted = tokio::spawn((self.handler)(inbound)).await;
         let accepted = accepted.unwrap_or_else(|error| Err(Error::unknown(error.to_string())));
         accepted.map_err(|error| self.not_accepted_error(&error))?;
         let Some(id) = receipt.message_id() else {
-            return Err(
-                self.not_accepted_error(&Error::unknown("the message was accepted without an id"))
-            );
+            return Err(self.not_accepted_error(&Error::unknown(
+                "internal error: the gateway accepted the message without an id",
+            )));
         };
         let exchange = self.exchanges.assign_id(&pending.exchange, id);
         if exchange.has_other_content(fingerprint) {
-            let text = "the idempotency key was already used for another message";
+            let text = "idempotency key already used for another message; choose a new key";
             return Err(HttpError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "idempotency_key_reused",
                 text,
             ));
         }
-        let waiting = waiting.map(|own| {
+        let waiting = waiting.map(|waiter| {
             if Arc::ptr_eq(&exchange, &pending.exchange) {
-                own
+                waiter
             } else {
-                exchange.wait()
+                exchange.register_waiter()
             }
         });
         let (Some(waiting), Some(permit)) = (waiting, permit) else {
             return Ok(status_response(id, &ExchangeStatus::Pending, None));
         };
-        if let Some(own) = deltas {
+        if let Some(pending_deltas) = deltas {
             let deltas = if receipt.is_duplicate() {
-                exchange.subscribe()
+                exchange.subscribe_deltas()
             } else {
-                own
+                pending_deltas
             };
             let (exchanges, stop_waiting) =
                 (Arc::clone(&self.exchanges), self.stop_waiting.clone());
@@ -315,14 +326,14 @@ impl Server {
             }
             .into_response());
         }
-        let status = self.wait(&exchange).await;
+        let status = self.wait_for_status(&exchange).await;
         Ok(status_response(id, &status, Some(waiting)))
     }
 
-    async fn wait(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
+    async fn wait_for_status(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         tokio::select! {
             biased;
-            status = self.exchanges.wait_answered(exchange) => status,
+            status = self.exchanges.wait_for_answer(exchange) => status,
             () = self.stop_waiting.cancelled() => ExchangeStatus::Pending,
             () = tokio::time::sleep(self.options.reply_timeout) => ExchangeStatus::Pending,
         }
@@ -331,17 +342,17 @@ impl Server {
     fn acquire_wait_permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
             let text =
-                "too many requests wait for a reply; retry later, or use `reply` callback or none";
+                "too many requests wait for a reply; retry later, or set `reply` to `callback` or `none`";
             HttpError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", text)
-                .retry_after(RETRY_AFTER)
+                .with_retry_after(RETRY_AFTER)
         })
     }
 
-    async fn read(&self, body: &mut Incoming) -> Result<Bytes, HttpError> {
+    async fn read_body(&self, body: &mut Incoming) -> Result<Bytes, HttpError> {
         let limit = self.options.body_limit;
         let too_large_error = || {
             let text = format!(
-                "the body has more than {limit} bytes; see the setting `webhook.body_limit`"
+                "body too large: it has more than {limit} bytes; the owner can raise `webhook.body_limit`"
             );
             HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", text)
         };
@@ -359,11 +370,11 @@ impl Server {
             Ok(Err(_)) => Err(HttpError::new(
                 StatusCode::BAD_REQUEST,
                 "incomplete",
-                "the body is incomplete",
+                "incomplete body: the connection ended early; send the request again",
             )),
             Err(_) => {
                 let text = format!(
-                    "the body did not arrive within {} s",
+                    "body not received within {} s; send the request again",
                     self.options.read_timeout.as_secs_f64()
                 );
                 Err(HttpError::new(
@@ -390,14 +401,14 @@ impl Server {
         }
         let http_error = HttpError::new(status, code, message);
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            http_error.retry_after(error.retry_after().unwrap_or(RETRY_AFTER))
+            http_error.with_retry_after(error.retry_after().unwrap_or(RETRY_AFTER))
         } else {
             http_error
         }
     }
 }
 
-/// Responds to a connection beyond the limit that the client may retry.
+/// Sends a 503 response to a connection beyond the limit, so that the client retries.
 fn reject_connection(mut stream: TcpStream, rejections: &Arc<Semaphore>) {
     // Beyond the second limit, the connection is closed without a response.
     let Ok(permit) = Arc::clone(rejections).try_acquire_owned() else {

@@ -146,7 +146,7 @@ async fn a_receiver_that_never_answers_is_tried_again() {
     let message = post_with_callback(&fixture, &url).await;
     let error = fixture.send(&message, "hi").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Temporary);
-    assert!(error.message().contains("no answer in time"), "{error}");
+    assert!(error.message().contains("no response in time"), "{error}");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ async fn wrong_requests_are_told_what_is_wrong() {
             r#"{"content": 5}"#,
             400,
             "invalid_request",
-            "`content` must be a string",
+            "invalid `content`: expected a string",
         ),
         (
             r#"{"content": "x", "role": "owner"}"#,
@@ -45,19 +45,19 @@ async fn wrong_requests_are_told_what_is_wrong() {
             r#"{"content": "x", "reply": "fast"}"#,
             400,
             "invalid_request",
-            "sync, stream, callback or none",
+            "`sync`, `stream`, `callback` or `none`",
         ),
         (
             r#"{"content": "x", "reply": "callback"}"#,
             400,
             "invalid_request",
-            "`callback_url` is missing",
+            "missing `callback_url`",
         ),
         (
             r#"{"content": "x", "context": []}"#,
             400,
             "invalid_request",
-            "`context` must be an object",
+            "invalid `context`: expected an object",
         ),
         (
             r#"{"content": "x", "media": [{"url": "file:///etc/passwd"}]}"#,
@@ -325,11 +325,11 @@ async fn a_port_in_use_is_one_clear_line() {
             .await
             .unwrap_err()
     };
-    let taken = start(&fixture.address.to_string()).await;
-    assert_eq!(taken.kind(), ErrorKind::Temporary);
-    let (port, text) = (fixture.address.port(), taken.message());
+    let in_use = start(&fixture.address.to_string()).await;
+    assert_eq!(in_use.kind(), ErrorKind::Temporary);
+    let (port, text) = (fixture.address.port(), in_use.message());
     assert!(
-        text.starts_with(&format!("port {port} is in use")) && text.contains("`webhook.listen`"),
+        text.contains(&format!("another program uses port {port}")) && text.contains("`webhook.listen`"),
         "{text}"
     );
     assert!(!text.contains('\n'));
