@@ -12,7 +12,7 @@ use crate::cli::{CLI, CliHooks, CliPlugin};
 
 /// Adds the bundled plugins after `builtin`. The plugin registered last is called first, so its channels are listed
 /// first.
-pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
+pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
     let hooks = Arc::clone(hooks);
     app.bundled_plugin(
         TelegramPlugin::NAME,
@@ -28,7 +28,7 @@ pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
 }
 
 /// Builds a framework with these settings that has the builtin and bundled plugins but none of the user's plugins.
-pub(crate) fn framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
+pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
     Framework::builder()
         .workspace(framework.workspace())
         .settings(settings)

@@ -48,7 +48,7 @@ bub is an agent runtime. Get started:
 ";
 
 /// Returns the HTTP client of a command. It opens no connection before the first request.
-fn client(settings: &Settings) -> ModelClient {
+fn model_client(settings: &Settings) -> ModelClient {
     let options = HttpOptions::from_environment(settings.environment());
     ModelClient::new(options, settings.redactor().clone())
 }
@@ -73,10 +73,10 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
         skill::command(),
         policy::command(),
         completions::command(),
-        completions::man(),
+        completions::man_command(),
         plugin::command(),
     ];
-    commands.extend(plugin::aliases());
+    commands.extend(plugin::alias_commands());
     commands
 }
 

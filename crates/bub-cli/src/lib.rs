@@ -27,7 +27,7 @@ use bub::App;
 /// Returns the standard program with all commands and the bundled channels. Add your plugins to it.
 pub fn app() -> App {
     let hooks = Arc::<cli::CliHooks>::default();
-    let app = bundled::add_to(App::new(), &hooks);
+    let app = bundled::add_plugins(App::new(), &hooks);
     cli::commands(&hooks)
         .into_iter()
         .fold(app, App::command)

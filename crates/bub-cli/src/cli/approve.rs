@@ -16,7 +16,7 @@ use super::tape::text;
 
 /// Asks for approvals in all commands: the channel of the sender asks, or the question is sent as a message.
 ///
-/// After a message, the builtin plugin waits for the answer, which the gateway passes on.
+/// If the question is sent as a message, the builtin plugin waits for the answer. The gateway passes the answer on.
 #[derive(Default)]
 pub(crate) struct ApprovalHook;
 
@@ -40,7 +40,7 @@ impl ApprovalHook {
         }
         let text = format!(
             "{}\nAnswer `,approve {id}` or `,deny {id}`.",
-            question(request).trim_end_matches(" [y/N] "),
+            question_text(request).trim_end_matches(" [y/N] "),
             id = request.id
         );
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
@@ -72,12 +72,12 @@ impl TerminalApprover {
             empty => {
                 let opened = TtyReader::open();
                 let opened = opened.map_err(|_| {
-                    Error::config("cannot ask for approval: the process has no terminal")
+                    Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
                 });
                 empty.insert(opened?)
             }
         };
-        lines.ask(&question(request)).await
+        lines.ask(&question_text(request)).await
     }
 }
 
@@ -140,7 +140,7 @@ fn parse_answer(line: &str) -> ApprovalAnswer {
 }
 
 /// Returns the question with the complete call, because users cannot approve what they do not see.
-fn question(request: &ApprovalRequest) -> String {
+fn question_text(request: &ApprovalRequest) -> String {
     let arguments: Vec<_> = request
         .arguments
         .iter()
@@ -160,7 +160,7 @@ mod tests {
 
     use bub_kernel::Sender;
 
-    use super::{ApprovalAnswer, ApprovalRequest, parse_answer, question};
+    use super::{ApprovalAnswer, ApprovalRequest, parse_answer, question_text};
 
     #[test]
     fn only_a_clear_yes_is_a_yes() {
@@ -187,7 +187,7 @@ mod tests {
             expires: Duration::ZERO,
             reason: "rule 1\nsays".to_owned(),
         };
-        let shown = question(&request);
+        let shown = question_text(&request);
         assert!(shown.contains(&"x".repeat(5000)), "{shown}");
         assert_eq!(shown.lines().count(), 2, "{shown}");
         assert!(

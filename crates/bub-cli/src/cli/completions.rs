@@ -46,7 +46,7 @@ pub(super) fn command() -> AppCommand {
     .allow_invalid_settings()
 }
 
-pub(super) fn man() -> AppCommand {
+pub(super) fn man_command() -> AppCommand {
     let directory = Arg::new("directory")
         .value_name("DIR")
         .required(true)

@@ -89,14 +89,16 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         }
     }
     match context.matches.subcommand() {
-        Some(("list", matches)) => list(&settings, matches),
+        Some(("list", matches)) => list_settings(&settings, matches),
         Some(("get", matches)) => {
             let key = current_key(&settings, matches);
-            get(&settings, &key, matches.get_flag("json"))
+            print_setting(&settings, &key, matches.get_flag("json"))
         }
-        Some(("set", matches)) => set(&settings, &current_key(&settings, matches), matches).await,
-        Some(("unset", matches)) => unset(&settings, &current_key(&settings, matches)),
-        Some(("edit", _)) => edit::edit(&settings).await,
+        Some(("set", matches)) => {
+            set_setting(&settings, &current_key(&settings, matches), matches).await
+        }
+        Some(("unset", matches)) => unset_setting(&settings, &current_key(&settings, matches)),
+        Some(("edit", _)) => edit::edit_config(&settings).await,
         _ => output::print(&format!("{}\n", settings.config_file().display())),
     }
 }
@@ -117,13 +119,13 @@ fn current_key<'a>(settings: &Settings, matches: &'a ArgMatches) -> Cow<'a, str>
 fn unset_former_keys(settings: &Settings, file: &mut ConfigFile, key: &str) -> Result<bool> {
     let entry = settings.entries().find(|entry| entry.setting.key() == key);
     let names = entry.map_or(&[][..], |entry| entry.setting.deprecated_names());
-    names.iter().try_fold(false, |found, name| {
+    names.iter().try_fold(false, |is_unset, name| {
         let path: Vec<_> = name.split('.').collect();
-        Ok(file.unset(&path).map_err(edit_error)? || found)
+        Ok(file.unset(&path).map_err(edit_error)? || is_unset)
     })
 }
 
-fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
+fn list_settings(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
     let changed = matches.get_flag("changed");
     let entries = settings
         .entries()
@@ -136,11 +138,11 @@ fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
         let row = |entry: SettingValue<'_>| {
             [
                 entry.setting.key().to_owned(),
-                text::line(&plain(&entry.display_value)),
+                text::line(&format_value(&entry.display_value)),
                 entry.origin.to_string(),
             ]
         };
-        text::columns(&entries.map(row).collect::<Vec<_>>())
+        text::format_columns(&entries.map(row).collect::<Vec<_>>())
     };
     output::print_untrusted(&settings.redactor().redact(&text))
 }
@@ -157,7 +159,7 @@ fn to_json(entry: &SettingValue<'_>) -> Value {
     })
 }
 
-fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
+fn print_setting(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
     let value = settings
         .get_value(key)
         .map_err(|error| Error::invalid_input(error.to_string()))?
@@ -166,13 +168,13 @@ fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
         let origin = settings.origin(key).map(|origin| origin.to_string());
         json!({"key": key, "value": value, "source": origin}).to_string()
     } else {
-        plain(&value)
+        format_value(&value)
     };
     output::print_untrusted(&settings.redactor().redact(&format!("{text}\n")))
 }
 
 /// Formats a value as users write it.
-pub(super) fn plain(value: &Value) -> String {
+pub(super) fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) if items.iter().all(Value::is_string) => items
@@ -184,7 +186,7 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<ExitCode> {
+async fn set_setting(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<ExitCode> {
     let argument = matches
         .get_one::<String>("value")
         .filter(|value| *value != "-")
@@ -194,9 +196,9 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
         None if prompt::has_terminal() => prompt::prompt_secret(&format!("value of {key}")).await?,
         None => prompt::read_stdin()?,
     };
-    let before = unscoped_owner(settings, &open(settings)?);
-    let revised = change(settings, |file| {
-        let owner = owner(settings, file);
+    let before = unscoped_owner(settings, &open_file(settings)?);
+    let revised = edit_file(settings, |file| {
+        let owner = model_provider(settings, file);
         set_value(settings, file, owner.as_deref(), key, &text)?;
         unset_former_keys(settings, file, key)?;
         if key == "model" {
@@ -207,7 +209,7 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
     })?;
     warn_overridden(&revised, key);
     if key == "model" {
-        note_owner_change(settings, &revised, before.as_deref())?;
+        print_owner_change(settings, &revised, before.as_deref())?;
     }
     output::print(&format!(
         "set {key} in {}\n",
@@ -227,9 +229,9 @@ pub(super) fn warn_overridden(revised: &Settings, key: &str) {
     }
 }
 
-fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
-    let before = unscoped_owner(settings, &open(settings)?);
-    let revised = change(settings, |file| {
+fn unset_setting(settings: &Settings, key: &str) -> Result<ExitCode> {
+    let before = unscoped_owner(settings, &open_file(settings)?);
+    let revised = edit_file(settings, |file| {
         let path: Vec<_> = key.split('.').collect();
         let is_unset = file.unset(&path).map_err(edit_error)?;
         if unset_former_keys(settings, file, key)? || is_unset {
@@ -255,7 +257,7 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
         prompt::print_stderr(&format!("note: {origin} still sets `{key}`\n"));
     }
     if key == "model" {
-        note_owner_change(settings, &revised, before.as_deref())?;
+        print_owner_change(settings, &revised, before.as_deref())?;
     }
     output::print(&format!(
         "unset {key} in {}\n",
@@ -267,13 +269,16 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
 const WRITE_RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Edits and saves the config file. Retries if another process wrote the file in the meantime.
-fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> Result<Settings> {
+fn edit_file(
+    settings: &Settings,
+    edit: impl Fn(&mut ConfigFile) -> Result<()>,
+) -> Result<Settings> {
     let end = Instant::now() + WRITE_RETRY_TIMEOUT;
     loop {
-        let mut file = open(settings)?;
+        let mut file = open_file(settings)?;
         edit(&mut file)?;
-        let saved = save_repaired(settings, &mut file);
-        let has_changed = || open(settings).is_ok_and(|now| now.text() != file.text_on_disk());
+        let saved = save_and_report(settings, &mut file);
+        let has_changed = || open_file(settings).is_ok_and(|now| now.text() != file.text_on_disk());
         if saved.is_ok() || Instant::now() > end || !has_changed() {
             return saved;
         }
@@ -281,7 +286,7 @@ fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> 
 }
 
 /// Returns the provider of the configured model. Unscoped keys and base URLs belong to it.
-pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+pub(super) fn model_provider(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let in_file = file
         .parse()
         .ok()
@@ -298,14 +303,16 @@ pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
 /// Returns the provider that uses the unscoped keys and base URLs in the file: the provider of the model, or without a
 /// model the provider whose keys look like the one in the file.
 pub(super) fn unscoped_owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
-    let owner = owner(settings, file).or_else(|| super::onboard::model::owner(settings, file))?;
+    let owner = model_provider(settings, file)
+        .or_else(|| super::onboard::model::unscoped_key_owner(settings, file))?;
     let canonical_name = Catalog::new(settings)
         .ok()
         .and_then(|catalog| Some(catalog.get(&owner)?.name.clone()));
     Some(canonical_name.unwrap_or(owner))
 }
 
-/// Assigns unscoped keys and base URLs to the previous provider, so that a new provider does not receive them.
+/// If the provider changed, assigns unscoped keys and base URLs to the previous provider, so that the new one does not
+/// receive them.
 pub(super) fn keep_provider_values(
     settings: &Settings,
     file: &mut ConfigFile,
@@ -324,8 +331,8 @@ fn is_in_file(origin: Option<&SettingSource>) -> bool {
 }
 
 /// Prints a note for each unscoped key or base URL that a change of the model affects.
-fn note_owner_change(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
-    let after = unscoped_owner(revised, &open(revised)?);
+fn print_owner_change(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
+    let after = unscoped_owner(revised, &open_file(revised)?);
     let Some((before, after)) = before
         .zip(after.as_deref())
         .filter(|(before, after)| before != after)
@@ -405,7 +412,7 @@ pub(super) fn scope_to_provider(
     }
 }
 
-pub(super) fn open(settings: &Settings) -> Result<ConfigFile> {
+pub(super) fn open_file(settings: &Settings) -> Result<ConfigFile> {
     ConfigFile::open(settings.config_file()).map_err(edit_error)
 }
 
@@ -422,19 +429,22 @@ fn edit_error(error: EditError) -> Error {
 ///
 /// Problems in other sources and problems that existed before are accepted, because users can only correct problems one
 /// after the other.
-pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings> {
+pub(super) fn validate_file(settings: &Settings, file: &ConfigFile) -> Result<Settings> {
     let config_error = |error: SettingsError| Error::config(error.to_string());
     let (revised, problems) = settings
         .with_config_text(file.text())
         .map_err(config_error)?;
-    let (before, known) = match settings.with_config_text(file.text_on_disk()) {
-        Ok((before, known)) => (Some(before), known),
+    let (before, before_problems) = match settings.with_config_text(file.text_on_disk()) {
+        Ok((before, before_problems)) => (Some(before), before_problems),
         // The previous text was not a valid YAML map.
         Err(_) => (None, Vec::new()),
     };
-    let known: Vec<_> = known.iter().filter_map(problem_in_file).collect();
+    let known_keys: Vec<_> = before_problems
+        .iter()
+        .filter_map(file_problem_key)
+        .collect();
     let is_new = |error: &&SettingsError| {
-        problem_in_file(error).is_some_and(|problem| !known.contains(&problem))
+        file_problem_key(error).is_some_and(|problem| !known_keys.contains(&problem))
     };
     if let Some(error) = problems.iter().find(is_new) {
         return Err(Error::config(error.to_string()));
@@ -445,8 +455,9 @@ pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings
     Ok(revised)
 }
 
-/// Identifies a problem in the config file independently of its line. Returns `None` for other sources.
-fn problem_in_file(error: &SettingsError) -> Option<(&str, &str)> {
+/// Returns the setting and the value of a problem in the config file. Returns `None` for other sources. The line is not
+/// part of it, because an edit moves lines.
+fn file_problem_key(error: &SettingsError) -> Option<(&str, &str)> {
     match error {
         SettingsError::Invalid {
             origin: SettingSource::Config { .. },
@@ -465,15 +476,15 @@ fn problem_in_file(error: &SettingsError) -> Option<(&str, &str)> {
 
 /// Checks and writes the file, and returns the settings that are effective with it.
 pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
-    let revised = checked(settings, file)?;
-    edit::remove_leftovers(settings.home());
+    let revised = validate_file(settings, file)?;
+    edit::remove_stale_copies(settings.home());
     file.save(revised.has_secrets_in_file())
         .map_err(edit_error)?;
     Ok(revised)
 }
 
 /// Saves the file like [`save`], and prints the problems that remain in it.
-pub(super) fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
+pub(super) fn save_and_report(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = save(settings, file)?;
     report_problems(settings, &revised, file);
     Ok(revised)
@@ -487,7 +498,7 @@ pub(super) fn report_problems(settings: &Settings, revised: &Settings, file: &Co
         .unwrap_or_default();
     let problems = problems
         .iter()
-        .filter(|error| problem_in_file(error).is_some())
+        .filter(|error| file_problem_key(error).is_some())
         .map(ToString::to_string);
     for problem in problems.chain(check_settings(revised).err()) {
         prompt::print_stderr(&format!(

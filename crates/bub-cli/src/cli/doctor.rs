@@ -51,9 +51,11 @@ type Check = for<'a> fn(&'a CheckContext<'a>) -> BoxFuture<'a, Vec<Finding>>;
 
 /// All checks, in the order of the report.
 const CHECKS: [(&str, Check); 9] = [
-    ("home", |check_context| ready(home::check(check_context))),
+    ("home", |check_context| {
+        ready_findings(home::check(check_context))
+    }),
     ("config", |check_context| {
-        ready(config::check(check_context))
+        ready_findings(config::check(check_context))
     }),
     ("model", |check_context| {
         Box::pin(model::check(check_context))
@@ -62,20 +64,24 @@ const CHECKS: [(&str, Check); 9] = [
         Box::pin(channels::check(check_context))
     }),
     ("plugins", |check_context| {
-        ready(plugins::check(check_context))
+        ready_findings(plugins::check(check_context))
     }),
     ("skills", |check_context| {
-        ready(skills::check(check_context))
+        ready_findings(skills::check(check_context))
     }),
     ("tapes", |check_context| {
         Box::pin(tapes::check(check_context))
     }),
-    ("disk", |check_context| ready(disk::check(check_context))),
-    ("clock", |check_context| ready(clock::check(check_context))),
+    ("disk", |check_context| {
+        ready_findings(disk::check(check_context))
+    }),
+    ("clock", |check_context| {
+        ready_findings(clock::check(check_context))
+    }),
 ];
 
 /// Wraps the findings of a synchronous check.
-fn ready<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
+fn ready_findings<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
     Box::pin(std::future::ready(findings))
 }
 
@@ -113,7 +119,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         to_text(&check_context.settings, &results)
     };
     output::print_untrusted(&check_context.settings.redactor().redact(&text))?;
-    Ok(if count(&results, Severity::Error) == 0 {
+    Ok(if count_findings(&results, Severity::Error) == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -121,7 +127,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
 }
 
 /// Returns the number of findings of a severity.
-fn count(results: &[(&str, Vec<Finding>)], severity: Severity) -> usize {
+fn count_findings(results: &[(&str, Vec<Finding>)], severity: Severity) -> usize {
     let findings = results.iter().flat_map(|(_, findings)| findings);
     findings
         .filter(|finding| finding.severity == severity)
@@ -143,13 +149,13 @@ fn to_text(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> String {
             }
         }
     }
-    let changed: Vec<_> = config::changed(settings).collect();
+    let changed: Vec<_> = config::changed_settings(settings).collect();
     if !changed.is_empty() {
         out.push_str("\nnon-default settings:\n");
         let rows = changed
             .into_iter()
             .map(|[key, value, origin]| [format!("  {key}"), text::line(&value), origin]);
-        out.push_str(&text::columns(&rows.collect::<Vec<_>>()));
+        out.push_str(&text::format_columns(&rows.collect::<Vec<_>>()));
     }
     let _ = writeln!(out, "\n{}", summary(results));
     out
@@ -157,14 +163,14 @@ fn to_text(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> String {
 
 /// Returns the last line of the report, such as `1 error, 2 warnings`.
 fn summary(results: &[(&str, Vec<Finding>)]) -> String {
-    let errors = match count(results, Severity::Error) {
+    let errors = match count_findings(results, Severity::Error) {
         0 => "no errors found".to_owned(),
-        errors => text::count(errors as u64, "error", "errors"),
+        errors => text::format_count(errors as u64, "error", "errors"),
     };
-    match count(results, Severity::Warning) {
+    match count_findings(results, Severity::Warning) {
         0 => errors,
         warnings => {
-            let warnings = text::count(warnings as u64, "warning", "warnings");
+            let warnings = text::format_count(warnings as u64, "warning", "warnings");
             format!("{errors}, {warnings}")
         }
     }
@@ -179,11 +185,11 @@ fn to_json(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> Value {
             json!({"check": check, "state": finding.severity.name(), "text": finding.text, "fix": finding.fix})
         })
         .collect();
-    let settings = config::changed(settings);
+    let settings = config::changed_settings(settings);
     let settings: Vec<_> = settings
         .map(|[key, value, source]| json!({"key": key, "value": value, "source": source}))
         .collect();
-    let is_ok = count(results, Severity::Error) == 0;
+    let is_ok = count_findings(results, Severity::Error) == 0;
     json!({"ok": is_ok, "findings": findings, "settings": settings})
 }
 

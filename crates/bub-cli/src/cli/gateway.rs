@@ -21,7 +21,7 @@ use bub_settings::{Environment, Settings};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{output, prompt, tape::text::count};
+use super::{output, prompt, tape::text::format_count};
 use bub::signals;
 
 pub(super) fn command() -> AppCommand {
@@ -58,7 +58,7 @@ pub(super) fn name_arg() -> Arg {
         .help("Gateway name, if several share one home")
 }
 
-pub(super) fn name(matches: &ArgMatches) -> &str {
+pub(super) fn gateway_name(matches: &ArgMatches) -> &str {
     matches
         .get_one::<String>("name")
         .map_or("main", String::as_str)
@@ -80,7 +80,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         settings,
         ..
     } = context;
-    let name = name(&matches);
+    let name = gateway_name(&matches);
     let flags: Option<Vec<String>> = matches
         .get_many("enable-channel")
         .map(|names| names.cloned().collect());
@@ -93,11 +93,12 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         let gateway = Gateway::open(&framework, options, &names)?;
         gateway.validate_settings()?;
         let (report, channels) = (
-            report(name, &gateway, &settings),
+            
+            start_report(name, &gateway, &settings),
             gateway.channel_names().len(),
         );
         let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.handle());
-        ready.watchdog(settings.environment());
+        ready.start_watchdog(settings.environment());
         let stopping = tokio::spawn({
             let (token, systemd) = (stop.token(), systemd.clone());
             async move {
@@ -144,22 +145,22 @@ const FILES_PER_TURN: u64 = 4;
 /// Raises the file descriptor limit and returns the number of concurrent turns that it allows.
 fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = limit
+    let target = limit
         .maximum
         .unwrap_or(TARGET_FILE_LIMIT)
         .min(TARGET_FILE_LIMIT);
     let mut files = limit.current.unwrap_or(TARGET_FILE_LIMIT);
-    if files < wanted {
+    if files < target {
         let raised = setrlimit(
             Resource::Nofile,
             Rlimit {
-                current: Some(wanted),
+                current: Some(target),
                 ..limit
             },
         )
         .is_ok();
-        tracing::debug!(from = files, to = wanted, raised, "gateway.file_limit");
-        files = if raised { wanted } else { files };
+        tracing::debug!(from = files, to = target, raised, "gateway.file_limit");
+        files = if raised { target } else { files };
     }
     if files < MIN_FILE_LIMIT {
         let hint = "raise `ulimit -n`: many messages at once may fail";
@@ -172,7 +173,7 @@ fn raise_file_limit() -> usize {
 }
 
 /// Returns the report at the start: channels, roles, access, and recovered work.
-fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
+fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channel_names().join(", "));
     let _ = writeln!(
         text,
@@ -187,12 +188,12 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
         let _ = writeln!(
             text,
             "recovered {} and {}",
-            count(
+            format_count(
                 recovered.messages as u64,
                 "unfinished message",
                 "unfinished messages"
             ),
-            count(
+            format_count(
                 recovered.replies as u64,
                 "undelivered reply",
                 "undelivered replies"
@@ -203,14 +204,14 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
         let _ = writeln!(
             text,
             "journal: {} of an unfinished, unacknowledged write skipped",
-            count(recovered.torn_bytes as u64, "byte", "bytes")
+            format_count(recovered.torn_bytes as u64, "byte", "bytes")
         );
     }
     if recovered.damaged_lines > 0 {
         let _ = writeln!(
             text,
             "journal: {} skipped; the old file is kept",
-            count(
+            format_count(
                 recovered.damaged_lines as u64,
                 "damaged line",
                 "damaged lines"
@@ -241,7 +242,7 @@ struct ServiceNotifier(Option<Arc<(UnixDatagram, SocketAddr)>>);
 
 impl ServiceNotifier {
     fn new(environment: &Environment) -> Self {
-        let address = environment.get("NOTIFY_SOCKET").and_then(address);
+        let address = environment.get("NOTIFY_SOCKET").and_then(socket_address);
         let socket =
             address.and_then(|address| Some(Arc::new((UnixDatagram::unbound().ok()?, address))));
         Self(socket)
@@ -256,7 +257,7 @@ impl ServiceNotifier {
     }
 
     /// Sends keep-alive notifications at half the interval that the service manager requires, while tasks run.
-    fn watchdog(&self, environment: &Environment) {
+    fn start_watchdog(&self, environment: &Environment) {
         let micros = environment
             .get("WATCHDOG_USEC")
             .and_then(|text| text.to_str()?.parse().ok());
@@ -274,7 +275,7 @@ impl ServiceNotifier {
     }
 }
 
-fn address(path: &OsStr) -> Option<SocketAddr> {
+fn socket_address(path: &OsStr) -> Option<SocketAddr> {
     match path.as_bytes().strip_prefix(b"@") {
         #[cfg(target_os = "linux")]
         Some(name) => {

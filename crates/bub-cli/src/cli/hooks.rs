@@ -41,17 +41,17 @@ pub(super) fn command() -> AppCommand {
         }
         let order = context.matches.get_flag("order");
         output::print(&if all {
-            table()
+            hooks_table()
         } else {
-            report(&context, order)
+            implementations_text(&context, order)
         })
     })
 }
 
-fn report(context: &CommandContext, in_execution_order: bool) -> String {
+fn implementations_text(context: &CommandContext, in_execution_order: bool) -> String {
     let mut text = String::new();
     let framework = &context.framework;
-    let failed = super::plugin::unstartable(context);
+    let failed = super::plugin::unstartable_plugins(context);
     for (spec, mut plugins) in framework.hooks().implemented_hooks() {
         if in_execution_order {
             plugins.reverse();
@@ -78,7 +78,7 @@ fn report(context: &CommandContext, in_execution_order: bool) -> String {
 }
 
 /// Returns the hook table in Markdown, which is also in `docs/hooks.md`.
-fn table() -> String {
+fn hooks_table() -> String {
     let mut text =
         String::from("| Hook | Kind | Arguments | Result | Description |\n|---|---|---|---|---|\n");
     for spec in HOOKS {

@@ -58,7 +58,7 @@ pub(super) fn command() -> AppCommand {
                 .long("timeout")
                 .value_name("SECONDS")
                 .default_value("300")
-                .value_parser(seconds)
+                .value_parser(parse_seconds)
                 .help("Seconds to wait for the sign-in"),
         )
         .arg(Arg::new("issuer").long("issuer").value_name("URL").hide(true));
@@ -67,7 +67,7 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
-    let codex = codex(settings, &context.matches);
+    let codex = codex_auth(settings, &context.matches);
     let wait_timeout = context
         .matches
         .get_one::<Duration>("timeout")
@@ -81,12 +81,12 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     };
     match outcome {
         Ok(logged_in) => {
-            if let Some(source) = overriding_key(settings) {
+            if let Some(source) = overriding_key_source(settings) {
                 print_stderr(&format!(
                     "note: the key from {source} takes precedence over this login\n"
                 ));
             }
-            output::print(&summary(&logged_in))
+            output::print(&login_summary(&logged_in))
         }
         Err(error) => {
             print_stderr(
@@ -100,14 +100,18 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
 }
 
 /// Returns the source of the key that takes precedence over the login, if any.
-fn overriding_key(settings: &Arc<Settings>) -> Option<KeySource> {
-    let models = Models::new(Arc::clone(settings), Arc::new(super::client(settings))).ok()?;
+fn overriding_key_source(settings: &Arc<Settings>) -> Option<KeySource> {
+    let models = Models::new(
+        Arc::clone(settings),
+        Arc::new(super::model_client(settings)),
+    )
+    .ok()?;
     models
         .key_source(codex::PROVIDER)
         .filter(|source| !matches!(source, KeySource::Login(_)))
 }
 
-fn codex(settings: &Settings, matches: &ArgMatches) -> CodexAuth {
+fn codex_auth(settings: &Settings, matches: &ArgMatches) -> CodexAuth {
     let home = matches.get_one::<PathBuf>("codex-home").cloned();
     let home = home.unwrap_or_else(|| settings.get(&CODEX_HOME));
     let issuer = matches.get_one::<String>("issuer");
@@ -117,7 +121,7 @@ fn codex(settings: &Settings, matches: &ArgMatches) -> CodexAuth {
     CodexAuth::new(
         &home,
         endpoints,
-        Arc::new(super::client(settings)),
+        Arc::new(super::model_client(settings)),
         settings.redactor().clone(),
     )
 }
@@ -152,7 +156,7 @@ async fn sign_in_manually(
         login.sign_in_url()
     ));
     let timed_out = |_| LoginError::TimedOut(wait_timeout.as_secs());
-    let line = tokio::time::timeout(wait_timeout, read_line())
+    let line = tokio::time::timeout(wait_timeout, read_stdin_line())
         .await
         .map_err(timed_out)?;
     login
@@ -161,7 +165,7 @@ async fn sign_in_manually(
 }
 
 /// Reads one line from stdin. A separate thread reads it, so that a pending read does not keep the program running.
-async fn read_line() -> Option<String> {
+async fn read_stdin_line() -> Option<String> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -192,7 +196,7 @@ fn open_browser(settings: &Settings, url: &str) -> bool {
 }
 
 /// Returns the lines after a sign-in. H-99: they match the Python version.
-fn summary(logged_in: &LoginOutcome) -> String {
+fn login_summary(logged_in: &LoginOutcome) -> String {
     let LoginOutcome { account_id, file } = logged_in;
     let account = account_id.as_deref().unwrap_or("-");
     let model = ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
@@ -203,7 +207,7 @@ fn summary(logged_in: &LoginOutcome) -> String {
     )
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     let duration = text
         .parse()
         .ok()

@@ -32,7 +32,10 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
-    let models = Models::new(Arc::clone(settings), Arc::new(super::client(settings)));
+    let models = Models::new(
+        Arc::clone(settings),
+        Arc::new(super::model_client(settings)),
+    );
     let report = models
         .map_err(|error| Error::config(error.to_string()))?
         .report()

@@ -91,7 +91,7 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
         key,
     };
     let runs_tests = !matches.get_flag("no-test");
-    let file = config::open(&settings)?;
+    let file = config::open_file(&settings)?;
     let owner = config::unscoped_owner(&settings, &file);
     let mut onboarding = Onboarding {
         framework,
@@ -107,21 +107,21 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
             env!("CARGO_PKG_VERSION")
         ));
     }
-    model::ask(&mut onboarding, model_args).await?;
+    model::set_up_model(&mut onboarding, model_args).await?;
     if can_ask {
-        channels::ask(&mut onboarding).await?;
-        plugins::ask(&mut onboarding).await?;
+        channels::set_up_channels(&mut onboarding).await?;
+        plugins::set_up_plugins(&mut onboarding).await?;
     }
     let path = onboarding.settings.config_file().to_owned();
     if !onboarding.file.is_changed() {
         config::report_problems(
             &onboarding.settings,
-            &*onboarding.revised()?,
+            &*onboarding.revised_settings()?,
             &onboarding.file,
         );
         return output::print(&format!("No changes to {}\n", path.display()));
     }
-    let revised = config::save_repaired(&onboarding.settings, &mut onboarding.file)?;
+    let revised = config::save_and_report(&onboarding.settings, &mut onboarding.file)?;
     if can_ask {
         prompt::print_stderr("\n");
     }
@@ -134,7 +134,10 @@ async fn run(context: &CommandContext) -> Result<ExitCode> {
 
 /// Offers the setup if no model is configured, and returns whether the user accepted.
 async fn offer_setup(settings: &Arc<Settings>) -> Result<bool> {
-    let models = bub_model::Models::new(Arc::clone(settings), Arc::new(super::client(settings)));
+    let models = bub_model::Models::new(
+        Arc::clone(settings),
+        Arc::new(super::model_client(settings)),
+    );
     let choice = match &models {
         Ok(models) => models.choose_model().await.ok(),
         Err(_) => None,
@@ -148,7 +151,7 @@ async fn offer_setup(settings: &Arc<Settings>) -> Result<bool> {
 
 impl Onboarding<'_> {
     /// Sets a value from text, as `bub config set` does.
-    fn set(&mut self, path: &str, text: &str) -> Result<()> {
+    fn set_value(&mut self, path: &str, text: &str) -> Result<()> {
         config::set_value(
             &self.settings,
             &mut self.file,
@@ -169,12 +172,12 @@ impl Onboarding<'_> {
     }
 
     /// Returns the settings that would be effective with the answers so far.
-    fn revised(&self) -> Result<Arc<Settings>> {
-        config::checked(&self.settings, &self.file).map(Arc::new)
+    fn revised_settings(&self) -> Result<Arc<Settings>> {
+        config::validate_file(&self.settings, &self.file).map(Arc::new)
     }
 
     /// Restores an earlier text of the config file and discards later answers.
-    fn restore(&mut self, text: String) {
+    fn restore_file(&mut self, text: String) {
         self.file.set_text(text);
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
-    let directory = bub_gateway::gateway_directory(settings, gateway::name(&context.matches));
+    let directory = bub_gateway::gateway_directory(settings, gateway::gateway_name(&context.matches));
     let (action, matches) = context
         .matches
         .subcommand()
@@ -72,10 +72,10 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             .await?
         }
     };
-    output::print_untrusted(&report(action, matches, &answer))
+    output::print_untrusted(&outcome_text(action, matches, &answer))
 }
 
-fn report(action: &str, matches: &ArgMatches, answer: &Value) -> String {
+fn outcome_text(action: &str, matches: &ArgMatches, answer: &Value) -> String {
     if action != "list" {
         let id = matches
             .try_get_one::<String>("id")

@@ -41,7 +41,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             pairings.remove(&user)?;
             format!("removed {}\n", output::sanitize_line(&user))
         }
-        Some(_) => list(&pairings)?,
+        Some(_) => pairings_text(&pairings)?,
         None => {
             let is_owner = context.matches.get_flag("owner");
             let user = pairings.accept_code(&text(&context.matches, "code"), is_owner)?;
@@ -55,7 +55,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     output::print_untrusted(&report)
 }
 
-fn list(pairings: &Pairings) -> Result<String> {
+fn pairings_text(pairings: &Pairings) -> Result<String> {
     let (users, requests) = pairings.users_and_requests()?;
     let mut text = String::new();
     for user in users {

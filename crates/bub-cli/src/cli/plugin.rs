@@ -33,17 +33,17 @@ pub(super) fn command() -> AppCommand {
         .subcommands([
             add_command("add").visible_alias("install"),
             remove_command("remove").visible_alias("uninstall"),
-            Command::new("list").about("List installed plugins and their status").arg(flag("json", "Print JSON")),
-            Command::new("show").about("Show a plugin's details, hooks, and permissions").arg(name()).arg(flag("json", "Print JSON")),
-            Command::new("enable").about("Enable a plugin").arg(name()),
-            Command::new("disable").about("Disable a plugin").arg(name()),
+            Command::new("list").about("List installed plugins and their status").arg(flag_arg("json", "Print JSON")),
+            Command::new("show").about("Show a plugin's details, hooks, and permissions").arg(name_arg()).arg(flag_arg("json", "Print JSON")),
+            Command::new("enable").about("Enable a plugin").arg(name_arg()),
+            Command::new("disable").about("Disable a plugin").arg(name_arg()),
             new::command(),
         ]);
     AppCommand::new(command, run).allow_invalid_settings()
 }
 
 /// Returns the hidden commands `bub install` and `bub uninstall`, the names of the Python version.
-pub(super) fn aliases() -> [AppCommand; 2] {
+pub(super) fn alias_commands() -> [AppCommand; 2] {
     let install = add_command("install")
         .about("Add a plugin (same as `bub plugin add`)")
         .hide(true);
@@ -52,22 +52,22 @@ pub(super) fn aliases() -> [AppCommand; 2] {
         .hide(true);
     [
         AppCommand::new(install, |context: CommandContext| async move {
-            add(&context, &context.matches).await
+            add_plugin(&context, &context.matches).await
         }),
         AppCommand::new(uninstall, |context: CommandContext| async move {
-            remove(&context, &context.matches)
+            remove_plugin(&context, &context.matches)
         }),
     ]
 }
 
-fn flag(name: &'static str, help: &'static str) -> Arg {
+fn flag_arg(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name)
         .long(name)
         .action(ArgAction::SetTrue)
         .help(help)
 }
 
-fn name() -> Arg {
+fn name_arg() -> Arg {
     Arg::new("name")
         .value_name("NAME")
         .required(true)
@@ -84,28 +84,30 @@ fn add_command(name: &'static str) -> Command {
                 .value_parser(ValueParser::path_buf())
                 .help("Directory with a bub-plugin.yml, or an executable"),
         )
-        .arg(flag("yes", "Do not prompt"))
-        .arg(flag("unpinned", "Allow changed files; for development"))
+        .arg(flag_arg("yes", "Do not prompt"))
+        .arg(flag_arg("unpinned", "Allow changed files; for development"))
 }
 
 fn remove_command(name: &'static str) -> Command {
     Command::new(name)
         .about("Remove a plugin; its files are kept")
-        .arg(self::name())
+        .arg(name_arg())
 }
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let Some((name, matches)) = context.matches.subcommand() else {
-        return Err(Error::invalid_input("missing subcommand"));
+        return Err(Error::invalid_input(
+            "missing subcommand; see `bub plugin --help`",
+        ));
     };
     match name {
-        "add" => add(&context, matches).await,
-        "remove" => remove(&context, matches),
-        "show" => show(&context, matches),
+        "add" => add_plugin(&context, matches).await,
+        "remove" => remove_plugin(&context, matches),
+        "show" => show_plugin(&context, matches),
         "enable" => set_enabled(&context, matches, true),
         "disable" => set_enabled(&context, matches, false),
         "new" => new::run(&context, matches),
-        _ => list(&context, matches),
+        _ => list_plugins(&context, matches),
     }
 }
 
@@ -113,7 +115,7 @@ fn required_arg<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).map_or("", String::as_str)
 }
 
-async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+async fn add_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let settings = &context.settings;
     let path = matches
         .get_one::<PathBuf>("path")
@@ -132,7 +134,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
         let pin = compute_pin(&pinned, &directory, &manifest.command);
         Some(pin.map_err(|error| add_error(&manifest, error.message()))?)
     };
-    let skipped_dirs = pin.as_ref().map(skipped_dirs).unwrap_or_default();
+    let skipped_dirs = pin.as_ref().map(skipped_dirs_note).unwrap_or_default();
     let digest = pin.map(|pin| pin.digest);
     let mut record = InstalledPlugin {
         manifest,
@@ -157,14 +159,14 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     settings
         .check_registration(&record.manifest.settings_section())
         .map_err(|error| add_error(&record.manifest, &error.to_string()))?;
-    record.descriptor = describe(&record, context)?;
+    record.descriptor = query_descriptor(&record, context)?;
     let builtin = builtin_framework(context);
     plugins::check_declarations(&record, &context.bundled_channels)
         .map_err(|error| add_error(&record.manifest, error.message()))?;
     if let Some(command) = conflicting_command(&record.descriptor, context) {
         return Err(add_error(
             &record.manifest,
-            &format!("command `{command}` already exists"),
+            &format!("command `{command}` already exists; rename it in the plugin"),
         ));
     }
     if !is_confirmed {
@@ -195,7 +197,7 @@ async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode>
     ))
 }
 
-fn describe(record: &InstalledPlugin, context: &CommandContext) -> Result<Descriptor> {
+fn query_descriptor(record: &InstalledPlugin, context: &CommandContext) -> Result<Descriptor> {
     let plugin_config = plugins::plugin_config(record, &context.settings)?;
     let host = plugins::host_context(
         Arc::clone(&context.settings),
@@ -212,8 +214,8 @@ fn add_error(manifest: &Manifest, cause: &str) -> Error {
     Error::config(format!("{} was not added: {cause}", manifest.name))
 }
 
-/// What a pin says nothing about.
-fn skipped_dirs(pin: &PluginPin) -> String {
+/// Returns a note that lists the directories that the pin does not cover, or an empty string.
+fn skipped_dirs_note(pin: &PluginPin) -> String {
     const MAX_SHOWN_PATHS: usize = 5;
     let mut names: Vec<_> = pin
         .skipped_dirs
@@ -235,7 +237,7 @@ fn skipped_dirs(pin: &PluginPin) -> String {
 
 /// Builds the program without external plugins, to compare a plugin with the built-in tools.
 fn builtin_framework(context: &CommandContext) -> Framework {
-    bundled::framework(&context.framework, Arc::clone(&context.settings))
+    bundled::build_framework(&context.framework, Arc::clone(&context.settings))
 }
 
 /// Returns the first command of the plugin whose name already exists.
@@ -247,7 +249,7 @@ fn conflicting_command<'a>(
     names.find(|name| context.has_command(name))
 }
 
-fn remove(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+fn remove_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = required_arg(matches, "name");
     InstalledPlugins::update(context.settings.home(), |installed| installed.remove(name))?;
     output::print(&format!("removed {name} (files kept)\n"))
@@ -261,7 +263,7 @@ fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) ->
         if enabled && !has_files(record) {
             let path = record.pinned.display();
             return Err(Error::config(format!(
-                "files of {name} not found at {path}; restore them, or remove the plugin"
+                "files of plugin `{name}` not found at `{path}`; restore them, or remove the plugin"
             )));
         }
         record.enabled = enabled;
@@ -273,13 +275,13 @@ fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) ->
     ))
 }
 
-fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+fn list_plugins(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let settings = &context.settings;
     let installed = InstalledPlugins::load(settings.home())?;
     if matches.get_flag("json") {
         let rows = installed.plugins.iter().map(|record| {
             json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
-                   "pinned": record.digest.is_some(), "problem": problem(&context.framework, record)})
+                   "pinned": record.digest.is_some(), "problem": start_problem(&context.framework, record)})
         });
         let damaged = installed.damaged.iter();
         let rows =
@@ -298,14 +300,14 @@ fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let rows: Vec<_> = installed
         .plugins
         .iter()
-        .map(|record| row(context, record))
+        .map(|record| plugin_row(context, record))
         .chain(damaged)
         .collect();
-    output::print(&super::tape::text::columns(&rows))
+    output::print(&super::tape::text::format_columns(&rows))
 }
 
-fn row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
-    let state = match problem(&context.framework, record) {
+fn plugin_row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
+    let state = match start_problem(&context.framework, record) {
         Some(problem) => format!("error: {problem}"),
         None if record.enabled => "enabled".to_owned(),
         None => "disabled".to_owned(),
@@ -321,7 +323,7 @@ fn row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
 }
 
 /// Returns the names of enabled plugins whose hooks are registered but which cannot be started.
-pub(super) fn unstartable(context: &CommandContext) -> Vec<String> {
+pub(super) fn unstartable_plugins(context: &CommandContext) -> Vec<String> {
     let installed = InstalledPlugins::load(context.settings.home());
     let records = installed
         .unwrap_or_default()
@@ -329,13 +331,13 @@ pub(super) fn unstartable(context: &CommandContext) -> Vec<String> {
         .into_iter()
         .filter(|record| record.enabled);
     records
-        .filter(|record| problem(&context.framework, record).is_some())
+        .filter(|record| start_problem(&context.framework, record).is_some())
         .map(|record| record.manifest.name)
         .collect()
 }
 
 /// Returns why an installed plugin cannot be started, if so.
-pub(super) fn problem(framework: &Framework, record: &InstalledPlugin) -> Option<String> {
+pub(super) fn start_problem(framework: &Framework, record: &InstalledPlugin) -> Option<String> {
     let status = framework
         .plugins()
         .iter()
@@ -357,7 +359,7 @@ fn has_files(record: &InstalledPlugin) -> bool {
     record.pinned.exists() && record.directory.is_dir()
 }
 
-fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+fn show_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
     let settings = &context.settings;
     let installed = InstalledPlugins::load(settings.home())?;
     let record = installed.find(required_arg(matches, "name"))?;
@@ -382,7 +384,7 @@ fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
         &record.descriptor,
         &builtin_framework(context),
     ));
-    let [.., state] = row(context, record);
+    let [.., state] = plugin_row(context, record);
     let pin = record
         .digest
         .as_deref()

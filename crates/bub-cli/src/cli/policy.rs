@@ -66,14 +66,14 @@ pub(super) fn command() -> AppCommand {
         let policy = Policy::new(settings);
         match context.matches.subcommand() {
             Some(("explain", matches)) => explain_call(&context.framework, &policy, matches),
-            _ => output::print_untrusted(&rules(&context.framework, &policy, settings)),
+            _ => output::print_untrusted(&rules_text(&context.framework, &policy, settings)),
         }
     })
 }
 
 fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) -> Result<ExitCode> {
-    let sender = sender(policy, matches)?;
-    let callable = tool(framework, matches)?;
+    let sender = sender_from_args(policy, matches)?;
+    let callable = find_tool(framework, matches)?;
     let tool = callable.spec();
     let words = matches
         .get_many::<String>("arguments")
@@ -132,7 +132,7 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
     })
 }
 
-fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
+fn sender_from_args(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
     let text = |name: &str| matches.get_one::<String>(name).cloned();
     let role = text("role").and_then(|name| Role::from_name(&name));
     let (channel, id) = (text("channel"), text("sender"));
@@ -158,11 +158,15 @@ fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
 }
 
 /// Finds the tool by its name or by the name that the model uses.
-fn tool<'a>(framework: &'a Framework, matches: &ArgMatches) -> Result<&'a Arc<dyn Tool>> {
+fn find_tool<'a>(framework: &'a Framework, matches: &ArgMatches) -> Result<&'a Arc<dyn Tool>> {
     let name = matches.get_one::<String>("tool").map_or("", String::as_str);
     let is_named = |spec: &ToolSpec| spec.name == name || spec.model_name() == name;
-    let found = framework.tools().iter().find(|tool| is_named(tool.spec()));
-    found.ok_or_else(|| Error::invalid_input(format!("unknown tool `{name}`")))
+    let tool = framework.tools().iter().find(|tool| is_named(tool.spec()));
+    tool.ok_or_else(|| {
+        Error::invalid_input(format!(
+            "unknown tool `{name}`; run `bub run ,help` to list tools"
+        ))
+    })
 }
 
 /// Returns the rules that never match a call, each with the reason.
@@ -177,7 +181,7 @@ pub(super) fn unmatchable_rules<'a>(
         .filter_map(move |rule| Some((rule, rule.unmatchable_reason(&tools)?)))
 }
 
-fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
+fn rules_text(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
     let mut text = String::new();
     let unmatchable: Vec<_> = unmatchable_rules(framework, policy).collect();
     for rule in policy.rules() {

@@ -11,8 +11,8 @@ use serde_json::json;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Sends a short request to a model. The error text says what to do.
-pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
-    let client = super::client(settings);
+pub(super) async fn probe_model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
+    let client = super::model_client(settings);
     let models = Models::new(Arc::clone(settings), Arc::new(client.clone()))
         .map_err(|error| error.to_string())?;
     let endpoint = models
@@ -37,10 +37,10 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
 }
 
 /// Checks a channel with its platform and returns the account it runs as, if the channel has one.
-pub(super) async fn channel(channel: &dyn Channel) -> Result<Option<String>, String> {
+pub(super) async fn probe_channel(channel: &dyn Channel) -> Result<Option<String>, String> {
     match tokio::time::timeout(PROBE_TIMEOUT, channel.check_connection()).await {
         Ok(outcome) => outcome.map_err(|error| error.message().to_owned()),
-        Err(_) => Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs())),
+        Err(_) => Err(format!("no response within {} s", PROBE_TIMEOUT.as_secs())),
     }
 }
 

@@ -13,7 +13,7 @@ use bub_kernel::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::json;
 
-use super::{output, tape::text::count};
+use super::{output, tape::text::format_count};
 
 /// Exit code if a skill is invalid.
 const EXIT_FAILURE: u8 = 1;
@@ -75,15 +75,15 @@ fn run(context: &CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
     let (skills, workspace) = (Skills::new(settings), context.framework.workspace());
     match context.matches.subcommand() {
-        Some(("list", matches)) => list(&skills, workspace, matches.get_flag("json")),
-        Some(("show", matches)) => show(&skills, workspace, name(matches)),
-        Some(("check", matches)) => check(&skills, workspace, matches),
-        Some((_, matches)) => new(&skills, workspace, matches),
+        Some(("list", matches)) => list_skills(&skills, workspace, matches.get_flag("json")),
+        Some(("show", matches)) => show_skill(&skills, workspace, skill_name(matches)),
+        Some(("check", matches)) => check_skills(&skills, workspace, matches),
+        Some((_, matches)) => create_skill(&skills, workspace, matches),
         None => Ok(ExitCode::from(EXIT_USAGE)),
     }
 }
 
-fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
+fn list_skills(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
     let all = skills.list(Some(workspace));
     let width = all
         .iter()
@@ -106,13 +106,13 @@ fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
             )
         };
     }
-    report(&skills.problems(Some(workspace)));
+    print_problems(&skills.problems(Some(workspace)));
     output::print(&text)
 }
 
-fn show(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
+fn show_skill(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
     let Some(skill) = skills.find(Some(workspace), name) else {
-        return Ok(usage_error(&format!(
+        return Ok(report_usage_error(&format!(
             "unknown skill {name:?}; see `bub skill list`"
         )));
     };
@@ -122,7 +122,7 @@ fn show(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
     ))
 }
 
-fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
+fn check_skills(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
     let directories: Vec<_> = matches
         .get_many::<PathBuf>("directory")
         .into_iter()
@@ -135,7 +135,7 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
         let _ = writeln!(
             text,
             "{} available, {} invalid",
-            count(available as u64, "skill", "skills"),
+            format_count(available as u64, "skill", "skills"),
             problems.len()
         );
     }
@@ -148,7 +148,7 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
         }
     }
     output::print(&text)?;
-    report(&problems);
+    print_problems(&problems);
     Ok(if problems.is_empty() {
         ExitCode::SUCCESS
     } else {
@@ -156,33 +156,33 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
     })
 }
 
-fn new(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
+fn create_skill(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
     let base = if matches.get_flag("global") {
         None
     } else {
         Some(workspace)
     };
     let Some(directory) = skills.skills_directory(base) else {
-        return Ok(usage_error(
-            "cannot create a global skill: your home directory is unknown",
+        return Ok(report_usage_error(
+            "cannot create a global skill: your home directory is unknown; set `HOME`",
         ));
     };
     let description = matches.get_one::<String>("description").map_or(
         "Describe what the skill does and when to use it.",
         String::as_str,
     );
-    match Skills::create_skill(&directory, name(matches), description) {
+    match Skills::create_skill(&directory, skill_name(matches), description) {
         Ok(file) => output::print(&format!("created {}\n", file.display())),
-        Err(problem) => Ok(usage_error(&problem.to_string())),
+        Err(problem) => Ok(report_usage_error(&problem.to_string())),
     }
 }
 
-fn name(matches: &ArgMatches) -> &str {
+fn skill_name(matches: &ArgMatches) -> &str {
     matches.get_one::<String>("name").map_or("", String::as_str)
 }
 
 /// Prints problems to stderr.
-fn report(problems: &[SkillProblem]) {
+fn print_problems(problems: &[SkillProblem]) {
     for problem in problems {
         let _ = writeln!(
             std::io::stderr(),
@@ -193,7 +193,7 @@ fn report(problems: &[SkillProblem]) {
 }
 
 /// Prints an error and returns the exit code for invalid arguments.
-fn usage_error(text: &str) -> ExitCode {
+fn report_usage_error(text: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", output::sanitize_line(text));
     ExitCode::from(EXIT_USAGE)
 }

@@ -21,13 +21,13 @@ pub(super) fn command() -> AppCommand {
         .arg(json);
     AppCommand::new(command, |context: CommandContext| async move {
         let settings = &context.settings;
-        let name = gateway::name(&context.matches);
+        let name = gateway::gateway_name(&context.matches);
         let status =
             status::send_request(&gateway_directory(settings, name), &json!({"do": "status"}))
                 .await?;
         let text = match status {
             Some(status) if context.matches.get_flag("json") => format!("{status}\n"),
-            Some(status) => report(name, &status),
+            Some(status) => status_text(name, &status),
             None if context.matches.get_flag("json") => format!("{}\n", json!({"running": false})),
             None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
         };
@@ -47,7 +47,7 @@ pub(super) fn roles_line(owners: &[String]) -> String {
     )
 }
 
-fn report(name: &str, status: &Value) -> String {
+fn status_text(name: &str, status: &Value) -> String {
     let count = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
     let text_at = |value: &Value, key: &str| {
         output::sanitize_line(value.get(key).and_then(Value::as_str).unwrap_or(""))

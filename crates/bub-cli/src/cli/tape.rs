@@ -63,19 +63,23 @@ async fn run(context: CommandContext) -> bub_kernel::Result<ExitCode> {
     let outcome = match name {
         // These work on the files of the home, even if a plugin provides another store.
         "check" | "reindex" | "prune" => {
-            on_files(name, &HomeTapes::new(framework, settings), matches).await
+            run_on_files(name, &HomeTapes::new(framework, settings), matches).await
         }
         _ => {
             let work = async {
-                Ok(on_store(name, &WorkspaceTapes::open(framework, settings)?, matches).await)
+                Ok(run_on_store(name, &WorkspaceTapes::open(framework, settings)?, matches).await)
             };
             framework.run_scoped(work).await?
         }
     };
-    outcome.or_else(|error| fail(error, settings))
+    outcome.or_else(|error| report_error(error, settings))
 }
 
-async fn on_store(name: &str, tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
+async fn run_on_store(
+    name: &str,
+    tapes: &WorkspaceTapes,
+    matches: &ArgMatches,
+) -> Result<ExitCode> {
     match name {
         "list" => list::run(tapes, matches).await,
         "show" => show::run(tapes, matches).await,
@@ -87,7 +91,7 @@ async fn on_store(name: &str, tapes: &WorkspaceTapes, matches: &ArgMatches) -> R
     }
 }
 
-async fn on_files(name: &str, files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
+async fn run_on_files(name: &str, files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
     match name {
         "check" => check::run(files, matches).await,
         "reindex" => reindex::run(files, matches).await,
@@ -96,7 +100,7 @@ async fn on_files(name: &str, files: &HomeTapes, matches: &ArgMatches) -> Result
 }
 
 /// Reports errors in the arguments with exit code 2, and all other errors as a failure of the command.
-fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
+fn report_error(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
     if !matches!(
         error.kind(),
         TapeErrorKind::InvalidInput | TapeErrorKind::NotFound
@@ -127,10 +131,10 @@ fn tape_arg() -> clap::Arg {
 }
 
 fn json_arg() -> clap::Arg {
-    flag("json", "Print JSON")
+    flag_arg("json", "Print JSON")
 }
 
-fn flag(name: &'static str, help: &'static str) -> clap::Arg {
+fn flag_arg(name: &'static str, help: &'static str) -> clap::Arg {
     clap::Arg::new(name)
         .long(name)
         .action(clap::ArgAction::SetTrue)

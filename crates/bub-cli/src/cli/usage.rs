@@ -44,9 +44,9 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         _ => (GroupBy::Day, "DAY"),
     };
     let work = async {
-        let store = framework
-            .tape_store()
-            .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
+        let store = framework.tape_store().ok_or_else(|| {
+            Error::config("no tape store: no plugin provides one; see `bub hooks`")
+        })?;
         Ok(usage_report(&*store, &catalog, by, argument("since")).await)
     };
     let (rows, sum, problems) = match framework.run_scoped(work).await? {
@@ -67,19 +67,19 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
             output::sanitize_line(&problem)
         );
     }
-    let shown = if context.matches.get_flag("json") {
+    let text = if context.matches.get_flag("json") {
         rows.iter()
-            .map(|row| to_json(row, &head.to_lowercase()).to_string() + "\n")
+            .map(|row| row_json(row, &head.to_lowercase()).to_string() + "\n")
             .collect()
     } else if rows.is_empty() {
         "(no calls)\n".to_owned()
     } else {
-        table(head, &rows, &sum)
+        usage_table(head, &rows, &sum)
     };
-    output::print(&settings.redactor().redact(&shown))
+    output::print(&settings.redactor().redact(&text))
 }
 
-fn table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
+fn usage_table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
     let mut lines = vec![[head, "CALLS", "INPUT", "CACHED", "OUTPUT", "COST"].map(str::to_owned)];
     let total = UsageRow {
         name: "total".to_owned(),
@@ -100,26 +100,26 @@ fn table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
             input,
             cached,
             output,
-            cost(row),
+            cost_text(row),
         ]
     }));
-    text::columns(&lines)
+    text::format_columns(&lines)
 }
 
 /// Returns the cost of a row. Calls without a known price never count as free.
-fn cost(row: &UsageRow) -> String {
+fn cost_text(row: &UsageRow) -> String {
     match row.unpriced {
         0 => format!("${:.4}", row.cost),
         all if all == row.calls => "unknown".to_owned(),
         some => format!(
             "${:.4} and {} of unknown price",
             row.cost,
-            text::count(some, "call", "calls")
+            text::format_count(some, "call", "calls")
         ),
     }
 }
 
-fn to_json(row: &UsageRow, head: &str) -> Value {
+fn row_json(row: &UsageRow, head: &str) -> Value {
     json!({
         head: row.name,
         "calls": row.calls,

@@ -842,6 +842,6 @@ fn plugins_that_cannot_be_meant_are_distinguished() {
         sandbox
             .bub(["plugin", "enable", "p"])
             .stderr
-            .contains("files of p not found")
+            .contains("files of plugin `p` not found")
     );
 }

@@ -310,7 +310,7 @@ fn a_fork_replaces_nothing() {
     );
     refused(
         &tape(&sandbox, &["fork", "cli", "--session-id", " "]),
-        &["the id of the new session is empty"],
+        &["empty session id"],
     );
     refused(
         &tape(

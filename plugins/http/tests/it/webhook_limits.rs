@@ -329,7 +329,8 @@ async fn a_port_in_use_is_one_clear_line() {
     assert_eq!(in_use.kind(), ErrorKind::Temporary);
     let (port, text) = (fixture.address.port(), in_use.message());
     assert!(
-        text.contains(&format!("another program uses port {port}")) && text.contains("`webhook.listen`"),
+        text.contains(&format!("another program uses port {port}"))
+            && text.contains("`webhook.listen`"),
         "{text}"
     );
     assert!(!text.contains('\n'));

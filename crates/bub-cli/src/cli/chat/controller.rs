@@ -182,8 +182,8 @@ impl ChatController {
         let ask: AskApproval = Box::new(move |request| {
             let chat_controller = controller.upgrade();
             Box::pin(async move {
-                let chat_controller =
-                    chat_controller.ok_or_else(|| Error::unknown("the chat has ended"))?;
+                let chat_controller = chat_controller
+                    .ok_or_else(|| Error::unknown("cannot ask for approval: the chat has ended"))?;
                 if chat_controller.can_ask {
                     Ok(chat_controller.event_sender.ask_approval(request).await)
                 } else {
@@ -211,7 +211,7 @@ impl ChatController {
     }
 
     /// Returns the session in which turns of this chat run.
-    fn resolved(&self) -> SessionId {
+    fn resolved_session(&self) -> SessionId {
         let resolved = lock(&self.resolved).clone();
         resolved.unwrap_or_else(|| SessionId::from(self.session()))
     }
@@ -219,7 +219,8 @@ impl ChatController {
     /// Returns the name of the journal, which is unique per chat and workspace.
     pub(super) fn journal(&self) -> String {
         let session = lock(&self.session);
-        let tape = bub_tape::TapeName::for_session(self.framework.workspace_text(), session.chat());
+        let tape =
+            bub_tape::TapeName::for_session(self.framework.workspace_text(), session.base_id());
         let name: String = tape
             .as_str()
             .split("__")
@@ -241,7 +242,7 @@ impl ChatController {
 
     /// Returns the status line of the current session.
     pub(super) async fn status(&self) -> StatusLine {
-        let session = self.resolved();
+        let session = self.resolved_session();
         let workspace = self.framework.workspace_text();
         let tape = bub_tape::TapeName::for_session(workspace, &session);
         let summary = match self.framework.tape_store() {
@@ -286,7 +287,7 @@ impl ChatController {
         }
     }
 
-    fn message(&self, text: String) -> Inbound {
+    fn build_message(&self, text: String) -> Inbound {
         let session = lock(&self.session).clone();
         let message = ChannelMessage::new(&session.id, CHANNEL_NAME, text)
             .chat_id(&session.chat_id)
@@ -302,7 +303,7 @@ impl ChatController {
     /// Switches to the session that `,new` or `,resume` selected.
     async fn follow_session_switch(&self) -> Result<()> {
         let mut session = lock(&self.session).clone();
-        session.follow(&self.framework).await?;
+        session.follow_switch(&self.framework).await?;
         self.set_session(session);
         Ok(())
     }
@@ -329,9 +330,9 @@ impl ChatController {
         let is_new = std::mem::replace(&mut *reported, status.session.clone()) != status.session;
         self.event_sender.emit(ChatEvent::Status(status)).await;
         if is_new && let Ok(mut sessions) = session::terminal_sessions(&self.framework).await {
-            let chat = session::chat_of(&reported);
+            let chat = session::base_session_id(&reported);
             // The current session may have no tape yet.
-            sessions.retain(|id| session::chat_of(id) == chat && *id != *reported);
+            sessions.retain(|id| session::base_session_id(id) == chat && *id != *reported);
             sessions.insert(0, reported.clone());
             self.event_sender.emit(ChatEvent::Sessions(sessions)).await;
         }
@@ -349,7 +350,7 @@ impl ChatController {
             };
             let session = lock(&chat_controller.session).clone();
             if let Some(store) = chat_controller.framework.tape_store() {
-                let tape = Tape::new(store, session.tape(&chat_controller.framework));
+                let tape = Tape::new(store, session.tape_name(&chat_controller.framework));
                 drop(tape.lease(LeaseWait::For(TURN_END_TIMEOUT)).await);
             }
             chat_controller.send_status().await;
@@ -446,12 +447,13 @@ impl ChatController {
     }
 
     /// Passes a line to the gateway. When this returns, the line is on disk.
-    async fn accept(&self, line: u64, text: String) -> Result<()> {
+    async fn accept_line(&self, line: u64, text: String) -> Result<()> {
         let _submission = self.submission.lock().await;
         let handler = self.handler.get();
-        let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
+        let handler = handler
+            .ok_or_else(|| Error::unknown("cannot send the line: the chat is not running"))?;
         self.follow_session_switch().await?;
-        let mut message = self.message(text);
+        let mut message = self.build_message(text);
         let receipt = self.lines.register(line, &mut message);
         // `cancel` reaches lines in a lane. Until the session is resolved, this token cancels the line.
         *lock(&self.submitting) = Some(message.cancel.clone());
@@ -492,7 +494,7 @@ impl ChatController {
 impl ChatHost for ChatController {
     fn submit_line(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let event = match self.accept(line, text).await {
+            let event = match self.accept_line(line, text).await {
                 Ok(()) => ChatEvent::LineAccepted(line),
                 Err(error) => {
                     let (outcome, replies) = self.reject_outcome(error);
@@ -510,14 +512,14 @@ impl ChatHost for ChatController {
     fn cancel_turn(&self) -> BoxFuture<'_, ()> {
         self.cancel_submitting();
         if let Some(gateway) = self.gateway.get() {
-            gateway.cancel_turns(&self.resolved());
+            gateway.cancel_turns(&self.resolved_session());
         }
         Box::pin(std::future::ready(()))
     }
 
     fn withdraw_line(&self) {
         if let Some(gateway) = self.gateway.get() {
-            gateway.withdraw_last(&self.resolved());
+            gateway.withdraw_last(&self.resolved_session());
         }
     }
 
@@ -525,7 +527,7 @@ impl ChatHost for ChatController {
         Box::pin(async {
             self.cancel_submission().await;
             if let Some(router) = self.framework.router() {
-                let session = self.resolved();
+                let session = self.resolved_session();
                 let _ = router.quit_session(&session, None).await;
             }
         })

@@ -1,4 +1,4 @@
-//! The session of a chat.
+//! The session of a chat: selects it at the start and follows `,new` and `,resume`.
 
 use bub_kernel::{Framework, Result, tape_error};
 use bub_tape::{TapeListFilter, TapeName};
@@ -15,7 +15,7 @@ pub(super) struct ChatSession {
     pub(super) chat_id: String,
     /// Id of the current session.
     pub(super) id: String,
-    /// Session id that the tape of the chat's first session named at the last check.
+    /// The session that the tape of the chat named at the last check. `,new` and `,resume` record it there.
     recorded: String,
 }
 
@@ -62,12 +62,12 @@ impl ChatSession {
     }
 
     /// Returns the id that all sessions of the chat have in common.
-    pub(super) fn chat(&self) -> &str {
-        chat_of(&self.id)
+    pub(super) fn base_id(&self) -> &str {
+        base_session_id(&self.id)
     }
 
     /// Returns the tape name of the session.
-    pub(super) fn tape(&self, framework: &Framework) -> TapeName {
+    pub(super) fn tape_name(&self, framework: &Framework) -> TapeName {
         TapeName::for_session(framework.workspace_text(), &self.id)
     }
 
@@ -82,7 +82,7 @@ impl ChatSession {
     }
 
     /// Switches to the session that `,new` or `,resume` selected, if it changed.
-    pub(super) async fn follow(&mut self, framework: &Framework) -> Result<()> {
+    pub(super) async fn follow_switch(&mut self, framework: &Framework) -> Result<()> {
         let recorded = self.recorded_session(framework).await?;
         if recorded != self.recorded {
             self.switch_to(&recorded);
@@ -93,18 +93,18 @@ impl ChatSession {
     /// Reads from the tape of the chat which session `,new` or `,resume` selected last.
     async fn recorded_session(&self, framework: &Framework) -> Result<String> {
         let Some(store) = framework.tape_store() else {
-            return Ok(self.chat().to_owned());
+            return Ok(self.base_id().to_owned());
         };
-        let name = TapeName::for_session(framework.workspace_text(), self.chat());
+        let name = TapeName::for_session(framework.workspace_text(), self.base_id());
         let summary = store.summary(&name).await.map_err(tape_error)?;
         Ok(summary
             .switched_to
-            .unwrap_or_else(|| self.chat().to_owned()))
+            .unwrap_or_else(|| self.base_id().to_owned()))
     }
 }
 
 /// Returns the id that all sessions of a chat have in common, given the id of one session.
-pub(super) fn chat_of(id: &str) -> &str {
+pub(super) fn base_session_id(id: &str) -> &str {
     id.split_once(SESSION_SEPARATOR)
         .map_or(id, |(chat, _)| chat)
 }

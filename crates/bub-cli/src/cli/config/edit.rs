@@ -13,13 +13,13 @@ use bub_settings::{ConfigFile, Environment, Settings};
 use rustix::process::{Pid, test_kill_process};
 
 use super::{
-    PER_PROVIDER_SETTINGS, note_owner_change, open, output, prompt, save, scope_to_provider,
+    PER_PROVIDER_SETTINGS, open_file, output, print_owner_change, prompt, save, scope_to_provider,
     unscoped_owner,
 };
 use bub::signals;
 
-pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
-    let mut file = open(settings)?;
+pub(super) async fn edit_config(settings: &Settings) -> Result<ExitCode> {
+    let mut file = open_file(settings)?;
     let (old, before) = (
         file.parse().unwrap_or_default(),
         unscoped_owner(settings, &file),
@@ -27,7 +27,7 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
     let copy = EditCopy::create(&file, settings.home())?;
     let revised = loop {
         run_editor(settings, &copy.0).await?;
-        file.set_text(copy.text()?);
+        file.set_text(copy.read_text()?);
         if !file.is_changed() {
             return output::print("no changes\n");
         }
@@ -49,10 +49,12 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
             .replace(&*copy.0.to_string_lossy(), "the file");
         prompt::print_stderr(&format!("not saved: {}\n", output::sanitize_line(&error)));
         if !prompt::has_terminal() || !prompt::confirm("Edit again?", true).await? {
-            return Err(Error::config("the config file was not saved"));
+            return Err(Error::config(
+                "config file not saved: the edited text is invalid",
+            ));
         }
     };
-    note_owner_change(settings, &revised, before.as_deref())?;
+    print_owner_change(settings, &revised, before.as_deref())?;
     output::print(&format!("saved {}\n", settings.config_file().display()))
 }
 
@@ -65,10 +67,10 @@ impl EditCopy {
             .recursive(true)
             .mode(0o700)
             .create(home)?;
-        remove_leftovers(home);
+        remove_stale_copies(home);
         let path = home.join(format!("{COPY_PREFIX}{}{COPY_SUFFIX}", std::process::id()));
         // A file of this name is from an earlier process with the same id.
-        remove(&path);
+        remove_copy(&path);
         signals::remove_file_on_exit(Some(path.clone()));
         signals::exit_on_signal();
         let copied = Self(path);
@@ -82,7 +84,7 @@ impl EditCopy {
         Ok(copied)
     }
 
-    fn text(&self) -> Result<String> {
+    fn read_text(&self) -> Result<String> {
         let read_error = |reason: &str| {
             Error::unknown(format!(
                 "cannot read the edited file: {reason}; nothing was saved"
@@ -101,7 +103,7 @@ impl EditCopy {
 
 impl Drop for EditCopy {
     fn drop(&mut self) {
-        remove(&self.0);
+        remove_copy(&self.0);
         signals::remove_file_on_exit(None);
     }
 }
@@ -111,7 +113,7 @@ const COPY_PREFIX: &str = ".config-";
 const COPY_SUFFIX: &str = ".yml";
 
 /// Removes the copies of processes that were killed, because copies contain keys.
-pub(super) fn remove_leftovers(home: &Path) {
+pub(super) fn remove_stale_copies(home: &Path) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name
@@ -120,13 +122,13 @@ pub(super) fn remove_leftovers(home: &Path) {
         let process = number.and_then(|number| Pid::from_raw(number.parse().ok()?));
         if process.is_some_and(|process| test_kill_process(process) == Err(rustix::io::Errno::SRCH))
         {
-            remove(&entry.path());
+            remove_copy(&entry.path());
         }
     }
 }
 
 /// Removes the copy, also if the editor replaced it with a directory.
-fn remove(path: &Path) {
+fn remove_copy(path: &Path) {
     let _ = fs::remove_file(path).or_else(|_| fs::remove_dir_all(path));
 }
 
@@ -146,8 +148,11 @@ async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(script).arg(editor).arg(file);
     command.env_clear().envs(settings.child_environment());
-    let start_error =
-        |error: std::io::Error| Error::unknown(format!("cannot start the editor: {error}"));
+    let start_error = |error: std::io::Error| {
+        Error::unknown(format!(
+            "cannot start the editor: {error}; set `EDITOR` to another command"
+        ))
+    };
     let mut child = command.spawn().map_err(start_error)?;
     let mut end = tokio::task::spawn_blocking(move || child.wait());
     let status = loop {

@@ -46,7 +46,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         let account = match channel.validate_settings() {
             Err(error) => Err(error.message().to_owned()),
             Ok(()) if check_context.is_offline => Ok(None),
-            Ok(()) => probe::channel(&**channel).await,
+            Ok(()) => probe::probe_channel(&**channel).await,
         };
         findings.push(match account {
             Ok(account) => Finding::ok(format!(

@@ -5,7 +5,7 @@ use bub_agent::policy::Policy;
 use bub_settings::{SettingSource, Settings, SettingsWarning};
 
 use super::{
-    super::{config::plain, policy},
+    super::{config::format_value, policy},
     CheckContext, Finding,
 };
 
@@ -65,14 +65,14 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
 }
 
 /// Returns key, value and source of each setting that differs from the default. Secrets are redacted.
-pub(super) fn changed(settings: &Settings) -> impl Iterator<Item = [String; 3]> {
+pub(super) fn changed_settings(settings: &Settings) -> impl Iterator<Item = [String; 3]> {
     settings
         .entries()
         .filter(|entry| entry.origin != SettingSource::Default)
         .map(|entry| {
             [
                 entry.setting.key().to_owned(),
-                plain(&entry.display_value),
+                format_value(&entry.display_value),
                 entry.origin.to_string(),
             ]
         })

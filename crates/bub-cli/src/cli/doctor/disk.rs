@@ -20,7 +20,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         return Vec::new();
     };
     let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let free = format!("{} free", text::bytes(bytes));
+    let free = format!("{} free", text::format_bytes(bytes));
     let has_no_inodes = stat.f_files > 0 && stat.f_favail == 0;
     vec![match bytes {
         _ if has_no_inodes => {

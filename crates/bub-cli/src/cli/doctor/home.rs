@@ -27,7 +27,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         }
         Err(error) => {
             return vec![Finding::error(
-                format!("{shown}: {error}"),
+                format!("{shown} is not accessible: {error}"),
                 "give your user access, or set BUB_HOME",
             )];
         }

@@ -16,7 +16,7 @@ const CHOOSE_MODEL_FIX: &str = "run `bub onboard` to set one up, or `bub models`
 pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
     // The check of the settings reports invalid providers.
-    let client = Arc::new(super::super::client(settings));
+    let client = Arc::new(super::super::model_client(settings));
     let Ok(models) = Models::new(Arc::clone(settings), client) else {
         return Vec::new();
     };
@@ -31,7 +31,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             (Some(model), None) if check_context.is_offline => {
                 Finding::ok(format!("{model} ({}); not tested", choice.reason))
             }
-            (Some(model), None) => match probe::model(settings, model).await {
+            (Some(model), None) => match probe::probe_model(settings, model).await {
                 Ok(()) => Finding::ok(format!("{model} answers ({})", choice.reason)),
                 Err(problem) => Finding::error(
                     format!("{model} ({}): {problem}", choice.reason),

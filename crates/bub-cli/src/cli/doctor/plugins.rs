@@ -23,8 +23,12 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             .plugins
             .iter()
             .find(|record| *record.manifest.name == *name);
-        let start_problem = record
-            .and_then(|record| Some((record, plugin::problem(check_context.framework, record)?)));
+        let start_problem = record.and_then(|record| {
+            Some((
+                record,
+                plugin::start_problem(check_context.framework, record)?,
+            ))
+        });
         match (&status.state, start_problem) {
             (PluginState::Failed(reason), _) => findings.push(Finding::error(
                 sanitize_line(&format!("{name}: {reason}")),

@@ -17,7 +17,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     });
     std::iter::once(Finding::ok(format!(
         "{} available",
-        text::count(count as u64, "skill", "skills")
+        text::format_count(count as u64, "skill", "skills")
     )))
     .chain(problems)
     .collect()

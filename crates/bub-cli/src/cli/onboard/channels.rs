@@ -12,14 +12,14 @@ use super::{
 };
 use crate::bundled;
 
-pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
-    let disabled = channels(onboarding.framework)?.into_iter();
+pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<()> {
+    let disabled = list_channels(onboarding.framework)?.into_iter();
     let disabled = disabled
         .filter(|channel| !channel.is_enabled() && channel.role() != ChannelRole::Interface);
     let names: Vec<_> = disabled.map(|channel| channel.name().to_owned()).collect();
     let names: Vec<_> = names
         .into_iter()
-        .filter(|name| !secrets(&onboarding.settings, name).is_empty())
+        .filter(|name| !missing_secrets(&onboarding.settings, name).is_empty())
         .collect();
     if names.is_empty() {
         return Ok(());
@@ -28,26 +28,26 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
         "channels to set up ({}; press Enter to skip)",
         names.join(", ")
     );
-    let wanted = loop {
+    let selected = loop {
         let line = prompt::prompt_line(&question, None).await?;
-        let wanted: Vec<String> = line
+        let selected: Vec<String> = line
             .split([',', ' '])
             .filter(|name| !name.is_empty())
             .map(str::to_owned)
             .collect();
-        match wanted.iter().find(|name| !names.contains(name)) {
+        match selected.iter().find(|name| !names.contains(name)) {
             Some(unknown) => {
                 prompt::print_stderr(&format!(
                     "unknown channel `{unknown}`; available channels: {}\n",
                     names.join(", ")
                 ));
             }
-            None => break wanted,
+            None => break selected,
         }
     };
-    for name in wanted {
+    for name in selected {
         let mut rejected = RejectedChannelInput::default();
-        while !set_up(onboarding, &name, &mut rejected).await? {}
+        while !set_up_channel(onboarding, &name, &mut rejected).await? {}
     }
     Ok(())
 }
@@ -60,13 +60,13 @@ struct RejectedChannelInput {
 }
 
 /// Asks for the settings of a channel and tests them. Returns `false` if the user wants to try again.
-async fn set_up(
+async fn set_up_channel(
     onboarding: &mut Onboarding<'_>,
     name: &str,
     rejected: &mut RejectedChannelInput,
 ) -> Result<bool> {
     let before = onboarding.file.text().to_owned();
-    for (key, help) in secrets(&onboarding.settings, name) {
+    for (key, help) in missing_secrets(&onboarding.settings, name) {
         prompt::print_stderr(&format!("{help}\n"));
         let last = rejected.secrets.remove(&key);
         let on_enter = match &last {
@@ -80,10 +80,10 @@ async fn set_up(
             value
         };
         if value.is_empty() {
-            onboarding.restore(before);
+            onboarding.restore_file(before);
             return Ok(true);
         }
-        onboarding.set(&key, &value)?;
+        onboarding.set_value(&key, &value)?;
         rejected.secrets.insert(key, value);
     }
     let allow_users = format!("{name}.allow_users");
@@ -95,11 +95,11 @@ async fn set_up(
         let question = format!("{allow_users}, separated by commas (press Enter to skip)");
         let line = prompt::prompt_line(&question, current.as_deref()).await?;
         if !line.is_empty() {
-            onboarding.set(&allow_users, &line)?;
+            onboarding.set_value(&allow_users, &line)?;
             rejected.allowed_users = Some(line);
         }
     }
-    enable(onboarding, name)?;
+    enable_channel(onboarding, name)?;
     let Some(problem) = test_channel(onboarding, name).await? else {
         return Ok(true);
     };
@@ -108,32 +108,34 @@ async fn set_up(
         output::sanitize_line(&problem)
     ));
     if prompt::confirm("Try again?", true).await? {
-        onboarding.restore(before);
+        onboarding.restore_file(before);
         return Ok(false);
     }
     if !prompt::confirm("Save anyway?", false).await? {
-        onboarding.restore(before);
+        onboarding.restore_file(before);
     }
     Ok(true)
 }
 
 /// Adds a channel to `enabled_channels`, unless the gateway already runs it.
-fn enable(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
-    let mut names = onboarding.revised()?.get(&ENABLED_CHANNELS);
-    let is_enabled = names.iter().any(|known| known == "all" || known == name);
-    let is_excluded = |known: &String| {
-        known
+fn enable_channel(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
+    let mut names = onboarding.revised_settings()?.get(&ENABLED_CHANNELS);
+    let is_enabled = names
+        .iter()
+        .any(|enabled| enabled == "all" || enabled == name);
+    let is_excluded = |enabled: &String| {
+        enabled
             .strip_prefix('!')
-            .is_some_and(|known| known.trim() == name)
+            .is_some_and(|excluded| excluded.trim() == name)
     };
     if is_enabled && !names.iter().any(is_excluded) {
         return Ok(());
     }
-    names.retain(|known| !is_excluded(known));
+    names.retain(|enabled| !is_excluded(enabled));
     if !is_enabled {
         names.push(name.to_owned());
     }
-    onboarding.set("enabled_channels", &names.join(","))
+    onboarding.set_value("enabled_channels", &names.join(","))
 }
 
 /// Tests a channel with the answers so far. Returns the problem, if any.
@@ -142,15 +144,15 @@ async fn test_channel(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<
         return Ok(None);
     }
     // The channels of the running program have the old settings.
-    let framework = bundled::framework(onboarding.framework, onboarding.revised()?);
-    let Some(channel) = channels(&framework)?
+    let framework = bundled::build_framework(onboarding.framework, onboarding.revised_settings()?);
+    let Some(channel) = list_channels(&framework)?
         .into_iter()
         .find(|channel| channel.name() == name)
     else {
         return Ok(None);
     };
     prompt::print_stderr(&format!("testing {name} … "));
-    Ok(match probe::channel(&*channel).await {
+    Ok(match probe::probe_channel(&*channel).await {
         Ok(account) => {
             let account = account.unwrap_or_else(|| "ok".to_owned());
             prompt::print_stderr(&format!("{account}\n"));
@@ -160,19 +162,20 @@ async fn test_channel(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<
     })
 }
 
-fn channels(framework: &Framework) -> Result<Vec<Arc<dyn Channel>>> {
+fn list_channels(framework: &Framework) -> Result<Vec<Arc<dyn Channel>>> {
     framework
         .channels(&probe::discard_handler())
         .map_err(|error| Error::unknown(error.message()))
 }
 
 /// Returns the missing secrets of a channel, each with its help text.
-fn secrets(settings: &Settings, channel: &str) -> Vec<(String, String)> {
+fn missing_secrets(settings: &Settings, channel: &str) -> Vec<(String, String)> {
     let prefix = format!("{channel}.");
-    let own = settings
+    let entries = settings
         .entries()
         .filter(|entry| entry.setting.key().starts_with(&prefix));
-    let missing = own.filter(|entry| entry.setting.is_secret() && entry.display_value.is_null());
+    let missing =
+        entries.filter(|entry| entry.setting.is_secret() && entry.display_value.is_null());
     missing
         .map(|entry| {
             (

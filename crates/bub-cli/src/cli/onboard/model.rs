@@ -29,17 +29,20 @@ struct RejectedModelInput {
 }
 
 impl RejectedModelInput {
-    fn id(&self) -> Option<ModelId> {
+    fn model_id(&self) -> Option<ModelId> {
         self.model.as_ref()?.parse().ok()
     }
 }
 
 /// Asks for a model until one passes the test or the user decides to save it anyway.
-pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut args: ModelArgs) -> Result<()> {
+pub(super) async fn set_up_model(
+    onboarding: &mut Onboarding<'_>,
+    mut args: ModelArgs,
+) -> Result<()> {
     let mut rejected = RejectedModelInput::default();
     loop {
         let before = onboarding.file.text().to_owned();
-        let problem = match ask_once(onboarding, &args, &mut rejected).await {
+        let problem = match try_set_up_model(onboarding, &args, &mut rejected).await {
             Ok(()) => return Ok(()),
             Err(error) if prompt::is_interruption(&error) || !onboarding.can_ask => {
                 return Err(error);
@@ -60,7 +63,7 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut args: ModelArgs) ->
             }
             return Err(prompt::interrupted_error());
         }
-        onboarding.restore(before);
+        onboarding.restore_file(before);
         // The values from the command line failed.
         args = ModelArgs {
             model: None,
@@ -71,17 +74,17 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut args: ModelArgs) ->
 }
 
 /// Asks for the model once and tests it.
-async fn ask_once(
+async fn try_set_up_model(
     onboarding: &mut Onboarding<'_>,
     args: &ModelArgs,
     rejected: &mut RejectedModelInput,
 ) -> Result<()> {
-    let models = models(onboarding)?;
+    let models = build_models(onboarding)?;
     let report = models.report().await;
     let text = match &args.model {
         Some(text) => text.clone(),
         None if onboarding.can_ask => {
-            ask_model(onboarding, &models, &report, rejected.id()).await?
+            ask_model(onboarding, &models, &report, rejected.model_id()).await?
         }
         // Also an invalid model; the code below reports it.
         None => match onboarding.settings.text_at("model").or_else(|| {
@@ -98,7 +101,7 @@ async fn ask_once(
         .parse()
         .map_err(|error| Error::config(format!("{error}")))?;
     let name = id.provider().to_owned();
-    let again = rejected.id().is_some_and(|id| id.provider() == name);
+    let again = rejected.model_id().is_some_and(|id| id.provider() == name);
     let last = if again {
         std::mem::take(rejected)
     } else {
@@ -120,7 +123,7 @@ async fn ask_once(
         None if onboarding.can_ask
             && (last.base.is_some()
                 || known.is_none_or(|known| known.base_url.is_none())
-                    && !has_base(onboarding, &name)?) =>
+                    && !has_base_url(onboarding, &name)?) =>
         {
             Some(prompt::prompt_line(&format!("base URL of {name}"), last.base.as_deref()).await?)
         }
@@ -133,31 +136,31 @@ async fn ask_once(
         } else {
             format!("providers.{name}.base_url")
         };
-        onboarding.set(&setting, base)?;
+        onboarding.set_value(&setting, base)?;
     }
     if onboarding.settings.text_at("model").as_deref() != Some(&text) || args.model.is_some() {
-        onboarding.set("model", &text)?;
+        onboarding.set_value("model", &text)?;
     }
     if let Some(owner) = owner {
-        refuse_foreign_key(onboarding, &name, &owner)?;
+        check_key_owner(onboarding, &name, &owner)?;
     }
     rejected.key = match &args.key {
         Some(key) => Some(key.clone()),
         None => ask_key(onboarding, &name, again, last.key).await?,
     };
     if let Some(key) = &rejected.key {
-        onboarding.set(&format!("api_key.{name}"), key)?;
+        onboarding.set_value(&format!("api_key.{name}"), key)?;
     }
-    let revised = onboarding.revised()?;
+    let revised = onboarding.revised_settings()?;
     // Report errors that are detectable offline, also with `--no-test`.
-    self::models(onboarding)?
+    build_models(onboarding)?
         .check_model(&id)
         .map_err(|error| Error::config(error.to_string()))?;
     if onboarding.runs_tests {
         if onboarding.can_ask {
             prompt::print_stderr(&format!("testing {id} … "));
         }
-        probe::model(&revised, &id).await.map_err(|problem| {
+        probe::probe_model(&revised, &id).await.map_err(|problem| {
             // The error names the config file, which does not contain the key yet.
             let file = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
             let file = file
@@ -179,14 +182,18 @@ async fn ask_once(
     Ok(())
 }
 
-fn models(onboarding: &Onboarding<'_>) -> Result<Models> {
-    let revised = onboarding.revised()?;
-    let client = Arc::new(super::super::client(&revised));
+fn build_models(onboarding: &Onboarding<'_>) -> Result<Models> {
+    let revised = onboarding.revised_settings()?;
+    let client = Arc::new(super::super::model_client(&revised));
     Models::new(revised, client).map_err(|error| Error::config(error.to_string()))
 }
 
-fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
-    Ok(onboarding.revised()?.get(&API_BASE).get(provider).is_some())
+fn has_base_url(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
+    Ok(onboarding
+        .revised_settings()?
+        .get(&API_BASE)
+        .get(provider)
+        .is_some())
 }
 
 /// Asks for a provider and for one of its models.
@@ -288,7 +295,10 @@ async fn ask_provider(
 }
 
 /// Returns the provider to which an unscoped key in the file belongs if no model is configured.
-pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+pub(in super::super) fn unscoped_key_owner(
+    settings: &Settings,
+    file: &ConfigFile,
+) -> Option<String> {
     let file = file.parse().ok()?;
     let is_unscoped =
         |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
@@ -303,8 +313,8 @@ pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<
 /// Fails if an unscoped key that belongs to `owner` would be sent to `provider`.
 ///
 /// Asking for another key does not help, because the environment overrides the config file.
-fn refuse_foreign_key(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
-    let Some(source) = models(onboarding)?.plain_key_source(provider) else {
+fn check_key_owner(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
+    let Some(source) = build_models(onboarding)?.plain_key_source(provider) else {
         return Ok(());
     };
     Err(Error::config(format!(
@@ -320,7 +330,7 @@ async fn ask_key(
     again: bool,
     last: Option<String>,
 ) -> Result<Option<String>> {
-    let models = models(onboarding)?;
+    let models = build_models(onboarding)?;
     let has_key = last.is_some() || models.key_source(provider).is_some();
     if !onboarding.can_ask {
         return Ok(None);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{super::prompt, Onboarding};
 
 /// Calls each plugin with the configuration so far and merges its result. Keys that a plugin does not return are kept.
-pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
+pub(super) async fn set_up_plugins(onboarding: &mut Onboarding<'_>) -> Result<()> {
     let before = onboarding
         .file
         .parse()
@@ -19,7 +19,7 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
         return Ok(());
     };
     let mut changes = Vec::new();
-    differences(&before, &after, &mut Vec::new(), &mut changes);
+    collect_differences(&before, &after, &mut Vec::new(), &mut changes);
     for (path, value) in changes {
         let path: Vec<_> = path.iter().map(String::as_str).collect();
         onboarding
@@ -27,11 +27,11 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
             .set(&path, &value)
             .map_err(|error| Error::config(error.to_string()))?;
     }
-    onboarding.revised().map(drop)
+    onboarding.revised_settings().map(drop)
 }
 
 /// Collects the paths and values in `after` that are new or changed.
-fn differences(
+fn collect_differences(
     before: &Map<String, Value>,
     after: &Map<String, Value>,
     path: &mut Vec<String>,
@@ -43,10 +43,10 @@ fn differences(
         match (before.get(key), value) {
             (Some(same), value) if same == value => {}
             (Some(Value::Object(before)), Value::Object(after)) => {
-                differences(before, after, path, changes);
+                collect_differences(before, after, path, changes);
             }
             (None | Some(Value::Null), Value::Object(after)) if !after.is_empty() => {
-                differences(&empty, after, path, changes);
+                collect_differences(&empty, after, path, changes);
             }
             _ => changes.push((path.clone(), value.clone())),
         }

@@ -94,7 +94,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if name == "builtin" {
         return Err(Error::invalid_input(
-            "the plugin name `builtin` is reserved",
+            "invalid plugin name `builtin`: it is reserved; choose another name",
         ));
     }
     if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_allowed) {
@@ -131,7 +131,7 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
     };
     for (file, text) in files {
         let is_sdk = file.starts_with("bub_sdk/");
-        write(
+        write_file(
             &directory.join(file),
             &if is_sdk {
                 (*text).to_owned()
@@ -146,9 +146,10 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
     ))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    let write_error =
-        |error: std::io::Error| Error::invalid_input(format!("{}: {error}", path.display()));
+fn write_file(path: &Path, text: &str) -> Result<()> {
+    let write_error = |error: std::io::Error| {
+        Error::invalid_input(format!("cannot write `{}`: {error}", path.display()))
+    };
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(write_error)?;
     }

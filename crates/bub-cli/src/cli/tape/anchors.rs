@@ -20,11 +20,11 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes
-        .find(text_arg(matches, "tape").unwrap_or_default())
+    let listed = tapes
+        .find_tape(text_arg(matches, "tape").unwrap_or_default())
         .await?;
-    let anchors = tapes.tape(found.name).anchors(usize::MAX).await?;
-    let mut out = ResultWriter::plain(&tapes.settings);
+    let anchors = tapes.open_tape(listed.name).anchors(usize::MAX).await?;
+    let mut out = ResultWriter::for_stdout(&tapes.settings);
     if matches.get_flag("json") {
         for anchor in &anchors {
             out.write(&text::escape_json(&codec::encode(anchor)))?;
@@ -34,27 +34,27 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     } else {
         let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
         rows.extend(anchors.iter().map(|anchor| {
-            let state = text::truncate(&payload::body(anchor), MAX_STATE_CHARS);
+            let state = text::truncate(&payload::entry_text(anchor), MAX_STATE_CHARS);
             [
                 anchor.id.to_string(),
-                text::date_of(anchor),
-                text::line(&payload::label(anchor)),
+                text::entry_date(anchor),
+                text::line(&payload::entry_label(anchor)),
                 state,
             ]
         }));
-        out.write(&text::columns(&rows))?;
+        out.write(&text::format_columns(&rows))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the latest anchor with this name. The error refers to `bub tape anchors`.
-pub(super) async fn require(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
-    let found = tape
+/// Returns the latest anchor with this name. If there is none, the error suggests `bub tape anchors`.
+pub(super) async fn find_anchor(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
+    let anchor = tape
         .anchor_marks(AnchorQuery::LatestNamed(name.to_owned()))
         .await?
         .pop();
-    found.ok_or_else(|| {
+    anchor.ok_or_else(|| {
         let error = TapeError::anchor_not_found(name);
         TapeError::NotFound(format!(
             "{error} See `bub tape anchors {}`.",

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, process::ExitCode};
 use bub_tape::{Damage, RepairReport, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{context::HomeTapes, flag, progress::ProgressLine, text, writer::ResultWriter};
+use super::{context::HomeTapes, flag_arg, progress::ProgressLine, text, writer::ResultWriter};
 
 /// Maximum number of problems listed per tape. The rest is only counted.
 const MAX_SHOWN_DAMAGE: usize = 20;
@@ -19,7 +19,7 @@ pub(super) fn command() -> Command {
              damaged blobs, and a wrong index. Exits with 1 if damage remains.",
         )
         .arg(tapes_arg())
-        .arg(flag("repair", "Repair damage; removed data is kept in a separate file"))
+        .arg(flag_arg("repair", "Repair damage; removed data is kept in a separate file"))
 }
 
 /// Returns the argument that names tapes. Without a value, it means all tapes of the home.
@@ -51,8 +51,8 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
     let mut progress = ProgressLine::new("checking", names.len());
     let (mut report, mut damaged, mut unchecked) = (String::new(), 0, 0);
     for name in &names {
-        let label = label(files, name).await;
-        progress.next(&label);
+        let label = tape_label(files, name).await;
+        progress.advance(&label);
         match check_tape(files, name, &label, repair, &mut report).await {
             Ok(remains) => damaged += u64::from(remains),
             Err(error) => {
@@ -66,7 +66,7 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
         }
     }
     drop(progress);
-    let mut out = ResultWriter::plain(&files.tapes.settings);
+    let mut out = ResultWriter::for_stdout(&files.tapes.settings);
     out.write(if names.is_empty() {
         "(no tapes)\n"
     } else {
@@ -81,13 +81,13 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
         };
         super::print_note(&format!(
             "{} damaged; {hint}",
-            text::count(damaged, "tape is", "tapes are")
+            text::format_count(damaged, "tape is", "tapes are")
         ));
     }
     if unchecked > 0 {
         super::print_note(&format!(
             "{} could not be checked",
-            text::count(unchecked, "tape", "tapes")
+            text::format_count(unchecked, "tape", "tapes")
         ));
     }
     Ok(if damaged + unchecked == 0 {
@@ -106,7 +106,7 @@ async fn check_tape(
     report: &mut String,
 ) -> Result<bool> {
     let verify_report = files.store.verify(name).await?;
-    describe(report, label, &verify_report);
+    write_damage(report, label, &verify_report);
     if !repair || verify_report.damage.is_empty() {
         return Ok(!verify_report.damage.is_empty());
     }
@@ -120,13 +120,13 @@ async fn check_tape(
     }
     let remaining = files.store.verify(name).await?;
     if !remaining.damage.is_empty() {
-        describe(report, "  still", &remaining);
+        write_damage(report, "  still", &remaining);
     }
     Ok(!remaining.damage.is_empty())
 }
 
-fn describe(report: &mut String, label: &str, verify_report: &VerifyReport) {
-    let entries = text::count(verify_report.entries, "entry", "entries");
+fn write_damage(report: &mut String, label: &str, verify_report: &VerifyReport) {
+    let entries = text::format_count(verify_report.entries, "entry", "entries");
     if verify_report.damage.is_empty() {
         let _ = writeln!(report, "{label}: ok ({entries})");
         return;
@@ -158,7 +158,7 @@ fn describe_repair(report: &mut String, repaired: &RepairReport) {
 }
 
 /// Returns the session id of a tape, or its name. For a sidecar, adds the name of the sidecar.
-pub(super) async fn label(files: &HomeTapes, name: &TapeName) -> String {
+pub(super) async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
     let owner = name
         .as_sidecar()
         .and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));

@@ -25,12 +25,12 @@ impl ColorSupport {
     }
 
     /// Formats secondary text.
-    pub(super) fn dim(self, text: &str) -> String {
+    pub(super) fn paint_dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
     /// Formats the title of an entry by its kind.
-    pub(super) fn title(self, kind: &EntryKind, text: &str) -> String {
+    pub(super) fn paint_title(self, kind: &EntryKind, text: &str) -> String {
         let code = match kind {
             EntryKind::Message => "1",
             EntryKind::Anchor => "1;35",

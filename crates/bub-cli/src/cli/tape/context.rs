@@ -36,9 +36,9 @@ impl WorkspaceTapes {
         framework: &Framework,
         settings: &Arc<Settings>,
     ) -> bub_kernel::Result<Self> {
-        let store = framework
-            .tape_store()
-            .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
+        let store = framework.tape_store().ok_or_else(|| {
+            Error::config("no tape store: no plugin provides one; see `bub hooks`")
+        })?;
         Ok(Self {
             store,
             workspace: framework.workspace_text().to_owned(),
@@ -52,7 +52,7 @@ impl WorkspaceTapes {
         let mut progress = ProgressLine::delayed("reading", names.len());
         let mut listed = Vec::new();
         for name in names {
-            progress.next(name.as_str());
+            progress.advance(name.as_str());
             match self.store.summary(&name).await {
                 Ok(summary) => listed.push(ListedTape { name, summary }),
                 Err(error) => super::print_note(&format!("skipped: {error}")),
@@ -63,14 +63,14 @@ impl WorkspaceTapes {
     }
 
     /// Returns the sessions of this workspace, newest first.
-    pub(super) async fn sessions_here(&self) -> Result<Vec<ListedTape>> {
+    pub(super) async fn workspace_sessions(&self) -> Result<Vec<ListedTape>> {
         let mut listed = self.sessions().await?;
-        listed.retain(|listed| self.is_here(&listed.name));
+        listed.retain(|listed| self.is_in_workspace(&listed.name));
         Ok(listed)
     }
 
     /// Returns whether a tape belongs to this workspace. The name decides, because old tapes record no workspace.
-    pub(super) fn is_here(&self, name: &TapeName) -> bool {
+    pub(super) fn is_in_workspace(&self, name: &TapeName) -> bool {
         let here = TapeName::for_session(&self.workspace, "");
         let workspace_hash = |name: &TapeName| {
             name.as_str()
@@ -80,7 +80,7 @@ impl WorkspaceTapes {
         workspace_hash(name) == workspace_hash(&here)
     }
 
-    pub(super) fn tape(&self, name: TapeName) -> Tape {
+    pub(super) fn open_tape(&self, name: TapeName) -> Tape {
         Tape::new(Arc::clone(&self.store), name)
     }
 }
@@ -102,13 +102,13 @@ impl HomeTapes {
     }
 
     /// Returns the named tapes, or all tapes of the home, newest first. Sidecars follow their tape.
-    pub(super) async fn resolve_names(&self, wanted: Vec<&str>) -> Result<Vec<TapeName>> {
+    pub(super) async fn resolve_names(&self, requested: Vec<&str>) -> Result<Vec<TapeName>> {
         let store = &self.store;
         let mut sessions = Vec::new();
-        for tape in &wanted {
-            sessions.push(self.tapes.find(tape).await?.name);
+        for tape in &requested {
+            sessions.push(self.tapes.find_tape(tape).await?.name);
         }
-        if wanted.is_empty() {
+        if requested.is_empty() {
             let mut dated = Vec::new();
             for name in store.list(TapeListFilter::Sessions).await? {
                 // An unreadable tape is reported when it is processed.
@@ -127,9 +127,9 @@ impl HomeTapes {
         }
         let mut names = Vec::new();
         for session in sessions {
-            let own = sidecars.remove(session.as_str()).unwrap_or_default();
+            let tape_sidecars = sidecars.remove(session.as_str()).unwrap_or_default();
             names.push(session);
-            names.extend(own);
+            names.extend(tape_sidecars);
         }
         Ok(names)
     }
@@ -154,6 +154,6 @@ impl ListedTape {
 
     /// Returns the time of the last entry, for sorting. Empty tapes sort first.
     fn last_activity(&self) -> impl Ord + use<> {
-        super::text::sort_time(self.summary.last_date.as_deref().unwrap_or_default())
+        super::text::parse_sort_time(self.summary.last_date.as_deref().unwrap_or_default())
     }
 }

@@ -35,32 +35,32 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes
-        .find(text_arg(matches, "tape").unwrap_or_default())
+    let listed = tapes
+        .find_tape(text_arg(matches, "tape").unwrap_or_default())
         .await?;
     let as_markdown = text_arg(matches, "format") == Some("markdown");
     let path = matches.get_one::<PathBuf>("output");
     let to_terminal = path.is_none() && std::io::stdout().is_terminal();
-    let print = |entry: &Entry| match (as_markdown, to_terminal) {
-        (true, _) => markdown::entry(entry),
+    let format = |entry: &Entry| match (as_markdown, to_terminal) {
+        (true, _) => markdown::entry_section(entry),
         (false, true) => text::escape_json(&codec::encode(entry)).into_owned(),
         (false, false) => codec::encode(entry),
     };
     let mut out = match path {
-        Some(path) => ResultWriter::file(&tapes.settings, path)?,
-        None => ResultWriter::plain(&tapes.settings),
+        Some(path) => ResultWriter::create_file(&tapes.settings, path)?,
+        None => ResultWriter::for_stdout(&tapes.settings),
     };
-    let written = write_all(tapes, &found, as_markdown, &mut out, &print).await;
+    let written = write_entries(tapes, &listed, as_markdown, &mut out, &format).await;
     let finished = written.and_then(|count| out.finish().map(|()| count));
     let Some(path) = path else {
         return finished.map(|_| ExitCode::SUCCESS);
     };
     match finished {
         Ok(count) => {
-            let count = text::count(count, "entry", "entries");
+            let count = text::format_count(count, "entry", "entries");
             super::print_note(&format!(
                 "wrote {count} of {} to {}",
-                text::line(found.label()),
+                text::line(listed.label()),
                 path.display()
             ));
             Ok(ExitCode::SUCCESS)
@@ -73,22 +73,22 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     }
 }
 
-async fn write_all(
+async fn write_entries(
     tapes: &WorkspaceTapes,
-    found: &ListedTape,
+    listed: &ListedTape,
     as_markdown: bool,
     out: &mut ResultWriter,
-    print: &impl Fn(&Entry) -> String,
+    format: &impl Fn(&Entry) -> String,
 ) -> Result<u64> {
-    if as_markdown && !out.write(&markdown::head(found))? {
+    if as_markdown && !out.write(&markdown::document_head(listed))? {
         return Ok(0);
     }
-    let tape = tapes.tape(found.name.clone());
+    let tape = tapes.open_tape(listed.name.clone());
     let mut entries = tape.query(Query::new());
     let mut count = 0;
     while let Some(entry) = entries.try_next().await? {
         count += 1;
-        if !out.write(&print(&entry))? {
+        if !out.write(&format(&entry))? {
             break;
         }
     }

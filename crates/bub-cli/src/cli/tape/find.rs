@@ -13,13 +13,13 @@ const MAX_CANDIDATES: usize = 10;
 impl WorkspaceTapes {
     /// Finds a tape: a session of this workspace, a tape name, a session of another workspace, or a unique prefix of
     /// either. A prefix match in this workspace wins over matches in other workspaces.
-    pub(super) async fn find(&self, wanted: &str) -> Result<ListedTape> {
+    pub(super) async fn find_tape(&self, requested: &str) -> Result<ListedTape> {
         let names = self.store.list(TapeListFilter::Sessions).await?;
-        let as_session = TapeName::for_session(&self.workspace, wanted);
+        let as_session = TapeName::for_session(&self.workspace, requested);
         // Exact names need no summaries, so that the index is not read for every tape.
         if let Some(name) = names
             .iter()
-            .find(|name| **name == as_session || name.as_str() == wanted)
+            .find(|name| **name == as_session || name.as_str() == requested)
         {
             let mut summary = self.store.summary(name).await?;
             if *name == as_session {
@@ -27,7 +27,7 @@ impl WorkspaceTapes {
                 let workspace = Some(self.workspace.clone());
                 summary.session.get_or_insert(SessionInfo {
                     workspace,
-                    ..SessionInfo::new(wanted)
+                    ..SessionInfo::new(requested)
                 });
             }
             return Ok(ListedTape {
@@ -36,13 +36,14 @@ impl WorkspaceTapes {
             });
         }
         let all = self.sessions().await?;
-        let is_named = |listed: &&ListedTape| listed.label() == wanted;
+        let is_named = |listed: &&ListedTape| listed.label() == requested;
         let has_prefix = |listed: &&ListedTape| {
-            !wanted.is_empty()
-                && (listed.label().starts_with(wanted) || listed.name.as_str().starts_with(wanted))
+            !requested.is_empty()
+                && (listed.label().starts_with(requested)
+                    || listed.name.as_str().starts_with(requested))
         };
         let has_prefix_here =
-            |listed: &&ListedTape| has_prefix(listed) && self.is_here(&listed.name);
+            |listed: &&ListedTape| has_prefix(listed) && self.is_in_workspace(&listed.name);
         for candidates in [
             all.iter().filter(is_named).collect::<Vec<_>>(),
             all.iter().filter(has_prefix_here).collect(),
@@ -51,13 +52,13 @@ impl WorkspaceTapes {
             match candidates.as_slice() {
                 [] => {}
                 [only] => return Ok((*only).clone()),
-                several => return Err(self.ambiguous_error(wanted, several)),
+                several => return Err(self.ambiguous_error(requested, several)),
             }
         }
-        Err(not_found_error(wanted))
+        Err(not_found_error(requested))
     }
 
-    fn ambiguous_error(&self, wanted: &str, candidates: &[&ListedTape]) -> TapeError {
+    fn ambiguous_error(&self, requested: &str, candidates: &[&ListedTape]) -> TapeError {
         let mut shown: Vec<_> = candidates
             .iter()
             .take(MAX_CANDIDATES)
@@ -66,9 +67,9 @@ impl WorkspaceTapes {
         if candidates.len() > MAX_CANDIDATES {
             shown.push("…".to_owned());
         }
-        let (count, wanted, shown) = (candidates.len(), text::line(wanted), shown.join(", "));
+        let (count, requested, shown) = (candidates.len(), text::line(requested), shown.join(", "));
         TapeError::InvalidInput(format!(
-            "ambiguous tape `{wanted}`: {count} tapes match: {shown}; type more of the name"
+            "ambiguous tape `{requested}`: {count} tapes match: {shown}; type more of the name"
         ))
     }
 
@@ -84,14 +85,14 @@ impl WorkspaceTapes {
 }
 
 /// Returns the error for an unknown tape. For a path, it explains that tape names are not paths.
-fn not_found_error(wanted: &str) -> TapeError {
-    let wanted = text::line(wanted);
-    if wanted.contains(['/', '\\']) {
+fn not_found_error(requested: &str) -> TapeError {
+    let requested = text::line(requested);
+    if requested.contains(['/', '\\']) {
         return TapeError::InvalidInput(format!(
-            "invalid tape name {wanted:?}: it contains a path separator, and no session has this id; see `bub tape list`"
+            "invalid tape name {requested:?}: it contains a path separator, and no session has this id; see `bub tape list`"
         ));
     }
     TapeError::NotFound(format!(
-        "session or tape `{wanted}` not found; see `bub tape list` or `bub tape list --all-workspaces`"
+        "session or tape `{requested}` not found; see `bub tape list` or `bub tape list --all-workspaces`"
     ))
 }

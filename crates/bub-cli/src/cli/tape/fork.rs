@@ -45,42 +45,42 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
     let source = tapes
-        .find(text_arg(matches, "tape").unwrap_or_default())
+        .find_tape(text_arg(matches, "tape").unwrap_or_default())
         .await?;
     let session_id = text_arg(matches, "session-id").unwrap_or_default();
     if session_id.trim().is_empty() {
         return Err(TapeError::InvalidInput(
-            "the id of the new session is empty; pass one with `--session-id`".to_owned(),
+            "empty session id: pass the id of the new session with `--session-id`".to_owned(),
         ));
     }
-    let from = tapes.tape(source.name.clone());
+    let from = tapes.open_tape(source.name.clone());
     let mut entries = entries_to_copy(&from, &source, matches).await?;
     let count = entries.len() as u64;
     let Some(last) = entries.last() else {
         let text = format!("cannot fork tape `{}`: it is empty", source.name);
         return Err(TapeError::InvalidInput(text));
     };
-    let target = tapes.tape(TapeName::for_session(&tapes.workspace, session_id));
+    let target = tapes.open_tape(TapeName::for_session(&tapes.workspace, session_id));
     // The lease prevents turns of the new session while it is being created.
     let lease = target.lease(LeaseWait::No).await?;
-    require_new(&target, session_id).await?;
+    ensure_new_session(&target, session_id).await?;
     // Sidecars first: the new session exists only after its sidecars are complete.
     copy_sidecars(&from, &target, last).await?;
-    entries.push(session_info(tapes, &source, session_id, last.id));
+    entries.push(session_info_entry(tapes, &source, session_id, last.id));
     // One batch, so that the session is created completely or not at all.
     target.store().append(target.name(), entries).await?;
     drop(lease);
-    let mut out = ResultWriter::plain(&tapes.settings);
+    let mut out = ResultWriter::for_stdout(&tapes.settings);
     let (label, session) = (text::line(source.label()), text::line(session_id));
     out.write(&format!(
         "forked {} of {label} into session {session}\n",
-        text::count(count, "entry", "entries")
+        text::format_count(count, "entry", "entries")
     ))?;
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn require_new(target: &Tape, session_id: &str) -> Result<()> {
+async fn ensure_new_session(target: &Tape, session_id: &str) -> Result<()> {
     if target.summary().await?.entries == 0 {
         return Ok(());
     }
@@ -97,7 +97,7 @@ async fn entries_to_copy(
     matches: &ArgMatches,
 ) -> Result<Vec<Entry>> {
     if let Some(name) = text_arg(matches, "at-anchor") {
-        let mark = anchors::require(from, name, source.label()).await?;
+        let mark = anchors::find_anchor(from, name, source.label()).await?;
         return from
             .entries(EntryRange {
                 end: Bound::Included(mark.position),
@@ -122,7 +122,7 @@ async fn entries_to_copy(
 
 /// Returns the entry that records the session and the source of the fork. It follows the copied entries and is outside
 /// the context of the model.
-fn session_info(
+fn session_info_entry(
     tapes: &WorkspaceTapes,
     source: &ListedTape,
     session_id: &str,
@@ -155,16 +155,16 @@ async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
         let Some((_, name)) = sidecar.as_sidecar() else {
             continue;
         };
-        let mut own = Tape::new(from.store().clone(), sidecar.clone())
+        let mut entries = Tape::new(from.store().clone(), sidecar.clone())
             .entries(EntryRange::ALL)
             .await?;
-        own.retain(|entry| last.timestamp().is_none() || entry.timestamp() <= last.timestamp());
-        if own.is_empty() {
+        entries.retain(|entry| last.timestamp().is_none() || entry.timestamp() <= last.timestamp());
+        if entries.is_empty() {
             continue;
         }
         let reset = ResetRequest {
             archive: None,
-            initial_entries: Box::new(move |_| own),
+            initial_entries: Box::new(move |_| entries),
         };
         target
             .store()

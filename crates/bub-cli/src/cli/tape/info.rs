@@ -20,29 +20,29 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes
-        .find(text_arg(matches, "tape").unwrap_or_default())
+    let listed = tapes
+        .find_tape(text_arg(matches, "tape").unwrap_or_default())
         .await?;
-    let statistics = statistics(found);
-    let shown = if matches.get_flag("json") {
+    let statistics = statistics(listed);
+    let text = if matches.get_flag("json") {
         text::escape_json(&(codec::to_python_json(&statistics) + "\n")).into_owned()
     } else {
         statistics
             .iter()
             .fold(String::new(), |mut lines, (key, value)| {
-                let _ = writeln!(lines, "{key}: {}", plain(key, value));
+                let _ = writeln!(lines, "{key}: {}", format_value(key, value));
                 lines
             })
     };
-    let mut out = ResultWriter::plain(&tapes.settings);
-    out.write(&shown)?;
+    let mut out = ResultWriter::for_stdout(&tapes.settings);
+    out.write(&text)?;
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the seven values of the tool `tape.info` under the same names, then the other values of the summary.
-fn statistics(found: ListedTape) -> Map<String, Value> {
-    let ListedTape { name, summary } = found;
+/// Returns the values of the tool `tape.info` under the names that the tool uses, then the other values of the summary.
+fn statistics(listed: ListedTape) -> Map<String, Value> {
+    let ListedTape { name, summary } = listed;
     let session = summary.session.clone().unwrap_or_default();
     let is_known = summary.session.is_some();
     let more = json!({
@@ -73,7 +73,7 @@ fn statistics(found: ListedTape) -> Map<String, Value> {
 }
 
 /// Formats a value like the tool `tape.info`: a rate as a percentage, an unknown value as `None`.
-fn plain(key: &str, value: &Value) -> String {
+fn format_value(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
         Value::String(text) => text::line(text),

@@ -8,14 +8,14 @@ use serde_json::json;
 
 use super::{
     context::{ListedTape, WorkspaceTapes},
-    flag, json_arg, text,
+    flag_arg, json_arg, text,
     writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {
     Command::new("list")
         .about("List the sessions of this workspace, newest first")
-        .arg(flag(
+        .arg(flag_arg(
             "all-workspaces",
             "List the sessions of all workspaces",
         ))
@@ -27,14 +27,14 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     let mut listed = if all_workspaces {
         tapes.sessions().await?
     } else {
-        tapes.sessions_here().await?
+        tapes.workspace_sessions().await?
     };
     // After a full disk, the file of a first turn may have no entries. It is not a session.
     listed.retain(|listed| listed.summary.entries > 0);
-    let mut out = ResultWriter::plain(&tapes.settings);
+    let mut out = ResultWriter::for_stdout(&tapes.settings);
     if matches.get_flag("json") {
         for listed in &listed {
-            out.write(&to_json(listed))?;
+            out.write(&session_json(listed))?;
         }
     } else if listed.is_empty() {
         out.write(if all_workspaces {
@@ -43,7 +43,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
             "(no sessions in this workspace)\n"
         })?;
     } else {
-        out.write(&table(&listed, all_workspaces))?;
+        out.write(&sessions_table(&listed, all_workspaces))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
@@ -53,7 +53,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
 const MAX_NAME_WIDTH: usize = 60;
 
 /// Formats the sessions as a table. The title comes last, because its length is not limited.
-fn table(listed: &[ListedTape], all_workspaces: bool) -> String {
+fn sessions_table(listed: &[ListedTape], all_workspaces: bool) -> String {
     let head = [
         "SESSION",
         "CHANNEL",
@@ -63,34 +63,34 @@ fn table(listed: &[ListedTape], all_workspaces: bool) -> String {
         "TITLE",
     ];
     let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(listed.iter().map(row));
+    rows.extend(listed.iter().map(session_row));
     if all_workspaces {
-        return text::columns(&rows);
+        return text::format_columns(&rows);
     }
     let without: Vec<_> = rows
         .into_iter()
         .map(|[session, channel, entries, last, _, title]| [session, channel, entries, last, title])
         .collect();
-    text::columns(&without)
+    text::format_columns(&without)
 }
 
-fn row(listed: &ListedTape) -> [String; 6] {
+fn session_row(listed: &ListedTape) -> [String; 6] {
     let summary = &listed.summary;
-    let shown = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::line);
+    let text_or_dash = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::line);
     [
         text::truncate(listed.label(), MAX_NAME_WIDTH),
-        shown(listed.channel()),
+        text_or_dash(listed.channel()),
         summary.entries.to_string(),
         summary
             .last_date
             .as_deref()
-            .map_or_else(|| "-".to_owned(), text::date),
-        shown(listed.workspace()),
-        shown(summary.title.as_deref()),
+            .map_or_else(|| "-".to_owned(), text::format_date),
+        text_or_dash(listed.workspace()),
+        text_or_dash(summary.title.as_deref()),
     ]
 }
 
-fn to_json(listed: &ListedTape) -> String {
+fn session_json(listed: &ListedTape) -> String {
     let summary = &listed.summary;
     let value = json!({
         "tape": listed.name.as_str(),

@@ -7,15 +7,15 @@ use bub_tape::{Entry, EntryKind};
 use super::{context::ListedTape, payload, text};
 
 /// Returns the title and the metadata of the tape.
-pub(super) fn head(found: &ListedTape) -> String {
-    let summary = &found.summary;
-    let title = summary.title.as_deref().unwrap_or_else(|| found.label());
+pub(super) fn document_head(listed: &ListedTape) -> String {
+    let summary = &listed.summary;
+    let title = summary.title.as_deref().unwrap_or_else(|| listed.label());
     let mut head = format!("# {}\n\n", text::line(title));
     let fields = [
-        ("session", Some(found.label())),
-        ("tape", Some(found.name.as_str())),
-        ("workspace", found.workspace()),
-        ("channel", found.channel()),
+        ("session", Some(listed.label())),
+        ("tape", Some(listed.name.as_str())),
+        ("workspace", listed.workspace()),
+        ("channel", listed.channel()),
         ("first entry", summary.first_date.as_deref()),
         ("last entry", summary.last_date.as_deref()),
     ];
@@ -29,19 +29,19 @@ pub(super) fn head(found: &ListedTape) -> String {
 }
 
 /// Returns a section with a heading and the content of the entry: messages as written, other entries in a code fence.
-pub(super) fn entry(entry: &Entry) -> String {
+pub(super) fn entry_section(entry: &Entry) -> String {
     let level = if entry.kind == EntryKind::Anchor {
         "##"
     } else {
         "###"
     };
-    let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
+    let title = text::line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
     let mut section = format!(
         "{level} {title} (#{}, {})\n\n",
         entry.id,
-        text::date_of(entry)
+        text::entry_date(entry)
     );
-    let body = payload::body(entry);
+    let body = payload::entry_text(entry);
     let body = text::sanitize(&body);
     if body.is_empty() {
         return section;
@@ -80,12 +80,12 @@ mod tests {
     fn an_entry_is_a_section() {
         let message = Entry::message("user", "hi *there*").with_date("2026-01-02T03:04:05+00:00");
         assert_eq!(
-            entry(&message),
+            entry_section(&message),
             "### message user (#0, 2026-01-02 03:04:05)\n\nhi *there*\n\n"
         );
         let result = Entry::tool_result(vec!["ok".into()]).with_date("2026-01-02T03:04:05Z");
         assert_eq!(
-            entry(&result),
+            entry_section(&result),
             "### tool_result (#0, 2026-01-02 03:04:05)\n\n```text\nok\n```\n\n"
         );
     }

@@ -43,7 +43,7 @@ impl ProgressLine {
     }
 
     /// Advances to the next item.
-    pub(super) fn next(&mut self, name: &str) {
+    pub(super) fn advance(&mut self, name: &str) {
         self.done += 1;
         if self.is_terminal && Instant::now() >= self.next_redraw {
             (self.next_redraw, self.is_shown) = (Instant::now() + REDRAW_INTERVAL, true);

@@ -10,7 +10,7 @@ use std::{
 use bub_tape::{Result, TapeError, UnusedFile, UnusedFileKind};
 use clap::{Arg, ArgMatches, Command};
 
-use super::{context::HomeTapes, flag, progress::ProgressLine, text, writer::ResultWriter};
+use super::{context::HomeTapes, flag_arg, progress::ProgressLine, text, writer::ResultWriter};
 
 const SECONDS_PER_HOUR: u64 = 3600;
 
@@ -29,8 +29,8 @@ pub(super) fn command() -> Command {
                 .default_value("30d")
                 .help("Minimum age, such as 12h, 30d or 4w"),
         )
-        .arg(flag("dry-run", "List the files without deleting them"))
-        .arg(flag("yes", "Do not prompt"))
+        .arg(flag_arg("dry-run", "List the files without deleting them"))
+        .arg(flag_arg("yes", "Do not prompt"))
 }
 
 fn parse_age(text: &str) -> Result<Duration, String> {
@@ -55,50 +55,50 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
         .copied()
         .unwrap_or_default();
     let leftovers = files.store.unused_files(older_than).await?;
-    let mut out = ResultWriter::plain(&files.tapes.settings);
-    out.write(&describe(files, &leftovers))?;
+    let mut out = ResultWriter::for_stdout(&files.tapes.settings);
+    out.write(&describe_files(files, &leftovers))?;
     out.finish()?;
     if leftovers.is_empty() || matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
     }
-    if !matches.get_flag("yes") && !confirm(&leftovers)? {
+    if !matches.get_flag("yes") && !confirm_deletion(&leftovers)? {
         super::print_note("nothing was deleted");
         return Ok(ExitCode::SUCCESS);
     }
-    remove(files, &leftovers).await
+    delete_files(files, &leftovers).await
 }
 
-async fn remove(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode> {
+async fn delete_files(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode> {
     let mut progress = ProgressLine::delayed("deleting", leftovers.len());
-    let (mut removed, mut bytes, mut kept) = (0, 0, Vec::new());
+    let (mut removed, mut bytes, mut failures) = (0, 0, Vec::new());
     for leftover in leftovers {
-        progress.next(&leftover.path.display().to_string());
+        progress.advance(&leftover.path.display().to_string());
         match files.store.remove_unused_file(leftover).await {
             Ok(true) => {
                 removed += 1;
                 bytes += leftover.bytes;
             }
             Ok(false) => {}
-            Err(error) => kept.push(error.to_string()),
+            Err(error) => failures.push(error.to_string()),
         }
     }
     drop(progress);
-    for problem in &kept {
+    for problem in &failures {
         super::print_note(&format!("not deleted: {}", text::line(problem)));
     }
     super::print_note(&format!(
         "deleted {} ({})",
-        text::count(removed, "file", "files"),
-        text::bytes(bytes)
+        text::format_count(removed, "file", "files"),
+        text::format_bytes(bytes)
     ));
-    Ok(if kept.is_empty() {
+    Ok(if failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn describe(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
+fn describe_files(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
     if leftovers.is_empty() {
         return "(nothing to delete)\n".to_owned();
     }
@@ -115,50 +115,54 @@ fn describe(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
                 .unwrap_or(&leftover.path);
             [
                 kind.to_owned(),
-                days_ago(leftover.since),
-                text::bytes(leftover.bytes),
+                age_text(leftover.since),
+                text::format_bytes(leftover.bytes),
                 text::line(&path.to_string_lossy()),
             ]
         })
         .collect();
-    let mut report = text::columns(&rows);
+    let mut report = text::format_columns(&rows);
     let _ = writeln!(
         report,
         "{} in {}",
-        total(leftovers),
+        total_text(leftovers),
         files.directory.display()
     );
     report
 }
 
-fn days_ago(time: SystemTime) -> String {
+fn age_text(time: SystemTime) -> String {
     let age = time.elapsed().unwrap_or_default();
-    text::count(
+    text::format_count(
         age.as_secs() / (24 * SECONDS_PER_HOUR),
         "day old",
         "days old",
     )
 }
 
-fn total(leftovers: &[UnusedFile]) -> String {
+fn total_text(leftovers: &[UnusedFile]) -> String {
     let bytes = leftovers.iter().map(|leftover| leftover.bytes).sum();
     format!(
         "{}, {}",
-        text::count(leftovers.len() as u64, "file", "files"),
-        text::bytes(bytes)
+        text::format_count(leftovers.len() as u64, "file", "files"),
+        text::format_bytes(bytes)
     )
 }
 
 /// Asks for confirmation at the terminal. Every answer except `y` and `yes` means no.
-fn confirm(leftovers: &[UnusedFile]) -> Result<bool> {
+fn confirm_deletion(leftovers: &[UnusedFile]) -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         let text = "cannot prompt: stdin is not a terminal; pass `--yes` to delete the files, or `--dry-run` to list them";
         return Err(TapeError::InvalidInput(text.to_owned()));
     }
     let mut stderr = std::io::stderr();
-    let asked = write!(stderr, "Delete {} permanently? [y/N] ", total(leftovers))
-        .and_then(|()| stderr.flush());
+    let asked = write!(
+        stderr,
+        "Delete {} permanently? [y/N] ",
+        total_text(leftovers)
+    )
+    .and_then(|()| stderr.flush());
     let mut answer = String::new();
     let answered = asked.and_then(|()| stdin.read_line(&mut answer));
     answered.map_err(|error| TapeError::from_io("read", std::path::Path::new("stdin"), error))?;

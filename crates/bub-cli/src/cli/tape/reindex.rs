@@ -22,12 +22,12 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
     let mut progress = ProgressLine::new("indexing", names.len());
     let (mut report, mut failed) = (String::new(), false);
     for name in &names {
-        let label = check::label(files, name).await;
-        progress.next(&label);
+        let label = check::tape_label(files, name).await;
+        progress.advance(&label);
         match files.store.reindex(name).await {
             Ok(summary) => {
-                let entries = text::count(summary.entries, "entry", "entries");
-                let anchors = text::count(summary.anchors, "anchor", "anchors");
+                let entries = text::format_count(summary.entries, "entry", "entries");
+                let anchors = text::format_count(summary.anchors, "anchor", "anchors");
                 let _ = writeln!(report, "{label}: {entries}, {anchors}");
             }
             Err(error) => {
@@ -41,7 +41,7 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
         }
     }
     drop(progress);
-    let mut out = ResultWriter::plain(&files.tapes.settings);
+    let mut out = ResultWriter::for_stdout(&files.tapes.settings);
     out.write(if names.is_empty() {
         "(no tapes)\n"
     } else {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{
     color::ColorSupport,
     context::{ListedTape, WorkspaceTapes},
-    flag, json_arg, payload,
+    flag_arg, json_arg, payload,
     progress::ProgressLine,
     show, text, text_arg,
     writer::ResultWriter,
@@ -27,7 +27,7 @@ pub(super) fn command() -> Command {
         )
         .arg(Arg::new("words").value_name("WORDS").required(true).help("Text to search for; quote text with spaces"))
         .arg(super::tape_arg().required(false).help("Session id, tape name, or a unique prefix [default: all tapes of this workspace]"))
-        .arg(flag("all-workspaces", "Search the sessions of all workspaces").conflicts_with("tape"))
+        .arg(flag_arg("all-workspaces", "Search the sessions of all workspaces").conflicts_with("tape"))
         .arg(date("since", "Only entries on or after this date (YYYY-MM-DD) or ISO 8601 time (UTC)"))
         .arg(date("until", "Only entries on or before this date or time"))
         .arg(show::kinds_arg())
@@ -46,17 +46,17 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     let search = search_from_args(matches);
     if search.text.trim().is_empty() {
         return Err(TapeError::InvalidInput(
-            "the search text is empty; pass the words to search for".to_owned(),
+            "empty search text: pass the words to search for".to_owned(),
         ));
     }
     let sessions = match text_arg(matches, "tape") {
-        Some(tape) => vec![tapes.find(tape).await?],
+        Some(tape) => vec![tapes.find_tape(tape).await?],
         None if matches.get_flag("all-workspaces") => tapes.sessions().await?,
-        None => tapes.sessions_here().await?,
+        None => tapes.workspace_sessions().await?,
     };
     // Search an empty tape first, to report an invalid date also if there are no sessions.
     let validated = tapes
-        .tape(TapeName::for_session(&tapes.workspace, ""))
+        .open_tape(TapeName::for_session(&tapes.workspace, ""))
         .search(&search)
         .await;
     validated.map_err(|error| match error {
@@ -65,16 +65,16 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
         )),
         other => other,
     })?;
-    let (hits, filtered) = search_all(tapes, &sessions, &search).await?;
-    let mut out = ResultWriter::plain(&tapes.settings);
+    let (hits, filtered) = search_sessions(tapes, &sessions, &search).await?;
+    let mut out = ResultWriter::for_stdout(&tapes.settings);
     let style = ColorSupport::from_settings(&tapes.settings);
     for (session, hit) in &hits {
-        let shown = if matches.get_flag("json") {
-            to_json(session, hit)
+        let line = if matches.get_flag("json") {
+            hit_json(session, hit)
         } else {
-            pretty(session, hit, style)
+            format_hit(session, hit, style)
         };
-        if !out.write(&shown)? {
+        if !out.write(&line)? {
             break;
         }
     }
@@ -85,7 +85,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     if filtered > 0 {
         super::print_note(&format!(
             "{} omitted",
-            text::count(
+            text::format_count(
                 filtered,
                 "output of an earlier search",
                 "outputs of earlier searches"
@@ -101,7 +101,7 @@ fn search_from_args(matches: &ArgMatches) -> Search {
         .get_one::<usize>("limit")
         .copied()
         .unwrap_or(search.limit);
-    let kinds = show::kinds(matches);
+    let kinds = show::selected_kinds(matches);
     let mut within = if kinds.is_empty() {
         search.within.clone()
     } else {
@@ -117,7 +117,7 @@ fn search_from_args(matches: &ArgMatches) -> Search {
 }
 
 /// Returns the best matches of all sessions, exact ones first, then newest first, and the number of omitted matches.
-async fn search_all<'a>(
+async fn search_sessions<'a>(
     tapes: &WorkspaceTapes,
     sessions: &'a [ListedTape],
     search: &Search,
@@ -125,10 +125,10 @@ async fn search_all<'a>(
     let mut progress = ProgressLine::delayed("searching", sessions.len());
     let (mut hits, mut filtered) = (Vec::new(), 0);
     for session in sessions {
-        progress.next(session.label());
-        let found = tapes.tape(session.name.clone()).search(search).await?;
-        hits.extend(found.hits.into_iter().map(|hit| (session, hit)));
-        filtered += found.filtered as u64;
+        progress.advance(session.label());
+        let result = tapes.open_tape(session.name.clone()).search(search).await?;
+        hits.extend(result.hits.into_iter().map(|hit| (session, hit)));
+        filtered += result.filtered as u64;
     }
     // The sort is stable: entries with equal or unreadable dates keep the order of the tape.
     hits.sort_by_key(|(_, hit)| Reverse((hit.exact, hit.entry.timestamp())));
@@ -136,21 +136,21 @@ async fn search_all<'a>(
     Ok((hits, filtered))
 }
 
-fn pretty(session: &ListedTape, hit: &SearchHit, style: ColorSupport) -> String {
+fn format_hit(session: &ListedTape, hit: &SearchHit, style: ColorSupport) -> String {
     let entry = &hit.entry;
-    let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
-    let near = if hit.exact { "" } else { "  (near match)" };
+    let title = text::line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
+    let match_note = if hit.exact { "" } else { "  (near match)" };
     format!(
-        "{} {} {}  {}{near}\n  {}\n",
+        "{} {} {}  {}{match_note}\n  {}\n",
         text::line(session.label()),
-        style.dim(&format!("#{}", entry.id)),
-        style.title(&entry.kind, &title),
-        style.dim(&text::date_of(entry)),
+        style.paint_dim(&format!("#{}", entry.id)),
+        style.paint_title(&entry.kind, &title),
+        style.paint_dim(&text::entry_date(entry)),
         text::line(&hit.snippet)
     )
 }
 
-fn to_json(session: &ListedTape, hit: &SearchHit) -> String {
+fn hit_json(session: &ListedTape, hit: &SearchHit) -> String {
     let entry = &hit.entry;
     let value = json!({
         "tape": session.name.as_str(),

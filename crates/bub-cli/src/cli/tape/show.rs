@@ -39,7 +39,7 @@ pub(super) fn kinds_arg() -> Arg {
 }
 
 /// Returns the kinds from `--kinds`. An empty list means all kinds.
-pub(super) fn kinds(matches: &ArgMatches) -> Vec<EntryKind> {
+pub(super) fn selected_kinds(matches: &ArgMatches) -> Vec<EntryKind> {
     matches
         .get_many::<String>("kinds")
         .into_iter()
@@ -49,32 +49,32 @@ pub(super) fn kinds(matches: &ArgMatches) -> Vec<EntryKind> {
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes
-        .find(text_arg(matches, "tape").unwrap_or_default())
+    let listed = tapes
+        .find_tape(text_arg(matches, "tape").unwrap_or_default())
         .await?;
-    let tape = tapes.tape(found.name.clone());
+    let tape = tapes.open_tape(listed.name.clone());
     let anchor = text_arg(matches, "after-anchor");
-    let mut query = Query::new().kinds(kinds(matches));
+    let mut query = Query::new().kinds(selected_kinds(matches));
     if let Some(name) = anchor {
-        super::anchors::require(&tape, name, found.label()).await?;
+        super::anchors::find_anchor(&tape, name, listed.label()).await?;
         query = query.after_anchor(name);
     }
     let json = matches.get_flag("json");
     let style = ColorSupport::from_settings(&tapes.settings);
-    let print = |entry: &Entry| {
+    let format = |entry: &Entry| {
         if json {
             text::escape_json(&codec::encode(entry)).into_owned()
         } else {
-            pretty(entry, style)
+            format_entry(entry, style)
         }
     };
     let last = matches.get_one::<usize>("last").copied();
     let mut out = if json {
-        ResultWriter::plain(&tapes.settings)
+        ResultWriter::for_stdout(&tapes.settings)
     } else {
-        ResultWriter::paged(&tapes.settings)
+        ResultWriter::for_pager(&tapes.settings)
     };
-    let shown = print_all(&tape, (query, last), &mut out, &print).await;
+    let shown = print_entries(&tape, (query, last), &mut out, &format).await;
     // Wait for the pager also after an error, or it would outlive the program.
     out.finish()?;
     if shown? == 0 && !json {
@@ -83,11 +83,11 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-async fn print_all(
+async fn print_entries(
     tape: &Tape,
     (query, last): (Query, Option<usize>),
     out: &mut ResultWriter,
-    print: &impl Fn(&Entry) -> String,
+    format: &impl Fn(&Entry) -> String,
 ) -> Result<usize> {
     let mut shown = 0;
     if let Some(count) = last {
@@ -95,7 +95,7 @@ async fn print_all(
         entries.reverse();
         for entry in &entries {
             shown += 1;
-            if !out.write(&print(entry))? {
+            if !out.write(&format(entry))? {
                 break;
             }
         }
@@ -104,7 +104,7 @@ async fn print_all(
     let mut entries = tape.query(query);
     while let Some(entry) = entries.try_next().await? {
         shown += 1;
-        if !out.write(&print(&entry))? {
+        if !out.write(&format(&entry))? {
             break;
         }
     }
@@ -112,21 +112,21 @@ async fn print_all(
 }
 
 /// Formats an entry: a headline with id, kind and date, the indented content, and an empty line.
-fn pretty(entry: &Entry, style: ColorSupport) -> String {
-    let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
+fn format_entry(entry: &Entry, style: ColorSupport) -> String {
+    let title = text::line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
     let head = format!(
         "{} {}  {}\n",
-        style.dim(&format!("#{}", entry.id)),
-        style.title(&entry.kind, &title),
-        style.dim(&text::date_of(entry))
+        style.paint_dim(&format!("#{}", entry.id)),
+        style.paint_title(&entry.kind, &title),
+        style.paint_dim(&text::entry_date(entry))
     );
-    let body = payload::body(entry);
-    let mut shown = head;
+    let body = payload::entry_text(entry);
+    let mut text = head;
     for line in text::sanitize(&body).lines() {
-        shown.push_str(if line.is_empty() { "" } else { "  " });
-        shown.push_str(line);
-        shown.push('\n');
+        text.push_str(if line.is_empty() { "" } else { "  " });
+        text.push_str(line);
+        text.push('\n');
     }
-    shown.push('\n');
-    shown
+    text.push('\n');
+    text
 }

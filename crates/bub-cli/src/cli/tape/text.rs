@@ -36,7 +36,7 @@ pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
 }
 
 /// Formats the date of an entry in UTC, like the values of `--since` and `--until`.
-pub(super) fn date_of(entry: &Entry) -> String {
+pub(super) fn entry_date(entry: &Entry) -> String {
     match entry.timestamp() {
         Some(time) => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
         None => truncate(&entry.date, 19),
@@ -44,17 +44,17 @@ pub(super) fn date_of(entry: &Entry) -> String {
 }
 
 /// Formats a date from a tape in UTC.
-pub(super) fn date(text: &str) -> String {
-    date_of(&Entry::event("", None).with_date(text))
+pub(super) fn format_date(text: &str) -> String {
+    entry_date(&Entry::event("", None).with_date(text))
 }
 
 /// Parses a date from a tape, for sorting. Invalid dates sort first.
-pub(super) fn sort_time(text: &str) -> impl Ord + use<> {
+pub(super) fn parse_sort_time(text: &str) -> impl Ord + use<> {
     Entry::event("", None).with_date(text).timestamp()
 }
 
 /// Formats a size with a decimal unit, such as `1.5 MB`.
-pub(in crate::cli) fn bytes(count: u64) -> String {
+pub(in crate::cli) fn format_bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
         return format!("{count} bytes");
@@ -72,12 +72,12 @@ pub(in crate::cli) fn bytes(count: u64) -> String {
 }
 
 /// Formats a count with its noun, such as `1 entry` or `2 entries`.
-pub(in crate::cli) fn count(number: u64, one: &str, many: &str) -> String {
+pub(in crate::cli) fn format_count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// Aligns rows in columns. The width of the last column is not limited.
-pub(in crate::cli) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+pub(in crate::cli) fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn sizes_are_human_readable() {
         assert_eq!(
-            [0, 999, 1000, 1_550_000].map(bytes),
+            [0, 999, 1000, 1_550_000].map(format_bytes),
             ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]
         );
     }
@@ -126,6 +126,6 @@ mod tests {
             ["你好".to_owned(), "x".to_owned()],
             ["a".to_owned(), String::new()],
         ];
-        assert_eq!(columns(&rows), "你好  x\na\n");
+        assert_eq!(format_columns(&rows), "你好  x\na\n");
     }
 }

@@ -32,14 +32,14 @@ enum OutputTarget {
 
 impl ResultWriter {
     /// Writes to stdout.
-    pub(super) fn plain(settings: &Settings) -> Self {
+    pub(super) fn for_stdout(settings: &Settings) -> Self {
         Self::new(settings, Box::new(io::stdout()), OutputTarget::Stdout)
     }
 
     /// Writes to the user's pager if stdout is a terminal, otherwise to stdout.
-    pub(super) fn paged(settings: &Settings) -> Self {
+    pub(super) fn for_pager(settings: &Settings) -> Self {
         let Some((name, mut child)) = start_pager(settings) else {
-            return Self::plain(settings);
+            return Self::for_stdout(settings);
         };
         match child.stdin.take() {
             Some(stdin) => {
@@ -50,12 +50,12 @@ impl ResultWriter {
                     OutputTarget::Pager(name, child, interrupt),
                 )
             }
-            None => Self::plain(settings),
+            None => Self::for_stdout(settings),
         }
     }
 
     /// Creates a file that only the user can read, like a tape. Fails if the file exists.
-    pub(super) fn file(settings: &Settings, path: &Path) -> Result<Self> {
+    pub(super) fn create_file(settings: &Settings, path: &Path) -> Result<Self> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -86,13 +86,13 @@ impl ResultWriter {
     /// Writes text. Returns `false` if the reader has closed the pipe, as in `bub … | head`.
     pub(super) fn write(&mut self, text: &str) -> Result<bool> {
         let outcome = self.writer.write_all(text.as_bytes());
-        self.checked(outcome)
+        self.check_write(outcome)
     }
 
     /// Flushes the output and waits for the pager, if any.
     pub(super) fn finish(mut self) -> Result<()> {
         let outcome = self.writer.flush();
-        self.checked(outcome)?;
+        self.check_write(outcome)?;
         drop(self.writer);
         if let OutputTarget::Pager(name, mut child, interrupt) = self.target {
             let status = child.wait();
@@ -114,7 +114,7 @@ impl ResultWriter {
         Ok(())
     }
 
-    fn checked(&self, outcome: io::Result<()>) -> Result<bool> {
+    fn check_write(&self, outcome: io::Result<()>) -> Result<bool> {
         match outcome {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

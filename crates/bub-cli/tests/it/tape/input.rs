@@ -142,7 +142,7 @@ fn bad_input_is_one_clear_line() {
         ],
         &["2026"],
     );
-    check(&["search", " "], &["the search text is empty"]);
+    check(&["search", " "], &["empty search text"]);
     check(
         &["search", "x", "cli", "--all-workspaces"],
         &["cannot be used with"],
