@@ -19,7 +19,7 @@ pub(crate) struct Baseline {
 }
 
 /// Returns the baseline for a figure, by its benchmark and name.
-pub(crate) fn name_for(bench: &str, figure: &str) -> &'static str {
+pub(crate) fn baseline_name(bench: &str, figure: &str) -> &'static str {
     match bench {
         "bub-plugin/roundtrip" => "pipe",
         "bub-model/client" => "tcp",
@@ -29,38 +29,38 @@ pub(crate) fn name_for(bench: &str, figure: &str) -> &'static str {
     }
 }
 
-pub(crate) fn measure() -> TaskResult<Vec<Baseline>> {
+pub(crate) fn measure_baselines() -> TaskResult<Vec<Baseline>> {
     Ok(vec![
         Baseline {
             name: "loop",
             about: "a thousand steps of arithmetic",
-            nanos: arithmetic(),
+            nanos: measure_arithmetic(),
         },
         Baseline {
             name: "fsync",
             about: "append 300 bytes to a file and sync it",
-            nanos: append_and_sync()?,
+            nanos: measure_fsync()?,
         },
         Baseline {
             name: "pipe",
             about: "a line to `cat` and back",
-            nanos: pipe()?,
+            nanos: measure_pipe()?,
         },
         Baseline {
             name: "tcp",
             about: "a line to another thread and back, over loopback",
-            nanos: tcp()?,
+            nanos: measure_tcp()?,
         },
         Baseline {
             name: "process",
             about: "start `true` and wait for it",
-            nanos: process()?,
+            nanos: measure_process()?,
         },
     ])
 }
 
 /// Returns the best time of many runs, in nanoseconds.
-fn best(runs: u32, mut work: impl FnMut() -> TaskResult<()>) -> TaskResult<f64> {
+fn best_nanos(runs: u32, mut work: impl FnMut() -> TaskResult<()>) -> TaskResult<f64> {
     let mut least = Duration::MAX;
     for _ in 0..runs {
         let begun = Instant::now();
@@ -70,9 +70,9 @@ fn best(runs: u32, mut work: impl FnMut() -> TaskResult<()>) -> TaskResult<f64> 
     Ok(least.as_secs_f64() * 1e9)
 }
 
-fn arithmetic() -> f64 {
+fn measure_arithmetic() -> f64 {
     let mut number = black_box(1_u64);
-    let found = best(2_000, || {
+    let nanos = best_nanos(2_000, || {
         for _ in 0..1_000 {
             number ^= number << 13;
             number ^= number >> 7;
@@ -81,32 +81,32 @@ fn arithmetic() -> f64 {
         number = black_box(number);
         Ok(())
     });
-    found.unwrap_or(f64::NAN)
+    nanos.unwrap_or(f64::NAN)
 }
 
-fn append_and_sync() -> TaskResult<f64> {
+fn measure_fsync() -> TaskResult<f64> {
     let path = std::env::temp_dir().join(format!("bub-baseline-{}", std::process::id()));
     let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
-    let found = best(200, || {
+    let nanos = best_nanos(200, || {
         file.write_all(&[b'x'; 300])?;
         Ok(file.sync_data()?)
     });
     fs::remove_file(path)?;
-    found
+    nanos
 }
 
-fn pipe() -> TaskResult<f64> {
+fn measure_pipe() -> TaskResult<f64> {
     let mut cat = Command::new("cat")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
     let (mut to, from) = (
-        cat.stdin.take().ok_or("no input")?,
-        cat.stdout.take().ok_or("no output")?,
+        cat.stdin.take().ok_or("`cat` has no stdin")?,
+        cat.stdout.take().ok_or("`cat` has no stdout")?,
     );
     let mut from = BufReader::new(from);
     let mut line = String::new();
-    let found = best(5_000, || {
+    let nanos = best_nanos(5_000, || {
         to.write_all(b"a line as long as a small request, about as many bytes as this one has\n")?;
         line.clear();
         from.read_line(&mut line)?;
@@ -114,10 +114,10 @@ fn pipe() -> TaskResult<f64> {
     });
     drop(to);
     cat.wait()?;
-    found
+    nanos
 }
 
-fn tcp() -> TaskResult<f64> {
+fn measure_tcp() -> TaskResult<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
     let (mut echo, _) = listener.accept()?;
@@ -130,17 +130,17 @@ fn tcp() -> TaskResult<f64> {
         }
     });
     let mut bytes = [0; 64];
-    let found = best(5_000, || {
+    let nanos = best_nanos(5_000, || {
         stream.write_all(&[b'x'; 64])?;
         Ok(stream.read_exact(&mut bytes)?)
     });
     drop(stream);
     let _ = echoing.join();
-    found
+    nanos
 }
 
-fn process() -> TaskResult<f64> {
-    best(100, || {
+fn measure_process() -> TaskResult<f64> {
+    best_nanos(100, || {
         Command::new("true").status()?;
         Ok(())
     })

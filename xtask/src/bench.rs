@@ -8,9 +8,9 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    TaskResult, baseline, build, command_output,
+    TaskResult, baseline, cargo_build, command_output,
     divan::{self, Measurement},
-    report, root,
+    report, repository_root,
 };
 
 /// Command-line options.
@@ -33,7 +33,7 @@ impl BenchOptions {
                 words
                     .next()
                     .map(ToString::to_string)
-                    .ok_or(format!("{word} needs a value"))
+                    .ok_or(format!("missing value of `{word}`"))
             };
             match *word {
                 "--quick" => options.is_quick = true,
@@ -41,39 +41,39 @@ impl BenchOptions {
                 "--only" => options.only.push(value()?),
                 "--json" => options.json = Some(value()?.into()),
                 "--bub" => options.bub = Some(value()?),
-                _ => return Err(format!("unknown option {word}\n{}", crate::USAGE).into()),
+                _ => return Err(format!("unknown option `{word}`\n{}", crate::USAGE).into()),
             }
         }
         if options.writes_docs && (options.is_quick || !options.only.is_empty()) {
             return Err(
-                "--write-docs replaces all figures: it needs a whole run, without --quick and --only".into(),
+                "`--write-docs` replaces all figures: run it without `--quick` and `--only`".into(),
             );
         }
         // Make the path absolute, because benchmarks run in other directories.
-        options.bub = options.bub.map(|path| existing(&path)).transpose()?;
+        options.bub = options.bub.map(|path| absolute_path(&path)).transpose()?;
         Ok(options)
     }
 
-    fn wants(&self, bench: &Bench) -> bool {
-        let is_meant = |name: &String| {
+    fn is_selected(&self, bench: &Bench) -> bool {
+        let is_named = |name: &String| {
             *name == bench.package
                 || *name == bench.name
                 || *name == format!("{}/{}", bench.package, bench.name)
         };
-        self.only.is_empty() || self.only.iter().any(is_meant)
+        self.only.is_empty() || self.only.iter().any(is_named)
     }
 }
 
 /// Returns the absolute path of an existing program.
-fn existing(path: &str) -> TaskResult<String> {
-    let whole = Path::new(path)
+fn absolute_path(path: &str) -> TaskResult<String> {
+    let absolute = Path::new(path)
         .canonicalize()
         .map_err(|error| format!("--bub {path}: {error}"))?;
-    Ok(whole.to_string_lossy().into_owned())
+    Ok(absolute.to_string_lossy().into_owned())
 }
 
 /// Checks the output path before measuring.
-fn writable(path: &Path) -> TaskResult<()> {
+fn check_writable(path: &Path) -> TaskResult<()> {
     let open = || -> std::io::Result<()> {
         if let Some(parent) = path
             .parent()
@@ -87,7 +87,7 @@ fn writable(path: &Path) -> TaskResult<()> {
             .open(path)?;
         Ok(())
     };
-    open().map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
+    open().map_err(|error| format!("cannot write `{}`: {error}", path.display()).into())
 }
 
 /// Source file of a benchmark.
@@ -99,33 +99,33 @@ struct Bench {
 }
 
 pub(crate) fn run(options: &BenchOptions) -> TaskResult<()> {
-    let benches: Vec<Bench> = all()?
+    let benches: Vec<Bench> = find_benches()?
         .into_iter()
-        .filter(|bench| options.wants(bench))
+        .filter(|bench| options.is_selected(bench))
         .collect();
     if benches.is_empty() {
-        return Err("unknown benchmark".into());
+        return Err("unknown benchmark; see `crates/*/benches`".into());
     }
     let path = options
         .json
         .clone()
-        .unwrap_or_else(|| root().join("target/bench.json"));
-    writable(&path)?;
-    let programs = programs(&benches, options.bub.is_none())?;
-    let machine = machine();
-    let baselines = baseline::measure()?;
+        .unwrap_or_else(|| repository_root().join("target/bench.json"));
+    check_writable(&path)?;
+    let programs = build_programs(&benches, options.bub.is_none())?;
+    let machine = describe_machine();
+    let baselines = baseline::measure_baselines()?;
     let mut figures = Vec::new();
     for bench in &benches {
-        let found = measure(bench, &programs, options)?;
-        if found.is_empty() {
-            return Err(format!("{}/{} says nothing", bench.package, bench.name).into());
+        let measured = run_bench(bench, &programs, options)?;
+        if measured.is_empty() {
+            return Err(format!("{}/{} printed no figures", bench.package, bench.name).into());
         }
-        figures.extend(found);
+        figures.extend(measured);
     }
-    let text = report::tables(&machine, options.is_quick, &baselines, &figures);
+    let text = report::format_tables(&machine, options.is_quick, &baselines, &figures);
     println!("{text}");
     let with_ratio = |figure: &Measurement| {
-        let mut value = figure.json();
+        let mut value = figure.to_json();
         if let Some((name, ratio)) = report::ratio(figure, &baselines) {
             value["baseline"] = name.into();
             value["ratio"] = ratio.into();
@@ -136,7 +136,7 @@ pub(crate) fn run(options: &BenchOptions) -> TaskResult<()> {
         "machine": machine.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<Value>(),
         "quick": options.is_quick,
         "baseline_nanos":
-            baselines.iter().map(|one| (one.name.to_owned(), json!(one.nanos))).collect::<Value>(),
+            baselines.iter().map(|baseline| (baseline.name.to_owned(), json!(baseline.nanos))).collect::<Value>(),
         "figures": figures.iter().map(with_ratio).collect::<Vec<_>>(),
     });
     std::fs::write(&path, serde_json::to_string_pretty(&all)?)?;
@@ -149,9 +149,9 @@ pub(crate) fn run(options: &BenchOptions) -> TaskResult<()> {
 }
 
 /// Returns every `crates/*/benches/*.rs`, sorted.
-fn all() -> TaskResult<Vec<Bench>> {
-    let mut found = Vec::new();
-    for package in std::fs::read_dir(root().join("crates"))? {
+fn find_benches() -> TaskResult<Vec<Bench>> {
+    let mut benches = Vec::new();
+    for package in std::fs::read_dir(repository_root().join("crates"))? {
         let package = package?;
         let Ok(sources) = std::fs::read_dir(package.path().join("benches")) else {
             continue;
@@ -164,20 +164,20 @@ fn all() -> TaskResult<Vec<Bench>> {
                 .to_string_lossy()
                 .into_owned();
             let is_divan = std::fs::read_to_string(&path)?.contains("divan::main()");
-            found.push(Bench {
+            benches.push(Bench {
                 package: package.file_name().to_string_lossy().into_owned(),
                 name,
                 is_divan,
             });
         }
     }
-    found.sort_by(|one, other| (&one.package, &one.name).cmp(&(&other.package, &other.name)));
-    Ok(found)
+    benches.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
+    Ok(benches)
 }
 
 /// Builds the benchmarks, the plugin that one of them calls, and the program that one of them
 /// starts.
-fn programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
+fn build_programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
     let mut args = vec!["build", "--profile", "bench"];
     for bench in benches {
         args.extend(["--package", &bench.package, "--bench", &bench.name]);
@@ -185,9 +185,9 @@ fn programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
     if benches.iter().any(|bench| bench.name == "roundtrip") {
         args.extend(["--example", "probe"]);
     }
-    let mut programs = build(&args)?;
+    let mut programs = cargo_build(&args)?;
     if builds_bub && benches.iter().any(|bench| bench.name == "growth") {
-        programs.extend(build(&[
+        programs.extend(cargo_build(&[
             "build",
             "--release",
             "--package",
@@ -200,29 +200,34 @@ fn programs(benches: &[Bench], builds_bub: bool) -> TaskResult<Vec<Value>> {
 }
 
 /// Returns the executable that was built for a target of a package.
-fn program<'a>(programs: &'a [Value], package: &str, kind: &str, name: &str) -> Option<&'a str> {
-    let found = programs.iter().find(|program| {
+fn find_program<'a>(
+    programs: &'a [Value],
+    package: &str,
+    kind: &str,
+    name: &str,
+) -> Option<&'a str> {
+    let program = programs.iter().find(|program| {
         let manifest = program["manifest_path"].as_str().unwrap_or_default();
         program["target"]["name"] == name
             && program["target"]["kind"][0] == kind
             && manifest.ends_with(&format!("/{package}/Cargo.toml"))
     });
-    found?["executable"].as_str()
+    program?["executable"].as_str()
 }
 
-fn measure(
+fn run_bench(
     bench: &Bench,
     programs: &[Value],
     options: &BenchOptions,
 ) -> TaskResult<Vec<Measurement>> {
     let name = format!("{}/{}", bench.package, bench.name);
     eprintln!("{name} …");
-    let executable = program(programs, &bench.package, "bench", &bench.name)
-        .ok_or(format!("{name} was not built"))?;
+    let executable = find_program(programs, &bench.package, "bench", &bench.name)
+        .ok_or(format!("cargo did not build `{name}`"))?;
     let mut command = Command::new(executable);
     command
         .arg("--bench")
-        .current_dir(root().join("crates").join(&bench.package))
+        .current_dir(repository_root().join("crates").join(&bench.package))
         .stderr(Stdio::inherit());
     match (bench.is_divan, options.is_quick) {
         (true, true) => command.args(["--sample-count", "10", "--max-time", "0.5"]),
@@ -231,26 +236,26 @@ fn measure(
         (false, false) => &mut command,
     };
     if bench.name == "growth" {
-        let built = program(programs, "bub-cli", "bin", "bub");
+        let built = find_program(programs, "bub-cli", "bin", "bub");
         let bub = options
             .bub
             .as_deref()
             .or(built)
-            .ok_or("bub was not built")?;
+            .ok_or("cargo did not build `bub`")?;
         command.arg(format!("--bub={bub}"));
     }
     let output = command.output()?;
     if !output.status.success() {
         return Err(format!("{name} failed").into());
     }
-    Ok(divan::parse(
+    Ok(divan::parse_output(
         &name,
         &String::from_utf8_lossy(&output.stdout),
     ))
 }
 
 /// Describes the machine.
-fn machine() -> Vec<(&'static str, String)> {
+fn describe_machine() -> Vec<(&'static str, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cpus, load) = (read("/proc/cpuinfo"), read("/proc/loadavg"));
     let model = cpus
@@ -299,19 +304,22 @@ mod tests {
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();
-            assert!(refused.contains("needs a whole run"), "{refused}");
+            assert!(
+                refused.contains("without `--quick` and `--only`"),
+                "{refused}"
+            );
         }
     }
 
     #[test]
     fn a_place_for_the_figures_that_cannot_be_written_is_named() {
-        let refused = super::writable("/proc/none/x.json".as_ref())
+        let refused = super::check_writable("/proc/none/x.json".as_ref())
             .err()
             .map(|error| error.to_string());
         assert!(
             refused
                 .unwrap_or_default()
-                .starts_with("/proc/none/x.json cannot be written")
+                .starts_with("cannot write `/proc/none/x.json`")
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{TaskResult, build, command_output, root};
+use crate::{TaskResult, cargo_build, command_output, repository_root};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
@@ -12,12 +12,14 @@ const IMAGES: [(&str, Option<&str>); 2] = [("bub", None), ("bub:bare", Some("bar
 pub(crate) fn run(with_images: bool) -> TaskResult<()> {
     let installed = command_output("rustc", &["--print", "target-libdir", "--target", TARGET]);
     if !std::path::Path::new(&installed).exists() {
-        return Err(format!("the target is missing: rustup target add {TARGET}").into());
+        return Err(
+            format!("target `{TARGET}` not installed; run `rustup target add {TARGET}`").into(),
+        );
     }
     if command_output("musl-gcc", &["--version"]).is_empty() {
-        return Err("a C compiler for it is missing: the package musl-tools has musl-gcc".into());
+        return Err("C compiler `musl-gcc` not found; install the package musl-tools".into());
     }
-    let built = build(&[
+    let built = cargo_build(&[
         "build",
         "--release",
         "--locked",
@@ -31,26 +33,26 @@ pub(crate) fn run(with_images: bool) -> TaskResult<()> {
     let program = built
         .last()
         .and_then(|program| program["executable"].as_str())
-        .ok_or("nothing was built")?;
-    let directory = root().join("target/dist");
+        .ok_or("cargo built no program")?;
+    let directory = repository_root().join("target/dist");
     std::fs::create_dir_all(&directory)?;
     let path = directory.join("bub");
     let size = std::fs::copy(program, &path)?;
-    let shown = path.to_string_lossy();
-    let packed = command_output("sh", &["-c", "gzip -9 <\"$0\" | wc -c", &shown]);
+    let path_text = path.to_string_lossy();
+    let packed = command_output("sh", &["-c", "gzip -9 <\"$0\" | wc -c", &path_text]);
     // `ldd` prints this to stderr if the binary is static.
-    let linked = command_output("sh", &["-c", "ldd \"$0\" 2>&1", &shown]);
+    let linked = command_output("sh", &["-c", "ldd \"$0\" 2>&1", &path_text]);
     if !linked.contains("statically linked") && !linked.contains("not a dynamic executable") {
-        return Err(format!("{shown} is not static:\n{linked}").into());
+        return Err(format!("{path_text} is not static:\n{linked}").into());
     }
     println!(
-        "{shown}: {size} bytes, {packed} compressed by gzip; {}",
+        "{path_text}: {size} bytes, {packed} compressed by gzip; {}",
         linked.trim()
     );
-    if with_images { images() } else { Ok(()) }
+    if with_images { build_images() } else { Ok(()) }
 }
 
-fn images() -> TaskResult<()> {
+fn build_images() -> TaskResult<()> {
     let builder = ["docker", "podman"]
         .into_iter()
         .find(|program| !command_output(program, &["--version"]).is_empty());
@@ -59,7 +61,7 @@ fn images() -> TaskResult<()> {
         let mut build = Command::new(builder);
         build
             .args(["build", "--tag", name, "--file", "Containerfile"])
-            .current_dir(root());
+            .current_dir(repository_root());
         if let Some(stage) = stage {
             build.args(["--target", stage]);
         }

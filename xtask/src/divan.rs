@@ -22,7 +22,7 @@ pub(crate) struct Measurement {
 impl Measurement {
     /// Returns the value in nanoseconds if it is a time.
     pub(crate) fn nanos(&self) -> Option<f64> {
-        time_unit(&self.unit).map(|unit| self.value * unit)
+        time_unit_nanos(&self.unit).map(|unit| self.value * unit)
     }
 
     /// Returns the name without the size, and the size.
@@ -31,7 +31,7 @@ impl Measurement {
         Some((name, size.parse().ok()?))
     }
 
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "bench": self.bench, "name": self.name, "value": self.value, "unit": self.unit,
             "nanos_per_item": self.per_item, "allocations": self.allocations, "peak_bytes": self.peak,
@@ -39,7 +39,7 @@ impl Measurement {
     }
 }
 
-fn time_unit(unit: &str) -> Option<f64> {
+fn time_unit_nanos(unit: &str) -> Option<f64> {
     Some(match unit {
         "ns" => 1.0,
         "µs" => 1e3,
@@ -50,12 +50,12 @@ fn time_unit(unit: &str) -> Option<f64> {
 }
 
 /// Parses a number and its unit as written by divan: `1.567 µs`, `637.8 Kitem/s`, `13.49 KB`.
-fn quantity(cell: &str) -> Option<(f64, &str)> {
+fn parse_quantity(cell: &str) -> Option<(f64, &str)> {
     let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
     Some((number.parse().ok()?, unit))
 }
 
-fn scaled(unit: &str, base: &str) -> Option<f64> {
+fn unit_scale(unit: &str, base: &str) -> Option<f64> {
     Some(match unit.strip_suffix(base)? {
         "" => 1.0,
         "K" => 1e3,
@@ -65,7 +65,7 @@ fn scaled(unit: &str, base: &str) -> Option<f64> {
     })
 }
 
-pub(crate) fn parse(bench: &str, output: &str) -> Vec<Measurement> {
+pub(crate) fn parse_output(bench: &str, output: &str) -> Vec<Measurement> {
     let mut reader = BenchOutputParser {
         bench,
         figures: Vec::new(),
@@ -73,7 +73,7 @@ pub(crate) fn parse(bench: &str, output: &str) -> Vec<Measurement> {
         path: Vec::new(),
         section: "",
     };
-    output.lines().for_each(|line| reader.line(line));
+    output.lines().for_each(|line| reader.parse_line(line));
     reader.figures
 }
 
@@ -89,61 +89,62 @@ struct BenchOutputParser<'a> {
 }
 
 impl BenchOutputParser<'_> {
-    fn line(&mut self, line: &str) {
+    fn parse_line(&mut self, line: &str) {
         if let Some(figure) = line.strip_prefix("figure ") {
             let mut words = figure.split(' ');
             if let (Some(name), Some(value), Some(unit)) =
                 (words.next(), words.next(), words.next())
                 && let Ok(value) = value.parse()
             {
-                self.add(name.to_owned(), value, unit);
+                self.add_figure(name.to_owned(), value, unit);
             }
         } else if let Some(at) = line.find("fastest") {
             self.column = line.get(..at).map(|before| before.chars().count());
         } else if let Some(column) = self.column {
             let prefix: String = line.chars().take(column).collect();
             let rest: String = line.chars().skip(column).collect();
-            self.row(&prefix, rest.split('│').next().unwrap_or_default().trim());
+            self.parse_row(&prefix, rest.split('│').next().unwrap_or_default().trim());
         }
     }
 
-    fn row(&mut self, prefix: &str, cell: &str) {
+    fn parse_row(&mut self, prefix: &str, cell: &str) {
         let name = prefix.trim_start_matches(['│', '├', '╰', '─', ' ']);
         if name.is_empty() {
-            return self.detail(cell);
+            return self.parse_detail(cell);
         }
         // Each level of the tree is three columns wide.
         let depth = (prefix.chars().count() - name.chars().count()) / 3;
         self.path.truncate(depth.saturating_sub(1));
         self.path.push(name.trim().to_owned());
         self.section = "";
-        if let Some((value, unit)) = quantity(cell) {
-            self.add(self.path.join("/"), value, unit);
+        if let Some((value, unit)) = parse_quantity(cell) {
+            self.add_figure(self.path.join("/"), value, unit);
         }
     }
 
-    fn detail(&mut self, cell: &str) {
+    fn parse_detail(&mut self, cell: &str) {
         self.section = match cell {
             "max alloc:" => "peak",
             "alloc:" => "count",
             _ if cell.ends_with(':') => "other",
             _ => self.section,
         };
-        let (Some(figure), Some((value, unit))) = (self.figures.last_mut(), quantity(cell)) else {
+        let (Some(figure), Some((value, unit))) = (self.figures.last_mut(), parse_quantity(cell))
+        else {
             return;
         };
-        if let Some(scale) = scaled(unit, "item/s") {
+        if let Some(scale) = unit_scale(unit, "item/s") {
             figure.per_item = Some(1e9 / (value * scale));
         } else if self.section == "count" && unit.is_empty() {
             figure.allocations = Some(value);
         } else if self.section == "peak"
-            && let Some(scale) = scaled(unit, "B")
+            && let Some(scale) = unit_scale(unit, "B")
         {
             figure.peak = Some(value * scale);
         }
     }
 
-    fn add(&mut self, name: String, value: f64, unit: &str) {
+    fn add_figure(&mut self, name: String, value: f64, unit: &str) {
         let (bench, unit) = (self.bench.to_owned(), unit.to_owned());
         self.figures.push(Measurement {
             bench,
@@ -178,7 +179,7 @@ figure open/1000 42.125 µs
 
     #[test]
     fn tables_and_lines_are_read() {
-        let figures = parse("bub-model/decode", OUTPUT);
+        let figures = parse_output("bub-model/decode", OUTPUT);
         let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(
             names,

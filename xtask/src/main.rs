@@ -28,15 +28,15 @@ usage: cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [
        cargo xtask dist [--images]
        cargo xtask picture
 
-bench   runs every benchmark of the workspace; prints tables and writes target/bench.json
-          --quick       few samples, small sizes
-          --only NAME   only a crate (bub-tape), a benchmark (view), or both (bub-tape/view)
-          --bub PATH    the program to measure, instead of building it in release
-          --json PATH   where the figures go
-          --write-docs  replaces the figures in docs/performance.md
-dist    builds the static binary for Linux into target/dist and prints its size
-          --images      the images of Containerfile too, by docker or podman
-picture runs a chat with a scripted model and writes docs/images/session.svg";
+bench   run every benchmark of the workspace, print tables and write target/bench.json
+          --quick       use few samples and small sizes
+          --only NAME   run only a crate (bub-tape), a benchmark (view), or both (bub-tape/view)
+          --bub PATH    measure this program instead of building one in release mode
+          --json PATH   write the figures to this file [default: target/bench.json]
+          --write-docs  replace the figures in docs/performance.md
+dist    build the static binary for Linux into target/dist and print its size
+          --images      also build the images of Containerfile, with docker or podman
+picture run a chat with a scripted model and write docs/images/session.svg";
 
 pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -62,19 +62,19 @@ fn main() -> ExitCode {
 }
 
 /// Returns the root directory of the repository.
-pub(crate) fn root() -> PathBuf {
+pub(crate) fn repository_root() -> PathBuf {
     let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     path.pop();
     path
 }
 
 /// Builds with cargo; returns cargo's messages about the executables.
-pub(crate) fn build(args: &[&str]) -> TaskResult<Vec<Value>> {
+pub(crate) fn cargo_build(args: &[&str]) -> TaskResult<Vec<Value>> {
     eprintln!("cargo {}", args.join(" "));
     let output = Command::new(env!("CARGO"))
         .args(args)
         .arg("--message-format=json-render-diagnostics")
-        .current_dir(root())
+        .current_dir(repository_root())
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
@@ -93,7 +93,7 @@ pub(crate) fn build(args: &[&str]) -> TaskResult<Vec<Value>> {
 pub(crate) fn command_output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program)
         .args(args)
-        .current_dir(root())
+        .current_dir(repository_root())
         .output();
     output
         .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())

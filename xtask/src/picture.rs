@@ -2,12 +2,12 @@
 
 use std::process::{Command, Stdio};
 
-use crate::{TaskResult, build, root};
+use crate::{TaskResult, cargo_build, repository_root};
 
 const PATH: &str = "docs/images/session.svg";
 
 pub(crate) fn run() -> TaskResult<()> {
-    let built = build(&[
+    let built = cargo_build(&[
         "build",
         "--locked",
         "--package",
@@ -32,9 +32,9 @@ pub(crate) fn run() -> TaskResult<()> {
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
-        return Err("the picture could not be made".into());
+        return Err("cannot create the picture; see the output above".into());
     }
-    let path = root().join(PATH);
+    let path = repository_root().join(PATH);
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }

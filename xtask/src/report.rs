@@ -6,13 +6,13 @@ use crate::{
     TaskResult,
     baseline::{self, Baseline},
     divan::Measurement,
-    root,
+    repository_root,
 };
 
 const BEGIN: &str = "<!-- figures -->";
 const END: &str = "<!-- end of figures -->";
 
-pub(crate) fn tables(
+pub(crate) fn format_tables(
     machine: &[(&'static str, String)],
     is_quick: bool,
     baselines: &[Baseline],
@@ -27,16 +27,16 @@ pub(crate) fn tables(
         text += " A short run (`--quick`): the figures are rough.";
     }
     text += "\n\n| Baseline | Operation | Best time |\n|---|---|---|\n";
-    for one in baselines {
+    for baseline in baselines {
         let _ = writeln!(
             text,
             "| `{}` | {} | {} |",
-            one.name,
-            one.about,
-            nanos(one.nanos)
+            baseline.name,
+            baseline.about,
+            format_nanos(baseline.nanos)
         );
     }
-    let (grown, single) = partition(figures);
+    let (grown, single) = split_growth(figures);
     text += "\n### Single values\n";
     let mut bench = "";
     for figure in single {
@@ -47,13 +47,13 @@ pub(crate) fn tables(
                 "\n| {bench} | Best value | Per item | Allocations | Peak allocation | Relative to baseline |\n|---|---|---|---|---|---|\n"
             );
         }
-        let ratio =
-            ratio(figure, baselines).map(|(name, ratio)| format!("{} × {name}", short(ratio)));
+        let ratio = ratio(figure, baselines)
+            .map(|(name, ratio)| format!("{} × {name}", format_number(ratio)));
         let cells = [
-            Some(value(figure)),
-            figure.per_item.map(nanos),
-            figure.allocations.map(short),
-            figure.peak.map(bytes),
+            Some(format_value(figure)),
+            figure.per_item.map(format_nanos),
+            figure.allocations.map(format_number),
+            figure.peak.map(format_bytes),
             ratio,
         ];
         let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
@@ -71,7 +71,7 @@ pub(crate) fn tables(
         if !shown.insert((&figure.bench, sizes.clone())) {
             continue;
         }
-        let heads: Vec<String> = sizes.iter().map(|size| thousands(*size)).collect();
+        let heads: Vec<String> = sizes.iter().map(|size| format_thousands(*size)).collect();
         let _ = write!(
             text,
             "\n| {} | {} |\n|---|{}\n",
@@ -86,7 +86,9 @@ pub(crate) fn tables(
                 continue;
             }
             names.push(name);
-            let cells: Vec<String> = series(&grown, other).map(|(_, one)| growing(one)).collect();
+            let cells: Vec<String> = same_series(&grown, other)
+                .map(|(_, figure)| format_growth(figure))
+                .collect();
             let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
         }
     }
@@ -95,69 +97,73 @@ pub(crate) fn tables(
 
 /// Returns a time relative to its baseline.
 pub(crate) fn ratio(figure: &Measurement, baselines: &[Baseline]) -> Option<(&'static str, f64)> {
-    let name = baseline::name_for(&figure.bench, &figure.name);
-    let found = baselines.iter().find(|one| one.name == name)?;
-    Some((name, figure.nanos()? / found.nanos))
+    let name = baseline::baseline_name(&figure.bench, &figure.name);
+    let baseline = baselines.iter().find(|baseline| baseline.name == name)?;
+    Some((name, figure.nanos()? / baseline.nanos))
 }
 
 /// Separates figures that were measured at three sizes or more from the others.
-fn partition(figures: &[Measurement]) -> (Vec<&Measurement>, Vec<&Measurement>) {
+fn split_growth(figures: &[Measurement]) -> (Vec<&Measurement>, Vec<&Measurement>) {
     let all: Vec<&Measurement> = figures.iter().collect();
     all.iter()
         .partition(|figure| sizes_of(&all, figure).len() >= 3)
 }
 
-fn series<'a>(
+fn same_series<'a>(
     figures: &'a [&Measurement],
     like: &'a Measurement,
 ) -> impl Iterator<Item = (u64, &'a Measurement)> {
     let name = like.size().map(|(name, _)| name);
-    let same = figures.iter().filter(move |one| one.bench == like.bench);
-    same.filter_map(move |one| {
-        let (own, size) = one.size()?;
-        (Some(own) == name).then_some((size, *one))
+    let same = figures
+        .iter()
+        .filter(move |figure| figure.bench == like.bench);
+    same.filter_map(move |figure| {
+        let (figure_name, size) = figure.size()?;
+        (Some(figure_name) == name).then_some((size, *figure))
     })
 }
 
 fn sizes_of(figures: &[&Measurement], like: &Measurement) -> Vec<u64> {
-    series(figures, like).map(|(size, _)| size).collect()
+    same_series(figures, like).map(|(size, _)| size).collect()
 }
 
-fn growing(figure: &Measurement) -> String {
-    let mut text = figure.per_item.map_or_else(|| value(figure), nanos);
+fn format_growth(figure: &Measurement) -> String {
+    let mut text = figure
+        .per_item
+        .map_or_else(|| format_value(figure), format_nanos);
     if let Some(peak) = figure.peak {
-        let _ = write!(text, ", {}", bytes(peak));
+        let _ = write!(text, ", {}", format_bytes(peak));
     }
     text
 }
 
-fn value(figure: &Measurement) -> String {
+fn format_value(figure: &Measurement) -> String {
     match (figure.nanos(), figure.unit.as_str()) {
-        (Some(time), _) => nanos(time),
-        (None, "bytes") => bytes(figure.value),
-        (None, unit) => format!("{} {unit}", short(figure.value)),
+        (Some(time), _) => format_nanos(time),
+        (None, "bytes") => format_bytes(figure.value),
+        (None, unit) => format!("{} {unit}", format_number(figure.value)),
     }
 }
 
-fn nanos(time: f64) -> String {
+fn format_nanos(time: f64) -> String {
     match time {
-        ..1e3 => format!("{} ns", short(time)),
-        ..1e6 => format!("{} µs", short(time / 1e3)),
-        ..1e9 => format!("{} ms", short(time / 1e6)),
-        _ => format!("{} s", short(time / 1e9)),
+        ..1e3 => format!("{} ns", format_number(time)),
+        ..1e6 => format!("{} µs", format_number(time / 1e3)),
+        ..1e9 => format!("{} ms", format_number(time / 1e6)),
+        _ => format!("{} s", format_number(time / 1e9)),
     }
 }
 
-fn bytes(count: f64) -> String {
+fn format_bytes(count: f64) -> String {
     match count {
-        ..1e3 => format!("{} B", short(count)),
-        ..1e6 => format!("{} kB", short(count / 1e3)),
-        _ => format!("{} MB", short(count / 1e6)),
+        ..1e3 => format!("{} B", format_number(count)),
+        ..1e6 => format!("{} kB", format_number(count / 1e3)),
+        _ => format!("{} MB", format_number(count / 1e6)),
     }
 }
 
 /// Formats a number with three significant digits; larger numbers in full.
-fn short(number: f64) -> String {
+fn format_number(number: f64) -> String {
     match number.abs() {
         ..0.1 if number != 0.0 => format!("{number:.3}"),
         ..10.0 if number.fract() != 0.0 => format!("{number:.2}"),
@@ -166,7 +172,7 @@ fn short(number: f64) -> String {
     }
 }
 
-fn thousands(number: u64) -> String {
+fn format_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -180,14 +186,14 @@ fn thousands(number: u64) -> String {
 
 /// Writes the tables between the markers of the page.
 pub(crate) fn write_docs(tables: &str) -> TaskResult<()> {
-    let path = root().join("docs/performance.md");
+    let path = repository_root().join("docs/performance.md");
     let page = std::fs::read_to_string(&path)?;
     let (before, rest) = page
         .split_once(BEGIN)
-        .ok_or("docs/performance.md has no marker for figures")?;
+        .ok_or("docs/performance.md has no marker `<!-- figures -->`")?;
     let (_, after) = rest
         .split_once(END)
-        .ok_or("docs/performance.md has no marker for their end")?;
+        .ok_or("docs/performance.md has no marker `<!-- end of figures -->`")?;
     std::fs::write(&path, format!("{before}{BEGIN}\n{tables}\n{END}{after}"))?;
     eprintln!("written: {}", path.display());
     Ok(())

@@ -34,7 +34,7 @@ use bub_model::{FinishReason, ModelEvent};
 use bub_settings::{Environment, Loader};
 use bub_tape::Durability;
 use bub_testkit::{
-    bench_output::{cpu, figure},
+    bench_output::{cpu_time, print_figure},
     model::{ModelServer, Reply},
 };
 use serde_json::Value;
@@ -266,19 +266,20 @@ async fn run(case: &str) {
         tokio::task::yield_now().await;
     }
     let before = memory("VmRSS");
-    let (begun, busy) = (Instant::now(), cpu());
+    let (begun, busy) = (Instant::now(), cpu_time());
     let (count, mut latencies) = match case {
         "loop" => (CLIENTS * ROUNDS, closed_loop(&lab).await),
         _ => (SESSIONS * MESSAGES, flood(&lab).await),
     };
-    let (took, busy) = (begun.elapsed(), cpu().saturating_sub(busy));
+    let (took, busy) = (begun.elapsed(), cpu_time().saturating_sub(busy));
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100];
     drop(latencies);
     lab.last.lock().unwrap().clear();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (peak, idle) = (memory("VmHWM"), memory("VmRSS"));
-    let say = |what: &str, value: f64, unit: &str| figure(&format!("{case}_{what}"), value, unit);
+    let say =
+        |what: &str, value: f64, unit: &str| print_figure(&format!("{case}_{what}"), value, unit);
     say("messages", count as f64 / took.as_secs_f64(), "1/s");
     say(
         "cpu_of_a_message",

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic on errors")]
 
 use bub_model::{Accumulator, Quirks, WireFormat};
-use bub_testkit::bench_output::{is_quick, least, time};
+use bub_testkit::bench_output::{is_quick, measure_minimum, print_time};
 
 const FRAME: &str = "data: {\"id\":\"chatcmpl-8bVs1Ih44Vun5ikcJ89KwlAr5ftDekeT\",\"object\":\"chat.completion.chunk\",\
     \"created\":1762317021,\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
@@ -31,10 +31,10 @@ fn main() {
         .filter(|deltas| !is_quick() || *deltas <= 10_000)
     {
         let stream = FRAME.repeat(deltas) + END;
-        let cost = least(20, || {
+        let cost = measure_minimum(20, || {
             assert_eq!(decode(stream.as_bytes()), deltas * " word".len());
         });
-        time(
+        print_time(
             &format!("decode_cpu_of_a_delta/{deltas}"),
             cost.cpu / u32::try_from(deltas).unwrap(),
         );

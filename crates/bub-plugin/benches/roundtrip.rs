@@ -18,7 +18,7 @@ use bub_kernel::{
 };
 use bub_plugin::{ExternalPlugin, HostContext, Limits, PluginConfig, PluginProcess};
 use bub_settings::{Environment, Loader};
-use bub_testkit::bench_output::{cpu, figure, time};
+use bub_testkit::bench_output::{cpu_time, print_figure, print_time};
 
 const SEQUENTIAL_CALLS: usize = 20_000;
 const CONCURRENT_CALLS: usize = 200_000;
@@ -91,9 +91,9 @@ async fn measure(framework: &Framework) {
             .unwrap_or_default()
     };
     for (name, share) in [("best", 0), ("median", 50), ("p99", 99)] {
-        time(&format!("call_{name}"), percentile(share));
+        print_time(&format!("call_{name}"), percentile(share));
     }
-    let cpu_before = cpu();
+    let cpu_before = cpu_time();
     let started = Instant::now();
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..CALLERS {
@@ -106,10 +106,10 @@ async fn measure(framework: &Framework) {
     }
     callers.join_all().await;
     let rate = CONCURRENT_CALLS as f64 / started.elapsed().as_secs_f64();
-    figure(&format!("calls_of_{CALLERS}_callers"), rate, "1/s");
-    time(
+    print_figure(&format!("calls_of_{CALLERS}_callers"), rate, "1/s");
+    print_time(
         "host_cpu_of_a_call",
-        cpu().saturating_sub(cpu_before) / u32::try_from(CONCURRENT_CALLS).unwrap(),
+        cpu_time().saturating_sub(cpu_before) / u32::try_from(CONCURRENT_CALLS).unwrap(),
     );
 }
 

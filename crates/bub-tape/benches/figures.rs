@@ -19,7 +19,7 @@ use bub_tape::{
     AnchorQuery, Durability, Entry, EntryId, EntryRange, FileStore, Tape, TapeName, TapeStore,
     ViewOptions, codec,
 };
-use bub_testkit::bench_output::{cpu, figure, is_quick, least, time};
+use bub_testkit::bench_output::{cpu_time, is_quick, measure_minimum, print_figure, print_time};
 use futures_util::TryStreamExt as _;
 
 const ENTRIES: usize = 1_000_000;
@@ -54,29 +54,29 @@ fn measure_growth(entries: usize) {
         .unwrap();
     // The first read builds the index.
     read_the_tail(&runtime, &open(), &name);
-    let cost = least(30, || {
+    let cost = measure_minimum(30, || {
         read_the_tail(&runtime, &open(), &name);
     });
-    time(&format!("open_and_read_the_tail_cpu/{entries}"), cost.cpu);
-    figure(
+    print_time(&format!("open_and_read_the_tail_cpu/{entries}"), cost.cpu);
+    print_figure(
         &format!("open_and_read_the_tail_bytes/{entries}"),
         cost.read as f64,
         "bytes",
     );
     let tape = Tape::new(Arc::new(open()), name.clone());
     let options = ViewOptions::new();
-    let cost = least(100, || {
+    let cost = measure_minimum(100, || {
         runtime.block_on(tape.view(&options)).unwrap();
     });
-    time(&format!("view_cpu/{entries}"), cost.cpu);
-    figure(&format!("view_bytes/{entries}"), cost.read as f64, "bytes");
+    print_time(&format!("view_cpu/{entries}"), cost.cpu);
+    print_figure(&format!("view_bytes/{entries}"), cost.read as f64, "bytes");
     let store = open();
-    let cost = least(100, || {
+    let cost = measure_minimum(100, || {
         let batch = vec![Entry::message("user", "x".repeat(260)); 10];
         runtime.block_on(store.append(&name, batch)).unwrap();
     });
-    time(&format!("append_of_ten_cpu/{entries}"), cost.cpu);
-    figure(
+    print_time(&format!("append_of_ten_cpu/{entries}"), cost.cpu);
+    print_figure(
         &format!("append_of_ten_bytes/{entries}"),
         cost.read as f64,
         "bytes",
@@ -112,11 +112,14 @@ fn measure_append() {
     let batches: Vec<_> = (0..BATCHES)
         .map(|_| vec![Entry::message("user", "x".repeat(260)); 10])
         .collect();
-    let busy = cpu();
+    let busy = cpu_time();
     for batch in batches {
         runtime.block_on(store.append(&tape, batch)).unwrap();
     }
-    time("append_of_ten_cpu", cpu().saturating_sub(busy) / BATCHES);
+    print_time(
+        "append_of_ten_cpu",
+        cpu_time().saturating_sub(busy) / BATCHES,
+    );
 }
 
 /// Measures the memory for opening a long tape.
@@ -134,7 +137,7 @@ fn measure_open() {
         let start = resident("VmRSS");
         let store = FileStore::new(root.path(), Durability::Os);
         read_the_tail(&runtime, &store, &tape);
-        figure(
+        print_figure(
             &format!("memory_of_opening_{case}"),
             (resident("VmHWM") - start) as f64,
             "kB",

@@ -60,7 +60,7 @@ async fn crash_everywhere<T>(
             faults.fs(),
         )))
         .await;
-        let crashed = faults.crashed();
+        let crashed = faults.has_crashed();
         check(root.path(), outcome, step).await;
         if !crashed {
             assert!(step > 8, "the scenario has no steps to crash at");
@@ -125,7 +125,7 @@ async fn append_until_power_loss(
     left: PowerLossEffect,
 ) -> (Vec<String>, bool) {
     let faults = Faults::new();
-    faults.remember_durable(root).unwrap();
+    faults.track_durability(root).unwrap();
     faults.crash_at(step);
     let store = FileStore::with_fs(root, Durability::Always, faults.fs());
     let mut acknowledged = Vec::new();
@@ -141,7 +141,7 @@ async fn append_until_power_loss(
     }
     drop(store);
     faults.cut_power(root, left).unwrap();
-    (acknowledged, faults.crashed())
+    (acknowledged, faults.has_crashed())
 }
 
 // L1: with `always`, power loss at any step, and again during recovery, loses no acknowledged batch and damages
@@ -176,7 +176,7 @@ async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
                 append_until_power_loss(root.path(), &["c", "d"], again, then).await;
             expected.extend(more);
             let faults = Faults::new();
-            faults.remember_durable(root.path()).unwrap();
+            faults.track_durability(root.path()).unwrap();
             let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
             store.append(&name(), vec![numbered(9)]).await.unwrap();
             let read_back = messages(root.path()).await;
@@ -364,7 +364,7 @@ async fn a_full_disk_is_an_error_and_nothing_else() {
         let faults = Faults::new();
         let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
         store.append(&name(), vec![numbered(0)]).await.unwrap();
-        faults.disk_space(Some(free));
+        faults.set_disk_space(Some(free));
         let mut acknowledged = 1;
         let error = loop {
             match store
@@ -381,7 +381,7 @@ async fn a_full_disk_is_an_error_and_nothing_else() {
         assert!(matches!(error, TapeError::NoSpace { .. }), "{error}");
         assert_eq!(error.kind(), TapeErrorKind::Retry);
         assert_eq!(messages(root.path()).await.len(), acknowledged);
-        faults.disk_space(None);
+        faults.set_disk_space(None);
         let ids = store
             .append(&name(), vec![numbered(acknowledged)])
             .await
@@ -421,7 +421,7 @@ async fn a_failure_at_any_step_leaves_a_working_tape() {
 async fn short_writes_are_continued() {
     let root = tempfile::tempdir().unwrap();
     let faults = Faults::new();
-    faults.short_writes(7);
+    faults.limit_writes(7);
     let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
     for number in 0..20 {
         store
@@ -534,7 +534,7 @@ async fn a_sidecar_that_cannot_be_archived_is_not_reset() {
         .await
         .unwrap();
     let faults = Faults::new();
-    faults.disk_space(Some(5_000));
+    faults.set_disk_space(Some(5_000));
     let cramped = Arc::new(FileStore::with_fs(root.path(), Durability::Os, faults.fs()));
     let tape = tape.with_store(cramped);
     let report = tape.reset(true).await.unwrap();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
 
 use bub_terminal::markdown::{Markdown, MarkdownStyle};
-use bub_testkit::bench_output::{is_quick, least, time};
+use bub_testkit::bench_output::{is_quick, measure_minimum, print_time};
 
 const PART: &str =
     "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n";
@@ -19,12 +19,12 @@ fn main() {
             .chunks(DELTA_BYTES)
             .map(|bytes| str::from_utf8(bytes).unwrap())
             .collect();
-        let cost = least(20, || {
+        let cost = measure_minimum(20, || {
             let mut markdown = Markdown::new(80, MarkdownStyle::Styled);
             let lines: usize = deltas.iter().map(|delta| markdown.push(delta).len()).sum();
             assert!(lines + markdown.finish().len() > 0);
         });
         let each = cost.cpu / u32::try_from(deltas.len()).unwrap();
-        time(&format!("markdown_cpu_of_a_delta_by_bytes/{size}"), each);
+        print_time(&format!("markdown_cpu_of_a_delta_by_bytes/{size}"), each);
     }
 }

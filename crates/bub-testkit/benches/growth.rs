@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use bub_testkit::{
-    bench_output::{figure, is_quick, time},
+    bench_output::{is_quick, print_figure, print_time},
     program::Program,
 };
 
@@ -36,14 +36,14 @@ fn tapes() {
     for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 10_000) {
         let program = program();
         program.add_tapes(count, 20).unwrap();
-        let run = program.best(&["run", "How is it?"], RUNS).unwrap();
-        time(&format!("run_wall_by_tapes/{count}"), run.wall);
-        time(&format!("run_cpu_by_tapes/{count}"), run.cpu);
+        let run = program.best_of(&["run", "How is it?"], RUNS).unwrap();
+        print_time(&format!("run_wall_by_tapes/{count}"), run.wall);
+        print_time(&format!("run_cpu_by_tapes/{count}"), run.cpu);
         let ready = (0..RUNS)
-            .map(|_| program.gateway().unwrap().ready)
+            .map(|_| program.start_gateway().unwrap().ready)
             .min()
             .unwrap();
-        time(&format!("gateway_ready_by_tapes/{count}"), ready);
+        print_time(&format!("gateway_ready_by_tapes/{count}"), ready);
     }
 }
 
@@ -51,24 +51,24 @@ fn tapes() {
 /// and the memory after them.
 fn sessions() {
     let program = program();
-    let gateway = program.gateway().unwrap();
+    let gateway = program.start_gateway().unwrap();
     let mut before = 0;
     for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 10_000) {
-        let busy = gateway.cpu().unwrap();
+        let busy = gateway.cpu_time().unwrap();
         gateway
             .flood(before..count, |number| format!("chat{number}"))
             .unwrap();
-        let busy = gateway.cpu().unwrap().saturating_sub(busy);
+        let busy = gateway.cpu_time().unwrap().saturating_sub(busy);
         // Below a hundred messages the CPU clock is too coarse.
         if count >= 100 {
-            time(
+            print_time(
                 &format!("gateway_cpu_of_a_message_by_sessions/{count}"),
                 busy.div_f64((count - before) as f64),
             );
         }
         std::thread::sleep(Duration::from_millis(500));
         let memory = gateway.memory().unwrap() as f64 / 1e6;
-        figure(&format!("gateway_memory_by_sessions/{count}"), memory, "MB");
+        print_figure(&format!("gateway_memory_by_sessions/{count}"), memory, "MB");
         before = count;
     }
 }
@@ -86,9 +86,9 @@ fn plugins() {
             program.run(&["plugin", "add", &name, "--yes"]).unwrap();
         }
         for (name, args) in [("help", &["--help"][..]), ("run", &["run", "How is it?"])] {
-            let best = program.best(args, RUNS).unwrap();
-            time(&format!("{name}_wall_by_plugins/{count}"), best.wall);
-            time(&format!("{name}_cpu_by_plugins/{count}"), best.cpu);
+            let best = program.best_of(args, RUNS).unwrap();
+            print_time(&format!("{name}_wall_by_plugins/{count}"), best.wall);
+            print_time(&format!("{name}_cpu_by_plugins/{count}"), best.cpu);
         }
     }
 }

@@ -10,14 +10,14 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 
 /// Prints one figure. The name has no spaces; a size comes last, after a slash (`open/1000`).
-pub fn figure(name: &str, value: f64, unit: &str) {
+pub fn print_figure(name: &str, value: f64, unit: &str) {
     // Ignore errors: a closed stdout is no reason to stop.
     let _ = writeln!(std::io::stdout(), "figure {name} {value:.3} {unit}");
 }
 
 /// Prints a time in microseconds.
-pub fn time(name: &str, taken: Duration) {
-    figure(name, taken.as_secs_f64() * 1e6, "µs");
+pub fn print_time(name: &str, duration: Duration) {
+    print_figure(name, duration.as_secs_f64() * 1e6, "µs");
 }
 
 /// Returns whether a quick run was requested (`-- --quick`).
@@ -26,7 +26,7 @@ pub fn is_quick() -> bool {
 }
 
 /// Returns the CPU time of all threads of this process, with nanosecond resolution.
-pub fn cpu() -> Duration {
+pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(
         time.tv_sec.try_into().unwrap_or(0),
@@ -55,32 +55,32 @@ pub struct Cost {
 
 /// Runs `work` several times and returns the minimum of each figure, because other processes only
 /// add to it.
-pub fn least(runs: u32, mut work: impl FnMut()) -> Cost {
+pub fn measure_minimum(runs: u32, mut work: impl FnMut()) -> Cost {
     let mut once = |is_real: bool| {
-        let (begun, busy, read) = (Instant::now(), cpu(), bytes_read());
+        let (begun, busy, read) = (Instant::now(), cpu_time(), bytes_read());
         if is_real {
             work();
         }
         let read = bytes_read().saturating_sub(read);
         Cost {
             wall: begun.elapsed(),
-            cpu: cpu().saturating_sub(busy),
+            cpu: cpu_time().saturating_sub(busy),
             read,
         }
     };
     // Taking the measurements costs time and reads, too.
     let overhead = (0..10)
         .map(|_| once(false))
-        .reduce(min)
+        .reduce(minimum_cost)
         .unwrap_or(Cost::NOTHING);
-    let found = (0..runs)
+    let measured = (0..runs)
         .map(|_| once(true))
-        .reduce(min)
+        .reduce(minimum_cost)
         .unwrap_or(Cost::NOTHING);
     Cost {
-        wall: found.wall.saturating_sub(overhead.wall),
-        cpu: found.cpu.saturating_sub(overhead.cpu),
-        read: found.read.saturating_sub(overhead.read),
+        wall: measured.wall.saturating_sub(overhead.wall),
+        cpu: measured.cpu.saturating_sub(overhead.cpu),
+        read: measured.read.saturating_sub(overhead.read),
     }
 }
 
@@ -92,10 +92,10 @@ impl Cost {
     };
 }
 
-fn min(one: Cost, other: Cost) -> Cost {
+fn minimum_cost(first: Cost, second: Cost) -> Cost {
     Cost {
-        wall: one.wall.min(other.wall),
-        cpu: one.cpu.min(other.cpu),
-        read: one.read.min(other.read),
+        wall: first.wall.min(second.wall),
+        cpu: first.cpu.min(second.cpu),
+        read: first.read.min(second.read),
     }
 }

@@ -33,7 +33,7 @@ struct Plan {
     abort_at: Option<u64>,
     crashed: bool,
     failing_syncs: u64,
-    longest_write: Option<usize>,
+    max_write_bytes: Option<usize>,
     free_bytes: Option<u64>,
     /// First step at which the disk is full.
     full_from: Option<u64>,
@@ -86,7 +86,7 @@ impl Faults {
     }
 
     /// Returns whether the crash has occurred.
-    pub fn crashed(&self) -> bool {
+    pub fn has_crashed(&self) -> bool {
         self.plan().crashed
     }
 
@@ -106,17 +106,17 @@ impl Faults {
     }
 
     /// Limits the bytes per write.
-    pub fn short_writes(&self, max_bytes: usize) {
-        self.plan().longest_write = Some(max_bytes);
+    pub fn limit_writes(&self, max_bytes: usize) {
+        self.plan().max_write_bytes = Some(max_bytes);
     }
 
     /// Sets the free disk space in bytes; `None` for no limit.
-    pub fn disk_space(&self, free: Option<u64>) {
+    pub fn set_disk_space(&self, free: Option<u64>) {
         self.plan().free_bytes = free;
     }
 
     /// Makes the disk full from a step on, until `heal`.
-    pub fn full_from(&self, step: u64) {
+    pub fn fill_disk_from(&self, step: u64) {
         self.plan().full_from = Some(step);
     }
 
@@ -136,7 +136,7 @@ impl Faults {
     }
 
     /// Delays every changing operation.
-    pub fn slow(&self, delay: Duration) {
+    pub fn delay_operations(&self, delay: Duration) {
         self.plan().delay = delay;
     }
 
@@ -154,7 +154,7 @@ impl Faults {
 
     /// Tracks from now on what is durable, for [`Faults::cut_power`]. Existing files below the
     /// directory count as durable.
-    pub fn remember_durable(&self, below: &Path) -> io::Result<()> {
+    pub fn track_durability(&self, below: &Path) -> io::Result<()> {
         let durable = DurableFiles::from_directory(below)?;
         self.plan().durable = Some(durable);
         Ok(())
@@ -165,28 +165,28 @@ impl Faults {
     /// Durable data stays: content after an fsync of the file, names after an fsync of the
     /// directory. [`PowerLossEffect`] determines the rest. Directories themselves stay. The files
     /// must no longer be in use.
-    pub fn cut_power(&self, below: &Path, left: PowerLossEffect) -> io::Result<()> {
+    pub fn cut_power(&self, below: &Path, effect: PowerLossEffect) -> io::Result<()> {
         self.plan()
             .durable
             .take()
-            .map_or(Ok(()), |durable| durable.restore(below, left))
+            .map_or(Ok(()), |durable| durable.apply_power_loss(below, effect))
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn alive(&self) -> io::Result<()> {
+    fn check_alive(&self) -> io::Result<()> {
         if self.plan().crashed {
-            Err(io::Error::other("the process is gone"))
+            Err(io::Error::other("the process has crashed"))
         } else {
             Ok(())
         }
     }
 
     /// Counts a changing operation and decides its outcome.
-    fn step(&self) -> io::Result<FaultDecision> {
-        self.alive()?;
+    fn count_step(&self) -> io::Result<FaultDecision> {
+        self.check_alive()?;
         let delay = self.plan().delay;
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -214,15 +214,15 @@ impl Faults {
     }
 
     /// Runs an operation that is performed completely or not at all.
-    fn whole<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        match self.step()? {
+    fn run_atomic<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.count_step()? {
             FaultDecision::Proceed | FaultDecision::Garble => operation(),
-            FaultDecision::Die => Err(io::Error::other("the process is gone")),
+            FaultDecision::Die => Err(io::Error::other("the process has crashed")),
         }
     }
 
     /// Returns how many bytes of a growth fit on the disk.
-    fn take_space(&self, growth: u64) -> u64 {
+    fn reserve_space(&self, growth: u64) -> u64 {
         let mut plan = self.plan();
         let Some(free) = plan.free_bytes.as_mut() else {
             return growth;
@@ -232,7 +232,7 @@ impl Faults {
         granted
     }
 
-    fn give_space(&self, bytes: u64) {
+    fn release_space(&self, bytes: u64) {
         if let Some(free) = self.plan().free_bytes.as_mut() {
             *free += bytes;
         }
@@ -261,19 +261,19 @@ pub struct FaultFs {
 
 impl Fs for FaultFs {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.faults.whole(|| RealFs.create_dir_all(path))
+        self.faults.run_atomic(|| RealFs.create_dir_all(path))
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
         let is_new = !path.exists();
         let open = || RealFs.open(path, mode);
         let inner = if mode == OpenMode::Read || path.exists() && mode == OpenMode::Write {
-            self.faults.alive().and_then(|()| open())?
+            self.faults.check_alive().and_then(|()| open())?
         } else {
-            self.faults.whole(open)?
+            self.faults.run_atomic(open)?
         };
         if let Some(durable) = self.faults.plan().durable.as_mut().filter(|_| is_new) {
-            durable.made(inner.stat()?.inode);
+            durable.record_new_file(inner.stat()?.inode);
         }
         Ok(Box::new(FaultFile {
             inner,
@@ -282,34 +282,36 @@ impl Fs for FaultFs {
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        self.faults.alive().and_then(|()| RealFs.stat(path))
+        self.faults.check_alive().and_then(|()| RealFs.stat(path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.faults.whole(|| RealFs.rename(from, to))
+        self.faults.run_atomic(|| RealFs.rename(from, to))
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.faults.whole(|| RealFs.link(from, to))
+        self.faults.run_atomic(|| RealFs.link(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.faults.whole(|| {
+        self.faults.run_atomic(|| {
             let size = RealFs.stat(path).map_or(0, |stat| stat.size);
             RealFs
                 .remove(path)
-                .inspect(|()| self.faults.give_space(size))
+                .inspect(|()| self.faults.release_space(size))
         })
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.faults.alive().and_then(|()| RealFs.read_dir(path))
+        self.faults
+            .check_alive()
+            .and_then(|()| RealFs.read_dir(path))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.faults.whole(|| Ok(()))?;
+        self.faults.run_atomic(|| Ok(()))?;
         match &mut self.faults.plan().durable {
-            Some(durable) => durable.names_synced(path),
+            Some(durable) => durable.record_names(path),
             None => RealFs.sync_dir(path),
         }
     }
@@ -331,28 +333,28 @@ impl FaultFile {
 impl FsFile for FaultFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.faults
-            .alive()
+            .check_alive()
             .and_then(|()| self.inner.read_at(buffer, offset))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        match self.faults.step()? {
+        match self.faults.count_step()? {
             FaultDecision::Proceed => {}
             FaultDecision::Garble => return self.inner.write_at(&vec![b'#'; bytes.len()], offset),
             FaultDecision::Die => {
                 self.write_part(bytes, offset, bytes.len() / 2)?;
-                return Err(io::Error::other("the process is gone"));
+                return Err(io::Error::other("the process has crashed"));
             }
         }
         let max_bytes = self
             .faults
             .plan()
-            .longest_write
+            .max_write_bytes
             .unwrap_or(usize::MAX)
             .min(bytes.len());
         let size = self.inner.stat()?.size;
         let growth = (offset + max_bytes as u64).saturating_sub(size);
-        let missing = growth - self.faults.take_space(growth);
+        let missing = growth - self.faults.reserve_space(growth);
         let length = max_bytes.saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
         if length == 0 && max_bytes > 0 {
             return Err(io::ErrorKind::StorageFull.into());
@@ -361,33 +363,35 @@ impl FsFile for FaultFile {
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
-        self.faults.whole(|| {
+        self.faults.run_atomic(|| {
             let freed = self.inner.stat()?.size.saturating_sub(size);
             self.inner
                 .set_len(size)
-                .inspect(|()| self.faults.give_space(freed))
+                .inspect(|()| self.faults.release_space(freed))
         })
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.faults.whole(|| self.faults.sync_outcome())?;
+        self.faults.run_atomic(|| self.faults.sync_outcome())?;
         // If durability is tracked, skip the real fsync.
         match &mut self.faults.plan().durable {
-            Some(durable) => durable.content_synced(&*self.inner),
+            Some(durable) => durable.record_content(&*self.inner),
             None => self.inner.sync(),
         }
     }
 
     fn stat(&self) -> io::Result<FileStat> {
-        self.faults.alive().and_then(|()| self.inner.stat())
+        self.faults.check_alive().and_then(|()| self.inner.stat())
     }
 
     fn lock(&self) -> io::Result<()> {
-        self.faults.alive().and_then(|()| self.inner.lock())
+        self.faults.check_alive().and_then(|()| self.inner.lock())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        self.faults.alive().and_then(|()| self.inner.try_lock())
+        self.faults
+            .check_alive()
+            .and_then(|()| self.inner.try_lock())
     }
 
     fn unlock(&self) -> io::Result<()> {

@@ -72,7 +72,9 @@ impl ModelServer {
         });
         let serving = Arc::clone(&shared);
         Self {
-            server: Loopback::start(move |socket| serve::connection(socket, Arc::clone(&serving))),
+            server: Loopback::start(move |socket| {
+                serve::serve_connection(socket, Arc::clone(&serving))
+            }),
             shared,
         }
     }
@@ -109,7 +111,7 @@ impl ModelServer {
 
     /// Stops recording requests, for tests that send very many.
     pub fn forget_requests(&self) -> &Self {
-        self.shared.log.forget();
+        self.shared.log.stop_recording();
         self
     }
 
@@ -120,7 +122,7 @@ impl ModelServer {
     }
 
     /// Returns the number of unused answers in the script.
-    pub fn unused(&self) -> usize {
+    pub fn unused_replies(&self) -> usize {
         self.shared.script().replies.len()
     }
 
@@ -130,8 +132,8 @@ impl ModelServer {
     }
 
     /// Waits for the request with this index, counted from 0.
-    pub async fn request(&self, index: usize) -> Request {
-        self.shared.log.request(index).await
+    pub async fn wait_request(&self, index: usize) -> Request {
+        self.shared.log.wait_request(index).await
     }
 
     /// Returns the number of connections that were opened.
@@ -140,9 +142,9 @@ impl ModelServer {
     }
 
     /// Waits until the client closes the connection of the request with this index.
-    pub async fn closed(&self, index: usize) {
-        let connection = self.request(index).await.connection;
-        self.shared.log.closed(connection).await;
+    pub async fn wait_closed(&self, index: usize) {
+        let connection = self.wait_request(index).await.connection;
+        self.shared.log.wait_closed(connection).await;
     }
 }
 
@@ -155,7 +157,7 @@ impl ServerState {
     fn next_reply(&self, request: &Request) -> Reply {
         let mut script = self.script();
         if request.method == "GET" && request.path.ends_with("/models") {
-            return Reply::models(&script.models);
+            return Reply::model_list(&script.models);
         }
         if let Some(reply) = script.replies.pop_front() {
             return reply;

@@ -1,6 +1,6 @@
 //! A picture of a real session, for the README.
 //!
-//! [`session`] runs `bub chat` in a pseudo-terminal, types a few messages, and renders the screen as an SVG image. The
+//! [`render_session`] runs `bub chat` in a pseudo-terminal, types a few messages, and renders the screen as an SVG image. The
 //! model is a [`ModelServer`] with a script; everything else is the real program. The image is the same on every
 //! machine: the banner with the version and the path is above the first row, the window is too narrow for the clock,
 //! and the time of a tool call is replaced by a fixed one.
@@ -57,7 +57,7 @@ struct Exchange {
     end: String,
 }
 
-fn exchanges() -> Vec<Exchange> {
+fn scripted_exchanges() -> Vec<Exchange> {
     // The status line shows the tokens of the last call, so they tell the turns apart.
     let usage = |output| ReplyUsage {
         input: 1800,
@@ -98,7 +98,7 @@ fn exchanges() -> Vec<Exchange> {
 }
 
 /// Runs a chat with the given `bub` and returns its screen as an SVG image.
-pub fn session(bub: &Path) -> Result<String> {
+pub fn render_session(bub: &Path) -> Result<String> {
     let bub = bub.canonicalize()?;
     let directory = tempfile::tempdir()?;
     let home = directory.path().join("home");
@@ -129,7 +129,7 @@ pub fn session(bub: &Path) -> Result<String> {
         parsed_bytes: 0,
     };
     terminal.wait_for("")?;
-    for exchange in exchanges() {
+    for exchange in scripted_exchanges() {
         for reply in exchange.replies {
             model.script(reply);
         }
@@ -158,7 +158,7 @@ impl Terminal {
             parser,
             parsed_bytes,
         } = self;
-        pty.try_until(TURN_TIMEOUT, |shown| {
+        pty.try_wait_until(TURN_TIMEOUT, |shown| {
             let new = shown.get(*parsed_bytes..).unwrap_or_default();
             parser.process(new.as_bytes());
             *parsed_bytes = shown.len();
@@ -171,7 +171,7 @@ impl Terminal {
 
     /// Renders everything from the first prompt on.
     fn render(&self) -> Result<String> {
-        let mut rows = svg::rows(self.parser.screen());
+        let mut rows = svg::read_rows(self.parser.screen());
         let first = rows
             .iter()
             .position(|row| row.text().starts_with(PROMPT))

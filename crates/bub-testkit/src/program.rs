@@ -99,11 +99,11 @@ impl Program {
 
     /// Runs a command, which must succeed.
     pub fn run(&self, args: &[&str]) -> Result<ProcessUsage> {
-        let (mut command, mut said) = (self.command(args), tempfile::tempfile()?);
+        let (mut command, mut stderr) = (self.command(args), tempfile::tempfile()?);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(said.try_clone()?);
+            .stderr(stderr.try_clone()?);
         let started = Instant::now();
         let mut child = command.spawn()?;
         let (ended, end) = channel::<()>();
@@ -122,16 +122,16 @@ impl Program {
         let wall = started.elapsed();
         drop(ended);
         let is_late = watch.join().unwrap_or(false);
-        let what = args.join(" ");
+        let command_line = args.join(" ");
         match (is_late, end.status.success()) {
             (true, _) => Err(Error::other(format!(
-                "`{what}` did not end within {timeout:?}{}",
-                tail(&mut said)
+                "`{command_line}` did not end within {timeout:?}{}",
+                output_tail(&mut stderr)
             ))),
             (_, false) => Err(Error::other(format!(
-                "`{what}`: {}{}",
+                "`{command_line}`: {}{}",
                 end.status,
-                tail(&mut said)
+                output_tail(&mut stderr)
             ))),
             _ => Ok(ProcessUsage {
                 wall,
@@ -142,21 +142,21 @@ impl Program {
     }
 
     /// Returns the time from the start of `bub chat` to its prompt in a terminal.
-    pub fn first_prompt(&self) -> Result<Duration> {
+    pub fn measure_first_prompt(&self) -> Result<Duration> {
         let started = Instant::now();
         let mut chat = Pty::try_spawn(self.command(&["chat"]), 24, 100)?;
         let shown = chat.try_expect(" > ", self.timeout);
-        let taken = started.elapsed();
-        shown.map_err(|error| Error::other(format!("`chat` gave no prompt: {error}")))?;
+        let elapsed = started.elapsed();
+        shown.map_err(|error| Error::other(format!("`chat` showed no prompt: {error}")))?;
         chat.try_send("\x04")?;
         chat.try_end(self.timeout)
             .map_err(|error| Error::other(format!("`chat` and Ctrl-D: {error}")))?;
-        Ok(taken)
+        Ok(elapsed)
     }
 
     /// Returns the minimum of each figure over several runs. Other processes, and additional pages
     /// of the file that the kernel maps, only add to it.
-    pub fn best(&self, args: &[&str], runs: u32) -> Result<ProcessUsage> {
+    pub fn best_of(&self, args: &[&str], runs: u32) -> Result<ProcessUsage> {
         let mut best = self.run(args)?;
         for _ in 1..runs {
             let used = self.run(args)?;
@@ -195,20 +195,20 @@ impl Program {
     }
 
     /// Starts a gateway with a webhook and waits until it is ready and accepts connections.
-    pub fn gateway(&self) -> Result<RunningGateway> {
+    pub fn start_gateway(&self) -> Result<RunningGateway> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let notified = self.directory().join("notify.sock");
         let _ = fs::remove_file(&notified);
         let socket = UnixDatagram::bind(&notified)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-        let (mut command, mut said) = (self.command(&["gateway"]), tempfile::tempfile()?);
+        let (mut command, mut stderr) = (self.command(&["gateway"]), tempfile::tempfile()?);
         command
             .env("NOTIFY_SOCKET", &notified)
             .env("BUB_WEBHOOK_TOKEN", TOKEN)
             .env("BUB_WEBHOOK_LISTEN", address.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(said.try_clone()?);
+            .stderr(stderr.try_clone()?);
         let started = Instant::now();
         let mut gateway = RunningGateway {
             child: command.spawn()?,
@@ -216,27 +216,29 @@ impl Program {
             ready: Duration::ZERO,
         };
         let ready = gateway.wait_until_ready(&socket, started, self.timeout);
-        ready.map_err(|error| Error::other(format!("`gateway` {error}{}", tail(&mut said))))?;
+        ready.map_err(|error| {
+            Error::other(format!("`gateway` {error}{}", output_tail(&mut stderr)))
+        })?;
         gateway.ready = started.elapsed();
         Ok(gateway)
     }
 }
 
-fn ended(what: &str, status: ExitStatus) -> String {
-    format!("ended ({status}) and did not {what}")
+fn early_exit_text(expectation: &str, status: ExitStatus) -> String {
+    format!("ended ({status}) and did not {expectation}")
 }
 
 /// Returns the last lines of a program's output.
-fn tail(said: &mut File) -> String {
+fn output_tail(stderr: &mut File) -> String {
     let mut bytes = Vec::new();
-    let length = said.metadata().map_or(0, |found| found.len());
-    let _ = said.seek(SeekFrom::Start(length.saturating_sub(2000)));
-    let _ = said.read_to_end(&mut bytes);
+    let length = stderr.metadata().map_or(0, |metadata| metadata.len());
+    let _ = stderr.seek(SeekFrom::Start(length.saturating_sub(2000)));
+    let _ = stderr.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.trim().lines().collect();
     match lines.get(lines.len().saturating_sub(8)..) {
-        Some(last @ [_, ..]) => format!("; the last it said:\n    {}", last.join("\n    ")),
-        _ => "; it said nothing".to_owned(),
+        Some(last @ [_, ..]) => format!("; last output:\n    {}", last.join("\n    ")),
+        _ => "; no output".to_owned(),
     }
 }
 
@@ -256,31 +258,35 @@ impl RunningGateway {
         started: Instant,
         timeout: Duration,
     ) -> std::result::Result<(), String> {
-        let mut said = [0; 64];
-        let mut still_waits_for = |what: &str| match self.child.try_wait() {
-            Ok(Some(status)) => Err(ended(what, status)),
-            _ if started.elapsed() > timeout => Err(format!("did not {what} within {timeout:?}")),
+        let mut datagram = [0; 64];
+        let mut check_running = |expectation: &str| match self.child.try_wait() {
+            Ok(Some(status)) => Err(early_exit_text(expectation, status)),
+            _ if started.elapsed() > timeout => {
+                Err(format!("did not {expectation} within {timeout:?}"))
+            }
             _ => Ok(()),
         };
         loop {
-            match socket.recv(&mut said) {
-                Ok(count) if said.get(..count) == Some(b"READY=1") => break,
-                Ok(_) => return Err("said something else than READY=1 to NOTIFY_SOCKET".to_owned()),
+            match socket.recv(&mut datagram) {
+                Ok(count) if datagram.get(..count) == Some(b"READY=1") => break,
+                Ok(_) => {
+                    return Err("sent something other than READY=1 to NOTIFY_SOCKET".to_owned());
+                }
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(format!("could not be listened to: {error}")),
+                Err(error) => return Err(format!("could not be observed: {error}")),
             }
-            still_waits_for("say READY=1 to NOTIFY_SOCKET")?;
+            check_running("send READY=1 to NOTIFY_SOCKET")?;
         }
         while TcpStream::connect(self.address).is_err() {
-            still_waits_for("take connections")?;
+            check_running("accept connections")?;
             thread::sleep(Duration::from_micros(200));
         }
         Ok(())
     }
 
     /// Sends a message and waits for the answer.
-    pub fn ask(&self, chat: &str, content: &str) -> Result<()> {
+    pub fn send_message(&self, chat: &str, content: &str) -> Result<()> {
         let body = serde_json::json!({"content": content, "chat_id": chat}).to_string();
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(TEST_TIMEOUT))?;
@@ -300,19 +306,22 @@ impl RunningGateway {
     }
 
     /// Sends the messages with these numbers from several clients; `chat` returns the chat of each.
-    pub fn flood(
+    pub fn send_messages(
         &self,
         numbers: std::ops::Range<usize>,
         chat: impl Fn(usize) -> String + Sync,
     ) -> Result<()> {
         const CLIENT_COUNT: usize = 4;
         thread::scope(|scope| {
-            let one = |client| {
-                let (mut own, chat) = (numbers.clone().skip(client).step_by(CLIENT_COUNT), &chat);
-                scope
-                    .spawn(move || own.try_for_each(|number| self.ask(&chat(number), "How is it?")))
+            let spawn_client = |client| {
+                let (mut client_numbers, chat) =
+                    (numbers.clone().skip(client).step_by(CLIENT_COUNT), &chat);
+                scope.spawn(move || {
+                    client_numbers
+                        .try_for_each(|number| self.send_message(&chat(number), "How is it?"))
+                })
             };
-            let clients: Vec<_> = (0..CLIENT_COUNT).map(one).collect();
+            let clients: Vec<_> = (0..CLIENT_COUNT).map(spawn_client).collect();
             clients
                 .into_iter()
                 .try_for_each(|client| match client.join() {
@@ -324,12 +333,12 @@ impl RunningGateway {
 
     /// Returns the current memory of the process in bytes.
     pub fn memory(&self) -> Result<u64> {
-        memory_of(&self.child.id().to_string())
+        process_memory(&self.child.id().to_string())
     }
 
     /// Returns the CPU time of the process.
-    pub fn cpu(&self) -> Result<Duration> {
-        cpu_of(&self.child.id().to_string())
+    pub fn cpu_time(&self) -> Result<Duration> {
+        process_cpu_time(&self.child.id().to_string())
     }
 }
 
@@ -341,7 +350,7 @@ impl Drop for RunningGateway {
 }
 
 /// Returns the resident memory of a process (`self` is this process) in bytes.
-pub fn memory_of(process: &str) -> Result<u64> {
+pub fn process_memory(process: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
@@ -351,7 +360,7 @@ pub fn memory_of(process: &str) -> Result<u64> {
 }
 
 /// Returns the CPU time of all threads of a process, including finished ones, in steps of 10 ms.
-pub fn cpu_of(process: &str) -> Result<Duration> {
+pub fn process_cpu_time(process: &str) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields = stat
         .rsplit(')')

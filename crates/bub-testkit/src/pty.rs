@@ -129,7 +129,7 @@ impl Pty {
                 self.seen = end;
                 return Ok(part);
             }
-            if !self.read(deadline)? {
+            if !self.read_output(deadline)? {
                 let end = self
                     .child
                     .wait()
@@ -143,14 +143,14 @@ impl Pty {
     }
 
     /// Waits until the complete output meets a condition, or returns a description of the failure.
-    pub fn try_until(
+    pub fn try_wait_until(
         &mut self,
         timeout: Duration,
         mut is_met: impl FnMut(&str) -> bool,
     ) -> Result<(), String> {
         let deadline = Instant::now() + timeout;
         while !is_met(&self.shown) {
-            if !self.read(deadline)? {
+            if !self.read_output(deadline)? {
                 return Err(format!("the program ended too early:\n{}", self.shown));
             }
         }
@@ -171,7 +171,7 @@ impl Pty {
     /// Waits for the program to exit, with a timeout.
     pub fn try_end(&mut self, timeout: Duration) -> Result<Option<i32>, String> {
         let deadline = Instant::now() + timeout;
-        while self.read(deadline)? {}
+        while self.read_output(deadline)? {}
         self.child
             .wait()
             .map(|end| end.code())
@@ -179,7 +179,7 @@ impl Pty {
     }
 
     /// Returns whether the terminal echoes input.
-    pub fn echoes(&self) -> bool {
+    pub fn is_echoing(&self) -> bool {
         tcgetattr(&self.master)
             .unwrap()
             .local_modes
@@ -192,7 +192,7 @@ impl Pty {
     }
 
     /// Reads more output; returns whether more can follow.
-    fn read(&mut self, deadline: Instant) -> Result<bool, String> {
+    fn read_output(&mut self, deadline: Instant) -> Result<bool, String> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.output.recv_timeout(left) {
             // Endless output does not extend the timeout.
@@ -201,16 +201,18 @@ impl Pty {
                 self.shown
             )),
             Ok(bytes) => {
-                self.decode(&bytes);
+                self.append_output(&bytes);
                 Ok(true)
             }
             Err(RecvTimeoutError::Disconnected) => Ok(false),
-            Err(RecvTimeoutError::Timeout) => Err(format!("nothing happens:\n{}", self.shown)),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(format!("no output before the timeout:\n{}", self.shown))
+            }
         }
     }
 
     /// Appends bytes to the output. A read may end inside a character.
-    fn decode(&mut self, bytes: &[u8]) {
+    fn append_output(&mut self, bytes: &[u8]) {
         self.incomplete.extend_from_slice(bytes);
         let end = match std::str::from_utf8(&self.incomplete) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),

@@ -3,7 +3,7 @@
 //! It behaves like the real server where that matters to a bot. It holds long polls until an update
 //! arrives, ends an older poll when a newer one comes, drops updates only after a later offset,
 //! numbers messages, and rejects invalid markup and texts. Faults are scripted with
-//! [`BotServer::fault`] or decided per call by [`BotServer::faults`]. With `BUB_FIXTURES` set,
+//! [`BotServer::add_fault`] or decided per call by [`BotServer::set_fault_fn`]. With `BUB_FIXTURES` set,
 //! every request is checked against the specification of the API.
 
 #![expect(
@@ -83,7 +83,7 @@ impl BotServerState {
         self.chats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changed(&self) {
+    fn notify_waiters(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
@@ -114,7 +114,9 @@ impl BotServer {
         });
         let serving = Arc::clone(&shared);
         Self {
-            server: Loopback::start(move |socket| serve::connection(socket, Arc::clone(&serving))),
+            server: Loopback::start(move |socket| {
+                serve::serve_connection(socket, Arc::clone(&serving))
+            }),
             shared,
         }
     }
@@ -125,7 +127,7 @@ impl BotServer {
     }
 
     /// Makes the next call of a method fail. Several faults are used in order.
-    pub fn fault(&self, method: &str, fault: Fault) -> &Self {
+    pub fn add_fault(&self, method: &str, fault: Fault) -> &Self {
         self.shared
             .script
             .lock()
@@ -135,7 +137,7 @@ impl BotServer {
     }
 
     /// Sets a function that decides per call whether it fails.
-    pub fn faults(
+    pub fn set_fault_fn(
         &self,
         decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static,
     ) -> &Self {
@@ -164,17 +166,17 @@ impl BotServer {
 
     /// Adds an update and returns its id.
     #[expect(clippy::needless_pass_by_value, reason = "tests write it in place")]
-    pub fn update(&self, kind: &str, content: Value) -> i64 {
-        let id = self.shared.chats().update(kind, &content);
-        self.shared.changed();
+    pub fn add_update(&self, kind: &str, content: Value) -> i64 {
+        let id = self.shared.chats().add_update(kind, &content);
+        self.shared.notify_waiters();
         id
     }
 
     /// Adds an update with an id that the bot has already received.
-    pub fn update_again(&self, id: i64, kind: &str, content: &Value) {
+    pub fn repeat_update(&self, id: i64, kind: &str, content: &Value) {
         let update = json!({"update_id": id, kind: content});
         self.shared.chats().updates.push_front((id, update));
-        self.shared.changed();
+        self.shared.notify_waiters();
     }
 
     /// Returns the number of open connections.
@@ -192,46 +194,46 @@ impl BotServer {
     }
 
     /// Adds a message and returns its message id. The chat's `type` follows from its id if missing.
-    pub fn message(&self, message: Value) -> i64 {
-        let (content, id) = self.shared.chats().complete(message);
-        self.update("message", content);
+    pub fn add_message(&self, message: Value) -> i64 {
+        let (content, id) = self.shared.chats().complete_message(message);
+        self.add_update("message", content);
         id
     }
 
     /// Adds a private message of a user and returns its message id.
-    pub fn says(&self, user: i64, text: &str) -> i64 {
-        self.message(
-            json!({"chat": {"id": user, "type": "private"}, "from": person(user), "text": text}),
+    pub fn send_private(&self, user: i64, text: &str) -> i64 {
+        self.add_message(
+            json!({"chat": {"id": user, "type": "private"}, "from": user_object(user), "text": text}),
         )
     }
 
     /// Adds a group message of a user and returns its message id.
-    pub fn says_in(&self, chat: i64, user: i64, text: &str) -> i64 {
+    pub fn send_to_group(&self, chat: i64, user: i64, text: &str) -> i64 {
         let chat = json!({"id": chat, "type": "supergroup", "title": "A group"});
-        self.message(json!({"chat": chat, "from": person(user), "text": text}))
+        self.add_message(json!({"chat": chat, "from": user_object(user), "text": text}))
     }
 
     /// Adds the press of a message button by a user.
-    pub fn presses(&self, user: i64, chat: i64, message_id: i64, data: &str) -> i64 {
+    pub fn press_button(&self, user: i64, chat: i64, message_id: i64, data: &str) -> i64 {
         let kind = if chat > 0 { "private" } else { "supergroup" };
         let message = self
             .shared
             .chats()
-            .sent(chat, message_id)
+            .sent_message(chat, message_id)
             .unwrap_or_default();
         let message = json!({
             "message_id": message_id, "date": 1, "chat": {"id": chat, "type": kind}, "text": message["text"],
             "message_thread_id": message["message_thread_id"],
         });
         let query = json!({
-            "id": format!("query{message_id}-{user}"), "from": person(user), "chat_instance": "1",
+            "id": format!("query{message_id}-{user}"), "from": user_object(user), "chat_instance": "1",
             "message": message, "data": data,
         });
-        self.update("callback_query", query)
+        self.add_update("callback_query", query)
     }
 
     /// Offers a file for download.
-    pub fn file(&self, file_id: &str, path: &str, bytes: Vec<u8>) -> &Self {
+    pub fn add_file(&self, file_id: &str, path: &str, bytes: Vec<u8>) -> &Self {
         self.shared
             .chats()
             .files
@@ -240,7 +242,7 @@ impl BotServer {
     }
 
     /// Makes a user block the bot from now on.
-    pub fn block(&self, chat: i64) -> &Self {
+    pub fn block_bot(&self, chat: i64) -> &Self {
         self.shared.chats().blocked.insert(chat);
         self
     }
@@ -252,13 +254,13 @@ impl BotServer {
     }
 
     /// Sets a webhook, as if left behind by another program.
-    pub fn leave_webhook(&self, url: &str) -> &Self {
+    pub fn set_webhook(&self, url: &str) -> &Self {
         url.clone_into(&mut self.shared.chats().webhook);
         self
     }
 
     /// Makes the token invalid.
-    pub fn revoke(&self) -> &Self {
+    pub fn revoke_token(&self) -> &Self {
         self.shared.chats().is_revoked = true;
         self
     }
@@ -275,7 +277,7 @@ impl BotServer {
     }
 
     /// Returns the calls of one method.
-    pub fn calls_of(&self, method: &str) -> Vec<ApiCall> {
+    pub fn calls_to(&self, method: &str) -> Vec<ApiCall> {
         self.shared
             .chats()
             .calls
@@ -300,12 +302,12 @@ impl BotServer {
         self.shared.chats().violations.clone()
     }
 
-    /// Waits until `look` returns a value.
-    pub async fn wait_for<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
+    /// Waits until `condition` returns a value.
+    pub async fn wait_for<T>(&self, condition: impl Fn(&Self) -> Option<T>) -> T {
         let mut changes = self.shared.changes.subscribe();
         loop {
-            if let Some(found) = look(self) {
-                return found;
+            if let Some(value) = condition(self) {
+                return value;
             }
             // The sender lives as long as the server.
             let _ = changes.changed().await;
@@ -313,25 +315,25 @@ impl BotServer {
     }
 
     /// Waits until the bot has sent `count` texts to a chat.
-    pub async fn wait_texts(&self, chat: i64, count: usize) -> Vec<String> {
+    pub async fn wait_for_texts(&self, chat: i64, count: usize) -> Vec<String> {
         self.wait_for(|server| Some(server.texts(chat)).filter(|texts| texts.len() >= count))
             .await
     }
 
     /// Waits until a method was called `count` times.
-    pub async fn wait_calls(&self, method: &str, count: usize) -> Vec<ApiCall> {
-        self.wait_for(|server| Some(server.calls_of(method)).filter(|calls| calls.len() >= count))
+    pub async fn wait_for_calls(&self, method: &str, count: usize) -> Vec<ApiCall> {
+        self.wait_for(|server| Some(server.calls_to(method)).filter(|calls| calls.len() >= count))
             .await
     }
 
     /// Waits until the bot has confirmed all updates.
-    pub async fn wait_confirmed(&self) {
+    pub async fn wait_until_confirmed(&self) {
         self.wait_for(|server| (server.pending() == 0).then_some(()))
             .await;
     }
 }
 
 /// Returns a user object of the API.
-pub fn person(id: i64) -> Value {
+pub fn user_object(id: i64) -> Value {
     json!({"id": id, "is_bot": false, "first_name": format!("User {id}"), "username": format!("user{id}")})
 }

@@ -50,11 +50,11 @@ fn one_failing_measurement_is_explained_and_the_others_are_taken() {
     for expected in [
         "ok: binary: bytes:",
         "ok: bub --help: peak memory:",
-        "NOT MEASURED: bub hooks: `hooks`: exit status: 3; the last it said:\n    no table of hooks\n    look at: ",
-        "NOT MEASURED: bub chat: first prompt: `chat` gave no prompt: \" > \" was not shown before the program ended \
+        "NOT MEASURED: bub hooks: `hooks`: exit status: 3; last output:\n    no table of hooks\n    look at: ",
+        "NOT MEASURED: bub chat: first prompt: `chat` showed no prompt: \" > \" was not shown before the program ended \
          (exit status: 4):\nno terminal today",
-        "NOT MEASURED: bub gateway: ready: `gateway` ended (exit status: 5) and did not say READY=1 to NOTIFY_SOCKET; \
-         the last it said:\n    port is taken\n",
+        "NOT MEASURED: bub gateway: ready: `gateway` ended (exit status: 5) and did not send READY=1 to NOTIFY_SOCKET; \
+         last output:\n    port is taken\n",
         "NOT MEASURED: bub gateway: sessions and turns: ",
         ": bub doctor --offline on a home with 10000 tapes: time in µs:",
     ] {
@@ -83,17 +83,17 @@ fn what_never_ends_is_ended() {
         .unwrap()
         .with_timeout(Duration::from_millis(300));
     let begun = Instant::now();
-    let waits = "within 300ms; the last it said:\n    I wait";
+    let waits = "within 300ms; last output:\n    I wait";
     let help = program.run(&["--help"]).unwrap_err().to_string();
     assert_eq!(help, format!("`--help` did not end {waits}"));
-    let gateway = program.gateway().err().unwrap().to_string();
+    let gateway = program.start_gateway().err().unwrap().to_string();
     assert_eq!(
         gateway,
-        format!("`gateway` did not say READY=1 to NOTIFY_SOCKET {waits}")
+        format!("`gateway` did not send READY=1 to NOTIFY_SOCKET {waits}")
     );
-    let chat = program.first_prompt().unwrap_err().to_string();
+    let chat = program.measure_first_prompt().unwrap_err().to_string();
     assert!(
-        chat.starts_with("`chat` gave no prompt: nothing happens:\nI wait"),
+        chat.starts_with("`chat` showed no prompt: nothing happens:\nI wait"),
         "{chat}"
     );
     assert!(begun.elapsed() < Duration::from_mins(1));

@@ -231,7 +231,7 @@ fn raw_answers_are_exactly_what_was_given() {
         (400, "\"just text\"")
     );
     assert!(answers[5].body.contains("data: {not json\n\n"));
-    assert_eq!(server.unused(), 0);
+    assert_eq!(server.unused_replies(), 0);
 }
 
 #[test]
@@ -317,7 +317,7 @@ async fn requests_are_logged_and_leaving_is_seen() {
         target(Format::Generate),
         &json!({"contents": []}),
     );
-    let request = server.request(0).await;
+    let request = server.wait_request(0).await;
     assert_eq!(
         (request.method.as_str(), request.query.as_str()),
         ("POST", "alt=sse")
@@ -326,7 +326,7 @@ async fn requests_are_logged_and_leaving_is_seen() {
     assert_eq!(request.json(), json!({"contents": []}));
     assert!(request.wants_stream());
     socket.shutdown(Shutdown::Both).unwrap();
-    server.closed(0).await;
+    server.wait_closed(0).await;
 }
 
 #[test]
@@ -367,7 +367,7 @@ async fn the_manual_clock_stands_still_while_a_socket_is_waited_for() {
         send(&mut socket, target(Format::Chat), &json!({"stream": true}));
         receive(&mut socket).unwrap().body
     });
-    server.request(0).await;
+    server.wait_request(0).await;
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(!timer.is_finished());
     clock.advance(Duration::from_secs(61)).await;

@@ -113,15 +113,15 @@ impl Fault {
     fn prepare(self, faults: &Faults, root: &Path, step: u64) {
         match self {
             Self::None => {}
-            Self::ShortWrites => faults.short_writes(7),
-            Self::SlowDisk => faults.slow(Duration::from_millis(1)),
+            Self::ShortWrites => faults.limit_writes(7),
+            Self::SlowDisk => faults.delay_operations(Duration::from_millis(1)),
             Self::FailsOnce => faults.fail_at(step, io::ErrorKind::Other),
-            Self::Full => faults.full_from(step),
+            Self::Full => faults.fill_disk_from(step),
             Self::Unsynced => faults.fail_syncs_from(step),
             Self::FailsToSync => faults.fail_sync_after(step),
             Self::Killed => faults.crash_at(step),
             Self::PowerCut => {
-                faults.remember_durable(root).unwrap();
+                faults.track_durability(root).unwrap();
                 faults.crash_at(step);
             }
         }
@@ -203,7 +203,7 @@ impl Clients {
                         self.late.extend(is_late.then_some(number));
                     }
                     // A dead process cannot report a rejection.
-                    Err(_) if faults.crashed() => break,
+                    Err(_) if faults.has_crashed() => break,
                     Err(error) => {
                         self.refused += 1;
                         // L1: the error states the problem and that a retry makes sense.
@@ -241,7 +241,7 @@ async fn under_fault(
     };
     clients.post(&fixture, faults, 2, false).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    if faults.crashed() {
+    if faults.has_crashed() {
         return;
     }
     faults.heal();
@@ -287,12 +287,12 @@ fn run_with_fault(
     let faults = Faults::new();
     fault.prepare(&faults, root, step);
     run_process(under_fault(root, durability, &faults, seen, clients));
-    if fault == Fault::PowerCut && faults.crashed() {
+    if fault == Fault::PowerCut && faults.has_crashed() {
         let left = usize::try_from(step).unwrap() % PowerLossEffect::ALL.len();
         faults.cut_power(root, PowerLossEffect::ALL[left]).unwrap();
     }
     (
-        faults.crashed() || !fault.ends_the_process() && faults.steps() >= step,
+        faults.has_crashed() || !fault.ends_the_process() && faults.steps() >= step,
         faults.steps(),
     )
 }

@@ -251,10 +251,10 @@ fn a_signal_at_a_hidden_question_gives_the_terminal_back() {
             user.send(&answer.replace("BASE", &base));
         }
         user.expect(QUESTIONS[4].0);
-        assert!(!user.echoes());
+        assert!(!user.is_echoing());
         send_signal(&user, signal);
         assert_eq!(
-            (user.end(), user.echoes(), config(&sandbox)),
+            (user.end(), user.is_echoing(), config(&sandbox)),
             (Some(code), true, before),
             "{signal}"
         );
@@ -870,7 +870,7 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
         text.contains("channels  ok        telegram: @helpful_bot"),
         "{text}"
     );
-    bots.revoke();
+    bots.revoke_token();
     let run = sandbox.bub(["doctor", "--json"]);
     assert!(
         run.code == Some(1) && run.stdout.contains("rejected the bot token"),

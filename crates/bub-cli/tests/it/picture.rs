@@ -5,7 +5,7 @@ use crate::sandbox::{bub, root};
 #[test]
 fn the_picture_in_the_readme_shows_a_real_session() {
     let path = root().join("docs/images/session.svg");
-    let picture = bub_testkit::picture::session(&bub()).unwrap();
+    let picture = bub_testkit::picture::render_session(&bub()).unwrap();
     assert!(picture.len() < 30_000, "{} bytes", picture.len());
     assert!(
         std::fs::read_to_string(&path).unwrap() == picture,

@@ -104,7 +104,7 @@ fn an_unknown_user_gets_a_code_that_grants_access() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("at your service"));
     let gateway = start(&sandbox, &server, &model);
-    server.says(STRANGER, "hello");
+    server.send_private(STRANGER, "hello");
     wait_until("a code", || server.texts(STRANGER).len() == 1);
     let notice = server.texts(STRANGER).remove(0);
     assert!(notice.starts_with("Access denied."), "{notice}");
@@ -116,9 +116,9 @@ fn an_unknown_user_gets_a_code_that_grants_access() {
         .next()
         .unwrap()
         .to_owned();
-    server.says(STRANGER, "hello?");
-    server.says(STRANGER, ", ls");
-    server.says(MEMBER, "meanwhile");
+    server.send_private(STRANGER, "hello?");
+    server.send_private(STRANGER, ", ls");
+    server.send_private(MEMBER, "meanwhile");
     wait_until("the member's answer", || {
         has_text(&server, MEMBER, "at your service")
     });
@@ -136,12 +136,12 @@ fn an_unknown_user_gets_a_code_that_grants_access() {
         paired.starts_with("added telegram:666 (User 666 @user666) as member"),
         "{paired}"
     );
-    server.says(STRANGER, "and now?");
+    server.send_private(STRANGER, "and now?");
     wait_until("the answer", || {
         has_text(&server, STRANGER, "at your service")
     });
     sandbox.bub(["pair", "remove", "telegram:666"]).ok();
-    server.says(STRANGER, "still there?");
+    server.send_private(STRANGER, "still there?");
     wait_until("another code", || server.texts(STRANGER).len() == 3);
     assert!(server.texts(STRANGER)[2].starts_with("Access denied."));
     // Also a pending request.
@@ -165,26 +165,26 @@ fn commas_reach_the_shell_only_of_owners_who_address_the_bot() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("just talk"));
     let gateway = start(&sandbox, &server, &model);
-    server.says(OWNER, ", echo priv$((40+2))");
+    server.send_private(OWNER, ", echo priv$((40+2))");
     wait_until("the output", || has_text(&server, OWNER, "priv42"));
-    server.says(MEMBER, ", echo member$((40+2))");
+    server.send_private(MEMBER, ", echo member$((40+2))");
     wait_until("the refusal", || server.texts(MEMBER).len() == 1);
     assert!(
         has_text(&server, MEMBER, "denied by policy"),
         "{:?}",
         server.texts(MEMBER)
     );
-    server.says_in(GROUP, OWNER, ", echo unaddressed$((40+2))");
-    server.says_in(GROUP, STRANGER, "@helpful_bot , echo stranger$((40+2))");
-    server.says_in(GROUP, OWNER, "@helpful_bot , echo group$((40+2))");
+    server.send_to_group(GROUP, OWNER, ", echo unaddressed$((40+2))");
+    server.send_to_group(GROUP, STRANGER, "@helpful_bot , echo stranger$((40+2))");
+    server.send_to_group(GROUP, OWNER, "@helpful_bot , echo group$((40+2))");
     wait_until("the output in the group", || {
         has_text(&server, GROUP, "group42")
     });
     let forwarded = serde_json::json!({
-        "chat": {"id": OWNER, "type": "private"}, "from": bub_testkit::telegram::person(OWNER),
+        "chat": {"id": OWNER, "type": "private"}, "from": bub_testkit::telegram::user_object(OWNER),
         "text": ", echo forwarded$((40+2))", "forward_origin": {"type": "hidden_user", "sender_user_name": "x", "date": 1},
     });
-    server.message(forwarded);
+    server.add_message(forwarded);
     wait_until("words about the forward", || {
         has_text(&server, OWNER, "just talk")
     });
@@ -215,13 +215,13 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     model.script(Reply::new().call("c3", "telegram_send", r#"{"text": "psst", "chat_id": 42}"#));
     model.script(Reply::text("this is not sent"));
     let gateway = start(&sandbox, &server, &model);
-    let asked = server.says(MEMBER, "do it");
-    wait_until("the whole turn", || model.unused() == 0);
+    let asked = server.send_private(MEMBER, "do it");
+    wait_until("the whole turn", || model.unused_replies() == 0);
     let log = gateway.stop();
     assert_eq!(server.texts(MEMBER), ["working on it", ""], "{log}");
-    let photo = server.calls_of("sendPhoto").remove(0);
+    let photo = server.calls_to("sendPhoto").remove(0);
     assert_eq!(photo.params["photo"]["filename"], "chart.png");
-    let reaction = server.calls_of("setMessageReaction").remove(0);
+    let reaction = server.calls_to("setMessageReaction").remove(0);
     assert_eq!(
         (reaction.number("message_id"), reaction.number("chat_id")),
         (asked, MEMBER)
@@ -241,7 +241,7 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     ));
     model.script(Reply::text("edited it"));
     let gateway = start(&sandbox, &server, &model);
-    server.says(OWNER, "edit it");
+    server.send_private(OWNER, "edit it");
     wait_until("the plain reply", || has_text(&server, OWNER, "edited it"));
     assert_eq!(
         server.texts(MEMBER).first().map(String::as_str),
@@ -257,13 +257,13 @@ fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.script(Reply::new().call("c1", "telegram_send", r#"{"text": "psst"}"#));
     model.script(Reply::text("then I say it here"));
-    server.fault(
+    server.add_fault(
         "sendMessage",
         Fault::Refuse(400, "Bad Request: message thread not found"),
     );
     let gateway = start(&sandbox, &server, &model);
     let began = Instant::now();
-    server.says(MEMBER, "do it");
+    server.send_private(MEMBER, "do it");
     wait_until("the plain reply", || {
         has_text(&server, MEMBER, "then I say it here")
     });
@@ -290,7 +290,7 @@ fn the_limit_of_open_files_is_raised() {
         .args(["-c", r#"ulimit -Sn 200 && exec "$0" "$@""#])
         .arg(bub());
     let gateway = start_with(configured(shell, &server, &model));
-    wait_until("a poll", || !server.calls_of("getUpdates").is_empty());
+    wait_until("a poll", || !server.calls_to("getUpdates").is_empty());
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.child.id())).unwrap();
     let files = limits
         .lines()
@@ -310,13 +310,13 @@ fn a_broken_home_is_reported_without_its_paths() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("fine"));
     let gateway = start(&sandbox, &server, &model);
-    server.says(MEMBER, "hello");
+    server.send_private(MEMBER, "hello");
     wait_until("an answer", || has_text(&server, MEMBER, "fine"));
     let tapes = sandbox.home().join("tapes");
     std::fs::rename(&tapes, sandbox.home().join("aside")).unwrap();
     std::fs::write(&tapes, "in the way").unwrap();
     for person in [MEMBER, OWNER] {
-        server.says(person, "and now?");
+        server.send_private(person, "and now?");
         wait_until("a word about it", || {
             has_text(&server, person, "An error occurred")
         });
@@ -347,7 +347,7 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
         .env("BUB_POLICY_RULES", rules)
         .env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
     let gateway = start_with(command);
-    server.says_in(GROUP, MEMBER, "bub, run it");
+    server.send_to_group(GROUP, MEMBER, "bub, run it");
     wait_until("the question", || {
         has_text(&server, GROUP, "the shell is asked about")
     });
@@ -356,16 +356,16 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
         question.contains("echo *ran*$((40+2))"),
         "shown as it is: {question}"
     );
-    let sent = server.calls_of("sendMessage").remove(0);
+    let sent = server.calls_to("sendMessage").remove(0);
     let data = sent.params["reply_markup"]["inline_keyboard"][0][0]["callback_data"]
         .as_str()
         .unwrap()
         .to_owned();
     let message_id = 2;
-    server.presses(STRANGER, GROUP, message_id, &data);
-    server.presses(8, GROUP, message_id, &data);
+    server.press_button(STRANGER, GROUP, message_id, &data);
+    server.press_button(8, GROUP, message_id, &data);
     wait_until("two refusals", || {
-        server.calls_of("answerCallbackQuery").len() == 2
+        server.calls_to("answerCallbackQuery").len() == 2
     });
     assert!(!sandbox.workspace().join("ran.txt").exists());
     assert_eq!(
@@ -373,7 +373,7 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
         1,
         "a press by another user changes nothing"
     );
-    server.presses(MEMBER, GROUP, message_id, &data);
+    server.press_button(MEMBER, GROUP, message_id, &data);
     wait_until("the answer", || has_text(&server, GROUP, "finished"));
     assert!(sandbox.workspace().join("ran.txt").exists());
     assert!(
@@ -409,34 +409,34 @@ fn a_wrong_token_is_one_line_and_other_channels_run() {
 fn pictures_and_text_documents_reach_the_model() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("seen"));
-    server.file("pic", "photos/1.jpg", b"jpeg bytes".to_vec());
-    server.file(
+    server.add_file("pic", "photos/1.jpg", b"jpeg bytes".to_vec());
+    server.add_file(
         "doc",
         "documents/a b.txt",
         b"the secret word is plum".to_vec(),
     );
     let gateway = start(&sandbox, &server, &model);
-    let from = bub_testkit::telegram::person(OWNER);
+    let from = bub_testkit::telegram::user_object(OWNER);
     let chat = serde_json::json!({"id": OWNER, "type": "private"});
-    server.message(serde_json::json!({
+    server.add_message(serde_json::json!({
         "chat": chat, "from": from, "caption": "look",
         "photo": [{"file_id": "pic", "file_unique_id": "p", "width": 1, "height": 1, "file_size": 10}],
     }));
     wait_until("an answer", || server.texts(OWNER).len() == 1);
-    server.message(serde_json::json!({
+    server.add_message(serde_json::json!({
         "chat": chat, "from": from,
         "document": {"file_id": "doc", "file_unique_id": "d", "file_name": "../../a b.txt", "mime_type": "text/plain", "file_size": 23},
     }));
     wait_until("another answer", || server.texts(OWNER).len() == 2);
-    server.message(serde_json::json!({
+    server.add_message(serde_json::json!({
         "chat": chat, "from": from,
         "document": {"file_id": "huge", "file_unique_id": "h", "file_name": "huge.zip", "mime_type": "application/zip", "file_size": 4_000_000_000_i64},
     }));
     wait_until("a third", || server.texts(OWNER).len() == 3);
     // Unavailable and mislabeled files are mentioned, too.
-    server.file("binary", "documents/b.txt", vec![0xff, 0xfe, 0]);
+    server.add_file("binary", "documents/b.txt", vec![0xff, 0xfe, 0]);
     for (at, file) in ["gone", "binary"].into_iter().enumerate() {
-        server.message(serde_json::json!({
+        server.add_message(serde_json::json!({
             "chat": chat, "from": from,
             "document": {"file_id": file, "file_unique_id": "d", "file_name": format!("{file}.txt"), "mime_type": "text/plain"},
         }));
@@ -490,13 +490,13 @@ fn with_reply_by_tool_only_errors_and_commands_are_sent_by_themselves() {
     let mut command = command(&sandbox, &server, &model);
     command.env("BUB_TELEGRAM_REPLY", "tool");
     let gateway = start_with(command);
-    server.says(OWNER, "hello");
-    wait_until("the first turn", || model.unused() == 0);
-    server.says(OWNER, ",help");
+    server.send_private(OWNER, "hello");
+    wait_until("the first turn", || model.unused_replies() == 0);
+    server.send_private(OWNER, ",help");
     wait_until("the output of the command", || {
         server.texts(OWNER).len() == 1
     });
-    server.says(OWNER, "again");
+    server.send_private(OWNER, "again");
     wait_until("the error", || has_text(&server, OWNER, "not well"));
     assert!(
         !has_text(&server, OWNER, "kept inside"),

@@ -122,7 +122,7 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     );
     // Listing needs no disk space. A full disk is not a configuration error.
     let full = bub_testkit::Faults::new();
-    full.full_from(0);
+    full.fill_disk_from(0);
     let on_full = |request: Value| {
         let fs = full.fs();
         async move { status::edit_offline_outbox(fs, path, bub_tape::Durability::Os, &request).await }

@@ -37,7 +37,7 @@ async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<St
     }
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     let sent = channel.contents();
-    if !faults.crashed() {
+    if !faults.has_crashed() {
         fixture.stop().await;
     }
     Some((accepted, sent))
@@ -96,7 +96,7 @@ fn a_crash_at_any_step_loses_nothing() {
 fn a_loss_of_power_loses_nothing_that_was_accepted() {
     for effect in PowerLossEffect::ALL {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-        faults.remember_durable(dir.path()).unwrap();
+        faults.track_durability(dir.path()).unwrap();
         run_process(async {
             let echo = Echo::new(vec![FakeChannel::new("lab")]);
             let fixture =
@@ -132,7 +132,7 @@ fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
             }
         });
         let faults = Faults::new();
-        faults.remember_durable(dir.path()).unwrap();
+        faults.track_durability(dir.path()).unwrap();
         faults.crash_at(step);
         run_process(async {
             let fixture = GatewayFixture::try_with(
@@ -144,7 +144,7 @@ fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             drop(fixture);
         });
-        assert!(faults.crashed(), "step {step}");
+        assert!(faults.has_crashed(), "step {step}");
         faults.cut_power(dir.path(), effect).unwrap();
         let fixture = run_process(GatewayFixture::open(
             dir.path(),
@@ -167,7 +167,7 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     faults.fail_syncs(1);
     channel.say("a", "2").await.unwrap().outcome().await;
     // The disk is full: the message is rejected with the reason, and accepted once there is space.
-    faults.disk_space(Some(0));
+    faults.set_disk_space(Some(0));
     let refused = channel.say("a", "3").await.unwrap_err();
     assert!(
         refused.message().contains("cannot write the journal"),
@@ -182,7 +182,7 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
             .to_string()
             .contains("cannot write the journal")
     );
-    faults.disk_space(None);
+    faults.set_disk_space(None);
     channel.say("a", "3").await.unwrap().outcome().await;
     assert_eq!(channel.wait_sent(3).await.len(), 3);
     fixture.stop().await;
@@ -205,12 +205,12 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
             let fixture = GatewayFixture::with(on(&faults, dir.path(), Durability::Os), echo).await;
             fixture.channel(0).say("a", "fail, wait").await.unwrap();
             fixture.echo.wait_asked(1).await;
-            faults.disk_space(Some(0));
+            faults.set_disk_space(Some(0));
             fixture.echo.permits.add_permits(1);
             // The paused clock advances only when all tasks are idle.
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             if comes_back {
-                faults.disk_space(None);
+                faults.set_disk_space(None);
                 wait_notified(&fixture).await;
             }
             fixture.stop().await;
@@ -251,7 +251,7 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
                 fixture.channel(0).say("a", text).await.unwrap();
             }
             fixture.echo.wait_asked(1).await;
-            faults.full_from(faults.steps() + 1 + records);
+            faults.fill_disk_from(faults.steps() + 1 + records);
             fixture.echo.permits.add_permits(1);
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             let notices = fixture.channel(0).contents();

@@ -72,7 +72,7 @@ async fn the_request_has_the_key_where_the_format_wants_it_and_nowhere_else() {
         let server = ModelServer::start();
         server.script(Reply::text("ok"));
         collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
-        let sent = server.request(0).await;
+        let sent = server.wait_request(0).await;
         assert_eq!(sent.header(header), Some(value.as_str()));
         assert_eq!(sent.header("accept"), Some("text/event-stream"));
         assert_eq!(sent.header("content-type"), Some("application/json"));
@@ -191,7 +191,7 @@ async fn small_exchanges_go_through_the_same_client() {
         .await
         .unwrap();
     assert_eq!(token.body, br#"{"access_token":"t"}"#);
-    let sent = server.request(1).await;
+    let sent = server.wait_request(1).await;
     assert_eq!(
         (sent.body.as_slice(), sent.header("content-type")),
         (&b"a=b&c=d"[..], Some("application/x-www-form-urlencoded"))

@@ -56,7 +56,7 @@ async fn gzip_and_deflate_are_unpacked_however_they_are_cut() {
                 "{encoding} {bytes}"
             );
             assert_eq!(
-                server.request(0).await.header("accept-encoding"),
+                server.wait_request(0).await.header("accept-encoding"),
                 Some("identity")
             );
         }

@@ -114,7 +114,7 @@ async fn measured_delay(server: &ModelServer, reply: Reply, options: CallOptions
         request(true),
         options,
     )));
-    server.request(0).await;
+    server.wait_request(0).await;
     let mut passed = Duration::ZERO;
     let step = Duration::from_millis(100);
     while !call.is_finished() {

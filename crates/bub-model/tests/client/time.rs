@@ -69,7 +69,7 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
         );
         assert!(error.message.contains("120 s"), "{error}");
         assert!(passed >= Duration::from_secs(119), "{passed:?}");
-        server.closed(0).await;
+        server.wait_closed(0).await;
     }
 }
 
@@ -287,7 +287,7 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
         (ModelErrorKind::Timeout, RecoveryAction::NextModel)
     );
     assert!(error.message.contains("longer than 30 s"), "{error}");
-    server.closed(0).await;
+    server.wait_closed(0).await;
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ async fn dropping_the_stream_closes_the_socket_at_once() {
         let mut stream = client().stream(endpoint(&server, wire), request(true), once());
         until_text(&mut stream).await;
         drop(stream);
-        timeout(TEST_TIMEOUT, server.closed(0))
+        timeout(TEST_TIMEOUT, server.wait_closed(0))
             .await
             .expect("the server still waits");
     }
@@ -332,7 +332,7 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
                 }
             }
         });
-        server.request(0).await;
+        server.wait_request(0).await;
         cancel.cancel();
         let (error, _still_held) = timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
         assert_eq!(
@@ -340,7 +340,7 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
             (ModelErrorKind::Cancelled, RecoveryAction::GiveUp)
         );
         // The stream still exists, so the token closed the socket.
-        timeout(TEST_TIMEOUT, server.closed(0))
+        timeout(TEST_TIMEOUT, server.wait_closed(0))
             .await
             .expect("the server still waits");
         assert_eq!(

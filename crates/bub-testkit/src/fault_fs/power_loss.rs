@@ -50,30 +50,30 @@ impl DurableFiles {
     /// Records all files below a directory as durable.
     pub(super) fn from_directory(directory: &Path) -> io::Result<Self> {
         let mut durable = Self::default();
-        durable.take(directory)?;
+        durable.record_directory(directory)?;
         Ok(durable)
     }
 
-    fn take(&mut self, directory: &Path) -> io::Result<()> {
+    fn record_directory(&mut self, directory: &Path) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                self.take(&entry.path())?;
+                self.record_directory(&entry.path())?;
             } else if kind.is_file() {
                 let content = Arc::new(Mutex::new(fs::read(entry.path())?));
                 self.files.insert(entry.metadata()?.ino(), content);
             }
         }
-        self.names_synced(directory)
+        self.record_names(directory)
     }
 
     /// Records a new file, which may reuse the inode of a deleted one.
-    pub(super) fn made(&mut self, inode: u64) {
+    pub(super) fn record_new_file(&mut self, inode: u64) {
         self.files.insert(inode, Content::default());
     }
 
-    pub(super) fn content_synced(&mut self, file: &dyn FsFile) -> io::Result<()> {
+    pub(super) fn record_content(&mut self, file: &dyn FsFile) -> io::Result<()> {
         let stat = file.stat()?;
         let bytes = file.read_range(0, usize::try_from(stat.size).unwrap_or(usize::MAX))?;
         let content = self.files.entry(stat.inode).or_default();
@@ -81,7 +81,7 @@ impl DurableFiles {
         Ok(())
     }
 
-    pub(super) fn names_synced(&mut self, directory: &Path) -> io::Result<()> {
+    pub(super) fn record_names(&mut self, directory: &Path) -> io::Result<()> {
         let mut names = HashMap::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -94,8 +94,12 @@ impl DurableFiles {
         Ok(())
     }
 
-    pub(super) fn restore(&self, directory: &Path, how: PowerLossEffect) -> io::Result<()> {
-        match how {
+    pub(super) fn apply_power_loss(
+        &self,
+        directory: &Path,
+        effect: PowerLossEffect,
+    ) -> io::Result<()> {
+        match effect {
             PowerLossEffect::Nothing => self.keep_synced(directory, false),
             PowerLossEffect::Half => self.keep_synced(directory, true),
             PowerLossEffect::Zeros => self.keep_lengths(directory, b"\0"),
@@ -107,11 +111,16 @@ impl DurableFiles {
     /// sector.
     fn keep_lengths(&self, directory: &Path, filling: &[u8]) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
-            let (path, found) = { entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))? };
-            if found.is_dir() {
+            let (path, metadata) =
+                { entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))? };
+            if metadata.is_dir() {
                 self.keep_lengths(&path, filling)?;
             }
-            let Some(synced) = self.files.get(&found.ino()).filter(|_| found.is_file()) else {
+            let Some(synced) = self
+                .files
+                .get(&metadata.ino())
+                .filter(|_| metadata.is_file())
+            else {
                 continue;
             };
             let synced = synced.lock().unwrap_or_else(PoisonError::into_inner).len();
@@ -132,33 +141,33 @@ impl DurableFiles {
     }
 
     fn keep_synced(&self, directory: &Path, torn: bool) -> io::Result<()> {
-        let mut left = self.names.get(directory).cloned().unwrap_or_default();
+        let mut durable_names = self.names.get(directory).cloned().unwrap_or_default();
         for entry in fs::read_dir(directory)? {
             let (path, name) = { entry.map(|entry| (entry.path(), entry.file_name()))? };
-            let found = fs::symlink_metadata(&path)?;
-            if found.is_dir() {
+            let metadata = fs::symlink_metadata(&path)?;
+            if metadata.is_dir() {
                 self.keep_synced(&path, torn)?;
                 continue;
             }
-            let Some(content) = left.get(&name) else {
+            let Some(content) = durable_names.get(&name) else {
                 fs::remove_file(&path)?;
                 continue;
             };
             let is_same = self
                 .files
-                .get(&found.ino())
-                .is_some_and(|of_file| Arc::ptr_eq(of_file, content));
-            if found.is_file() && is_same && torn {
+                .get(&metadata.ino())
+                .is_some_and(|file_content| Arc::ptr_eq(file_content, content));
+            if metadata.is_file() && is_same && torn {
                 let grown = fs::read(&path)?;
-                let kept = content.lock().unwrap_or_else(PoisonError::into_inner);
-                let more = grown.strip_prefix(kept.as_slice()).unwrap_or_default();
+                let synced = content.lock().unwrap_or_else(PoisonError::into_inner);
+                let more = grown.strip_prefix(synced.as_slice()).unwrap_or_default();
                 let half = more.get(..more.len() / 2).unwrap_or_default();
-                fs::write(&path, [kept.as_slice(), half].concat())?;
-                drop(kept);
-                left.remove(&name);
+                fs::write(&path, [synced.as_slice(), half].concat())?;
+                drop(synced);
+                durable_names.remove(&name);
             }
         }
-        for (name, content) in left {
+        for (name, content) in durable_names {
             fs::write(
                 directory.join(name),
                 &*content.lock().unwrap_or_else(PoisonError::into_inner),

@@ -27,7 +27,7 @@ impl Format {
     pub const ALL: [Self; 4] = [Self::Chat, Self::Responses, Self::Messages, Self::Generate];
 
     /// Returns the format of a path.
-    pub fn of_path(path: &str) -> Option<Self> {
+    pub fn from_path(path: &str) -> Option<Self> {
         if path.ends_with("/chat/completions") {
             Some(Self::Chat)
         } else if path.ends_with("/responses") {
@@ -62,7 +62,7 @@ impl Format {
     }
 
     /// Returns the body of an HTTP error.
-    pub(super) fn refusal(self, status: u16, message: &str) -> Value {
+    pub(super) fn error_body(self, status: u16, message: &str) -> Value {
         let kind = error_type(status);
         match self {
             Self::Chat | Self::Responses => {
@@ -84,7 +84,7 @@ pub(super) struct StreamFrame {
 }
 
 impl StreamFrame {
-    pub(super) fn data(value: &Value) -> Self {
+    pub(super) fn from_json(value: &Value) -> Self {
         Self {
             event: None,
             data: value.to_string(),
@@ -100,7 +100,7 @@ impl StreamFrame {
         }
     }
 
-    pub(super) fn plain(data: &str) -> Self {
+    pub(super) fn from_text(data: &str) -> Self {
         Self {
             event: None,
             data: data.to_owned(),
@@ -133,24 +133,24 @@ pub(super) struct ScriptedAnswer {
 impl ScriptedAnswer {
     pub(super) fn new(parts: &[ReplyPart], model: String) -> Self {
         let mut usage = ReplyUsage::default();
-        let calls = parts
+        let has_calls = parts
             .iter()
             .any(|part| matches!(part, ReplyPart::Call { .. }));
-        let mut finish = if calls {
+        let mut finish = if has_calls {
             Finish::ToolCalls
         } else {
             Finish::Stop
         };
-        let mut kept = Vec::new();
+        let mut content_parts = Vec::new();
         for part in parts {
             match part {
-                ReplyPart::Usage(given) => usage = *given,
-                ReplyPart::Finish(given) => finish = *given,
-                other => kept.push(other.clone()),
+                ReplyPart::Usage(usage_part) => usage = *usage_part,
+                ReplyPart::Finish(finish_part) => finish = *finish_part,
+                other => content_parts.push(other.clone()),
             }
         }
         Self {
-            parts: kept,
+            parts: content_parts,
             usage,
             finish,
             model,
@@ -158,7 +158,7 @@ impl ScriptedAnswer {
     }
 
     /// Returns whether an error event ends the stream; nothing is sent after it.
-    pub(super) fn breaks_off(&self) -> bool {
+    pub(super) fn has_error_event(&self) -> bool {
         self.parts
             .iter()
             .any(|part| matches!(part, ReplyPart::Error(_)))

@@ -28,11 +28,11 @@ pub struct Request {
 impl Request {
     /// Returns the first value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self
+        let header = self
             .headers
             .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+            .find(|(other, _)| other.eq_ignore_ascii_case(name));
+        header.map(|(_, value)| value.as_str())
     }
 
     /// Returns the body as JSON; `null` if it is not valid JSON.
@@ -42,7 +42,7 @@ impl Request {
 
     /// Returns the wire format of the path.
     pub fn format(&self) -> Option<Format> {
-        Format::of_path(&self.path)
+        Format::from_path(&self.path)
     }
 
     /// Returns whether the client requested a stream.
@@ -88,22 +88,22 @@ impl Log {
         self.state().open.len()
     }
 
-    pub(super) fn opened(&self) -> usize {
+    pub(super) fn record_connection(&self) -> usize {
         let mut state = self.state();
         state.open.push(true);
         state.open.len() - 1
     }
 
-    pub(super) fn add(&self, request: Request) {
+    pub(super) fn record_request(&self, request: Request) {
         let mut state = self.state();
         if !state.is_forgetful {
             state.requests.push(request);
         }
         drop(state);
-        self.changed();
+        self.notify_waiters();
     }
 
-    pub(super) fn forget(&self) {
+    pub(super) fn stop_recording(&self) {
         let mut state = self.state();
         state.is_forgetful = true;
         state.requests = Vec::new();
@@ -113,33 +113,33 @@ impl Log {
         if let Some(open) = self.state().open.get_mut(connection) {
             *open = false;
         }
-        self.changed();
+        self.notify_waiters();
     }
 
-    pub(super) async fn request(&self, index: usize) -> Request {
+    pub(super) async fn wait_request(&self, index: usize) -> Request {
         self.wait_for(|state| state.requests.get(index).cloned())
             .await
     }
 
-    pub(super) async fn closed(&self, connection: usize) {
+    pub(super) async fn wait_closed(&self, connection: usize) {
         self.wait_for(|state| (state.open.get(connection) == Some(&false)).then_some(()))
             .await;
     }
 
-    /// Waits until `look` returns a value.
-    async fn wait_for<T>(&self, look: impl Fn(&RequestLogState) -> Option<T>) -> T {
+    /// Waits until `condition` returns a value.
+    async fn wait_for<T>(&self, condition: impl Fn(&RequestLogState) -> Option<T>) -> T {
         let mut changes = self.changes.subscribe();
         loop {
-            let found = look(&self.state());
-            if let Some(found) = found {
-                return found;
+            let value = condition(&self.state());
+            if let Some(value) = value {
+                return value;
             }
             // The sender lives as long as the log, so this cannot fail.
             let _ = changes.changed().await;
         }
     }
 
-    fn changed(&self) {
+    fn notify_waiters(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 

@@ -128,7 +128,7 @@ impl Reply {
 
     /// Creates a complete answer in several deltas.
     pub fn deltas<I: Into<String>>(deltas: impl IntoIterator<Item = I>) -> Self {
-        Self::new().part(ReplyPart::Text(
+        Self::new().with_part(ReplyPart::Text(
             deltas.into_iter().map(Into::into).collect(),
         ))
     }
@@ -176,7 +176,7 @@ impl Reply {
         Self::raw(body.to_string()).content_type("application/json")
     }
 
-    pub(super) fn models(names: &[String]) -> Self {
+    pub(super) fn model_list(names: &[String]) -> Self {
         let data: Vec<Value> = names
             .iter()
             .map(|name| json!({"id": name, "object": "model"}))
@@ -187,13 +187,13 @@ impl Reply {
     /// Adds text in one delta.
     #[must_use]
     pub fn say(self, text: impl Into<String>) -> Self {
-        self.part(ReplyPart::Text(vec![text.into()]))
+        self.with_part(ReplyPart::Text(vec![text.into()]))
     }
 
     /// Adds reasoning in one delta.
     #[must_use]
     pub fn reasoning(self, text: impl Into<String>) -> Self {
-        self.part(ReplyPart::Reasoning(vec![text.into()]))
+        self.with_part(ReplyPart::Reasoning(vec![text.into()]))
     }
 
     /// Adds a tool call with its arguments in one delta. Several calls in one answer are parallel.
@@ -211,7 +211,7 @@ impl Reply {
         arguments: impl IntoIterator<Item = &'a str>,
     ) -> Self {
         let arguments = arguments.into_iter().map(str::to_owned).collect();
-        self.part(ReplyPart::Call {
+        self.with_part(ReplyPart::Call {
             id: id.to_owned(),
             name: name.to_owned(),
             arguments,
@@ -221,25 +221,25 @@ impl Reply {
     /// Sets the reported token counts.
     #[must_use]
     pub fn usage(self, usage: ReplyUsage) -> Self {
-        self.part(ReplyPart::Usage(usage))
+        self.with_part(ReplyPart::Usage(usage))
     }
 
     /// Sets the finish reason; the default follows from the parts.
     #[must_use]
     pub fn finish(self, finish: Finish) -> Self {
-        self.part(ReplyPart::Finish(finish))
+        self.with_part(ReplyPart::Finish(finish))
     }
 
     /// Ends the stream with an error event; `error` is the provider's error object.
     #[must_use]
     pub fn error_event(self, error: Value) -> Self {
-        self.part(ReplyPart::Error(error))
+        self.with_part(ReplyPart::Error(error))
     }
 
     /// Adds an event with this data, which may be invalid JSON.
     #[must_use]
     pub fn garbage(self, data: &str) -> Self {
-        self.part(ReplyPart::Garbage(data.to_owned()))
+        self.with_part(ReplyPart::Garbage(data.to_owned()))
     }
 
     /// Adds a header.
@@ -313,39 +313,39 @@ impl Reply {
     /// Closes the TCP connection after this many events, in the middle of the body.
     #[must_use]
     pub fn cut_after(self, events: usize) -> Self {
-        self.cut(events, ReplyCut::Fin)
+        self.with_cut(events, ReplyCut::Fin)
     }
 
     /// Resets the TCP connection after this many events.
     #[must_use]
     pub fn reset_after(self, events: usize) -> Self {
-        self.cut(events, ReplyCut::Reset)
+        self.with_cut(events, ReplyCut::Reset)
     }
 
     /// Ends the body properly after this many events, before the model has finished.
     #[must_use]
     pub fn end_after(self, events: usize) -> Self {
-        self.cut(events, ReplyCut::End)
+        self.with_cut(events, ReplyCut::End)
     }
 
     /// Sends everything, but neither ends the body nor closes the connection.
     #[must_use]
     pub fn then_hold(self) -> Self {
-        self.cut(usize::MAX, ReplyCut::Hold)
+        self.with_cut(usize::MAX, ReplyCut::Hold)
     }
 
     /// Stops sending after this many events and keeps the connection open.
     #[must_use]
     pub fn hang_after(self, events: usize) -> Self {
-        self.cut(events, ReplyCut::Hold)
+        self.with_cut(events, ReplyCut::Hold)
     }
 
-    fn cut(mut self, events: usize, cut: ReplyCut) -> Self {
+    fn with_cut(mut self, events: usize, cut: ReplyCut) -> Self {
         self.delivery.cut = Some((events, cut));
         self
     }
 
-    fn part(mut self, part: ReplyPart) -> Self {
+    fn with_part(mut self, part: ReplyPart) -> Self {
         match &mut self.body {
             ReplyBody::Parts(parts) => parts.push(part),
             body => *body = ReplyBody::Parts(vec![part]),

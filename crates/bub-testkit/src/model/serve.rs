@@ -14,13 +14,17 @@ use super::log::Request;
 use super::reply::{Reply, ReplyBody, ReplyCut, ReplyTransport};
 
 /// Serves one connection until it ends.
-pub(super) async fn connection(socket: TcpStream, shared: Arc<ServerState>) {
-    let number = shared.log.opened();
-    let _ = talk(socket, &shared, number).await;
+pub(super) async fn serve_connection(socket: TcpStream, shared: Arc<ServerState>) {
+    let number = shared.log.record_connection();
+    let _ = serve_requests(socket, &shared, number).await;
     shared.log.record_disconnect(number);
 }
 
-async fn talk(mut socket: TcpStream, shared: &ServerState, number: usize) -> io::Result<()> {
+async fn serve_requests(
+    mut socket: TcpStream,
+    shared: &ServerState,
+    number: usize,
+) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(number);
     let reset = {
@@ -29,10 +33,10 @@ async fn talk(mut socket: TcpStream, shared: &ServerState, number: usize) -> io:
             let Some(request) = reader.next(&mut input).await? else {
                 return Ok(());
             };
-            shared.log.add(request.clone());
+            shared.log.record_request(request.clone());
             let reply = shared.next_reply(&request);
             let cut = tokio::select! {
-                cut = answer(&mut output, &request, &reply) => cut?,
+                cut = write_reply(&mut output, &request, &reply) => cut?,
                 () = wait_disconnect(&input) => return Ok(()),
             };
             if let Some(cut) = cut {
@@ -55,34 +59,34 @@ async fn wait_disconnect(input: &ReadHalf<'_>) {
 }
 
 /// Writes one answer; returns how to break the connection, if requested.
-async fn answer(
+async fn write_reply(
     output: &mut WriteHalf<'_>,
     request: &Request,
     reply: &Reply,
 ) -> io::Result<Option<ReplyCut>> {
-    let (content_type, pieces) = pieces(request, reply);
+    let (content_type, events) = body_events(request, reply);
     write_head(output, reply.status, &content_type, &reply.headers).await?;
     let ReplyTransport {
         pace, cut, split, ..
     } = &reply.delivery;
-    for (index, piece) in pieces.iter().enumerate() {
+    for (index, event) in events.iter().enumerate() {
         if let Some((_, how)) = cut.filter(|(after, _)| *after == index) {
-            return finish(output, how).await;
+            return cut_reply(output, how).await;
         }
         if let Some(pace) = pace {
             pace.wait().await;
         }
-        for part in piece.chunks(split.unwrap_or(usize::MAX)) {
+        for part in event.chunks(split.unwrap_or(usize::MAX)) {
             write_chunk(output, part).await?;
         }
     }
     match cut {
-        Some((_, how)) => finish(output, *how).await,
+        Some((_, how)) => cut_reply(output, *how).await,
         None => write_end(output).await.map(|()| None),
     }
 }
 
-async fn finish(output: &mut WriteHalf<'_>, how: ReplyCut) -> io::Result<Option<ReplyCut>> {
+async fn cut_reply(output: &mut WriteHalf<'_>, how: ReplyCut) -> io::Result<Option<ReplyCut>> {
     match how {
         ReplyCut::End => write_end(output).await.map(|()| None),
         ReplyCut::Hold => std::future::pending().await,
@@ -91,7 +95,7 @@ async fn finish(output: &mut WriteHalf<'_>, how: ReplyCut) -> io::Result<Option<
 }
 
 /// Returns the body in pieces, one per event, for pacing and cutting.
-fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
+fn body_events(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
     let format = request.format().unwrap_or(Format::Chat);
     let json = "application/json".to_owned();
     match &reply.body {
@@ -103,7 +107,7 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
             json,
             vec![
                 format
-                    .refusal(reply.status, message)
+                    .error_body(reply.status, message)
                     .to_string()
                     .into_bytes(),
             ],
@@ -115,26 +119,26 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
                 .and_then(Value::as_str)
                 .unwrap_or("scripted")
                 .to_owned();
-            let said = ScriptedAnswer::new(parts, model);
+            let script = ScriptedAnswer::new(parts, model);
             if !request.wants_stream() {
                 return (
                     json,
-                    vec![format.full_response(&said).to_string().into_bytes()],
+                    vec![format.full_response(&script).to_string().into_bytes()],
                 );
             }
-            let frames = format.frames(&said);
+            let frames = format.frames(&script);
             (
                 "text/event-stream".to_owned(),
                 frames
                     .iter()
-                    .map(|frame| encode(frame, &reply.delivery))
+                    .map(|frame| encode_frame(frame, &reply.delivery))
                     .collect(),
             )
         }
     }
 }
 
-fn encode(frame: &StreamFrame, delivery: &ReplyTransport) -> Vec<u8> {
+fn encode_frame(frame: &StreamFrame, delivery: &ReplyTransport) -> Vec<u8> {
     let newline = if delivery.crlf { "\r\n" } else { "\n" };
     let comment = if delivery.comments {
         format!(": keep-alive{newline}{newline}")

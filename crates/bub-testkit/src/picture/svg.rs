@@ -78,7 +78,7 @@ impl Row {
 }
 
 /// Reads the rows of a screen, without the empty ones at its end.
-pub(super) fn rows(screen: &vt100::Screen) -> Vec<Row> {
+pub(super) fn read_rows(screen: &vt100::Screen) -> Vec<Row> {
     let (height, width) = screen.size();
     let mut rows: Vec<Row> = (0..height)
         .map(|row| {
@@ -88,7 +88,7 @@ pub(super) fn rows(screen: &vt100::Screen) -> Vec<Row> {
             });
             let mut line = Row::default();
             for (column, cell) in cells {
-                push(&mut line.runs, column, cell);
+                push_cell(&mut line.runs, column, cell);
             }
             line.trim_end();
             line
@@ -99,14 +99,14 @@ pub(super) fn rows(screen: &vt100::Screen) -> Vec<Row> {
 }
 
 /// Appends a cell to the last run, or starts another one.
-fn push(runs: &mut Vec<Run>, column: usize, cell: &vt100::Cell) {
+fn push_cell(runs: &mut Vec<Run>, column: usize, cell: &vt100::Cell) {
     let text = if cell.has_contents() {
         cell.contents()
     } else {
         " "
     };
     let width = if cell.is_wide() { 2 } else { 1 };
-    let classes = classes(cell);
+    let classes = cell_classes(cell);
     match runs.last_mut().filter(|_| text != CORNER) {
         // Spaces look the same in every style that is drawn here.
         Some(run) if text == " " || run.classes == classes && run.text.trim() != CORNER => {
@@ -122,7 +122,7 @@ fn push(runs: &mut Vec<Run>, column: usize, cell: &vt100::Cell) {
     }
 }
 
-fn classes(cell: &vt100::Cell) -> String {
+fn cell_classes(cell: &vt100::Cell) -> String {
     let color = match cell.fgcolor() {
         vt100::Color::Idx(color @ 1..=6) => format!("c{color}"),
         _ => String::new(),
@@ -211,7 +211,7 @@ mod tests {
     fn screen(output: &str) -> Vec<Row> {
         let mut parser = vt100::Parser::new(4, 20, 0);
         parser.process(output.as_bytes());
-        rows(parser.screen())
+        read_rows(parser.screen())
     }
 
     #[test]

@@ -24,8 +24,10 @@ pub struct ApiCall {
     pub params: Value,
     /// Whether the call was executed.
     pub is_done: bool,
-    /// Time of arrival.
+    /// Time at which the server handled the call.
     pub at: Instant,
+    /// Path before `/bot`. With an own base URL per process, a test can tell their calls apart.
+    pub base_path: String,
 }
 
 impl ApiCall {
@@ -36,12 +38,12 @@ impl ApiCall {
 
     /// Returns a number parameter.
     pub fn number(&self, name: &str) -> i64 {
-        number(&self.params[name]).unwrap_or_default()
+        to_number(&self.params[name]).unwrap_or_default()
     }
 }
 
 /// Converts a value to a number. Form parameters contain numbers as text.
-pub(super) fn number(value: &Value) -> Option<i64> {
+pub(super) fn to_number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
@@ -66,7 +68,7 @@ pub(super) struct Chats {
 }
 
 impl Chats {
-    pub(super) fn update(&mut self, kind: &str, content: &Value) -> i64 {
+    pub(super) fn add_update(&mut self, kind: &str, content: &Value) -> i64 {
         // Update ids may start anywhere and have gaps.
         self.last_update = self.last_update.max(900_000_000) + 1;
         let update = json!({"update_id": self.last_update, kind: content});
@@ -75,8 +77,8 @@ impl Chats {
     }
 
     /// Fills in the fields that every message has.
-    pub(super) fn complete(&mut self, mut message: Value) -> (Value, i64) {
-        let id = number(&message["message_id"]).unwrap_or_else(|| self.next_message());
+    pub(super) fn complete_message(&mut self, mut message: Value) -> (Value, i64) {
+        let id = to_number(&message["message_id"]).unwrap_or_else(|| self.next_message());
         message["message_id"] = id.into();
         if message["date"].is_null() {
             message["date"] = 1_760_000_000.into();
@@ -102,13 +104,14 @@ impl Chats {
         self.last_message
     }
 
-    pub(super) fn sent(&self, chat: i64, message_id: i64) -> Option<Value> {
+    pub(super) fn sent_message(&self, chat: i64, message_id: i64) -> Option<Value> {
         self.messages.get(&(chat, message_id)).cloned()
     }
 
     pub(super) fn texts(&self, chat: i64) -> Vec<String> {
-        let own = self.messages.range((chat, 0)..=(chat, i64::MAX));
-        own.map(|(_, message)| message["text"].as_str().unwrap_or_default().to_owned())
+        let messages = self.messages.range((chat, 0)..=(chat, i64::MAX));
+        messages
+            .map(|(_, message)| message["text"].as_str().unwrap_or_default().to_owned())
             .collect()
     }
 
@@ -131,7 +134,7 @@ impl Chats {
     }
 
     /// Executes a call.
-    pub(super) fn act(&mut self, method: &str, params: &Value) -> ApiResult {
+    pub(super) fn execute(&mut self, method: &str, params: &Value) -> ApiResult {
         match method {
             "getMe" => Ok(
                 json!({"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME}),
@@ -143,34 +146,34 @@ impl Chats {
                 }
                 Ok(true.into())
             }
-            "sendMessage" => self.send(params, "text"),
+            "sendMessage" => self.send_message(params, "text"),
             "sendPhoto" | "sendDocument" | "sendAudio" | "sendVideo" => {
-                self.send(params, "caption")
+                self.send_message(params, "caption")
             }
-            "editMessageText" => self.edit(params),
+            "editMessageText" => self.edit_message(params),
             "sendChatAction" => self.check_chat(params).map(|_| true.into()),
-            "getFile" => self.file(params),
+            "getFile" => self.get_file(params),
             _ => Ok(true.into()),
         }
     }
 
     fn check_chat(&self, params: &Value) -> Result<i64, (u16, String)> {
-        let bad = |text: &str| (400, format!("Bad Request: {text}"));
-        let chat = number(&params["chat_id"]).ok_or_else(|| bad("chat not found"))?;
+        let bad_request = |text: &str| (400, format!("Bad Request: {text}"));
+        let chat = to_number(&params["chat_id"]).ok_or_else(|| bad_request("chat not found"))?;
         if self.blocked.contains(&chat) {
             return Err((403, "Forbidden: bot was blocked by the user".to_owned()));
         }
-        let thread = number(&params["message_thread_id"]);
+        let thread = to_number(&params["message_thread_id"]);
         if thread.is_some_and(|thread| self.deleted_topics.contains(&(chat, thread))) {
-            return Err(bad("message thread not found"));
+            return Err(bad_request("message thread not found"));
         }
         Ok(chat)
     }
 
-    fn send(&mut self, params: &Value, text_name: &str) -> ApiResult {
+    fn send_message(&mut self, params: &Value, text_name: &str) -> ApiResult {
         let chat = self.check_chat(params)?;
-        let most = if text_name == "text" { 4096 } else { 1024 };
-        let text = markup::plain(params, text_name, most)
+        let max_units = if text_name == "text" { 4096 } else { 1024 };
+        let text = markup::plain_text(params, text_name, max_units)
             .map_err(|text| (400, format!("Bad Request: {text}")))?;
         let id = self.next_message();
         let kind = if chat > 0 { "private" } else { "supergroup" };
@@ -178,7 +181,7 @@ impl Chats {
             "message_id": id, "date": 1_760_000_000, "chat": {"id": chat, "type": kind}, "text": text,
             "from": {"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME},
         });
-        if let Some(thread) = number(&params["message_thread_id"]) {
+        if let Some(thread) = to_number(&params["message_thread_id"]) {
             message["message_thread_id"] = thread.into();
         }
         if !params["reply_markup"].is_null() {
@@ -188,17 +191,17 @@ impl Chats {
         Ok(message)
     }
 
-    fn edit(&mut self, params: &Value) -> ApiResult {
-        let bad = |text: &str| (400, format!("Bad Request: {text}"));
+    fn edit_message(&mut self, params: &Value) -> ApiResult {
+        let bad_request = |text: &str| (400, format!("Bad Request: {text}"));
         let chat = self.check_chat(params)?;
-        let text = markup::plain(params, "text", 4096).map_err(|text| bad(&text))?;
-        let id = number(&params["message_id"]).unwrap_or_default();
+        let text = markup::plain_text(params, "text", 4096).map_err(|text| bad_request(&text))?;
+        let id = to_number(&params["message_id"]).unwrap_or_default();
         let message = self
             .messages
             .get_mut(&(chat, id))
-            .ok_or_else(|| bad("message to edit not found"))?;
+            .ok_or_else(|| bad_request("message to edit not found"))?;
         if message["text"] == text.as_str() && message["reply_markup"] == params["reply_markup"] {
-            return Err(bad(
+            return Err(bad_request(
                 "message is not modified: specified new message content and reply markup are exactly the same as a current content and reply markup of the message",
             ));
         }
@@ -207,7 +210,7 @@ impl Chats {
         Ok(message.clone())
     }
 
-    fn file(&self, params: &Value) -> ApiResult {
+    fn get_file(&self, params: &Value) -> ApiResult {
         let id = params["file_id"].as_str().unwrap_or_default();
         match self.files.get(id) {
             None => Err((

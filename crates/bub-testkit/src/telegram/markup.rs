@@ -24,10 +24,16 @@ const TAGS: [&str; 17] = [
 ];
 
 /// Returns the text of a message without markup, or the reason why the real server rejects it.
-pub(super) fn plain(params: &Value, name: &str, max_utf16_units: usize) -> Result<String, String> {
+pub(super) fn plain_text(
+    params: &Value,
+    name: &str,
+    max_utf16_units: usize,
+) -> Result<String, String> {
     let text = params[name].as_str().unwrap_or_default();
     let text = match params["parse_mode"].as_str() {
-        Some("HTML") => parse(text).map_err(|reason| format!("can't parse entities: {reason}"))?,
+        Some("HTML") => {
+            parse_html(text).map_err(|reason| format!("can't parse entities: {reason}"))?
+        }
         Some(other) => return Err(format!("unsupported parse_mode {other}")),
         None => text.to_owned(),
     };
@@ -45,7 +51,7 @@ pub(super) fn plain(params: &Value, name: &str, max_utf16_units: usize) -> Resul
     Ok(text)
 }
 
-fn parse(html: &str) -> Result<String, String> {
+fn parse_html(html: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut open: Vec<&str> = Vec::new();
     let mut rest = html;

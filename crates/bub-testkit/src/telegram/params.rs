@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::model::log::Request;
 
 /// Returns the parameters as one object; an uploaded file is `{"filename", "size"}`.
-pub(super) fn read(request: &Request) -> Result<Value, String> {
+pub(super) fn parse_params(request: &Request) -> Result<Value, String> {
     let kind = request.header("content-type").unwrap_or_default();
     if request.body.is_empty() {
         return Ok(json!({}));
@@ -17,21 +17,21 @@ pub(super) fn read(request: &Request) -> Result<Value, String> {
     let boundary = kind
         .strip_prefix("multipart/form-data; boundary=")
         .ok_or("neither JSON nor a form")?;
-    form(&request.body, boundary.trim_matches('"')).ok_or_else(|| "invalid form".to_owned())
+    parse_form(&request.body, boundary.trim_matches('"')).ok_or_else(|| "invalid form".to_owned())
 }
 
-fn form(body: &[u8], boundary: &str) -> Option<Value> {
+fn parse_form(body: &[u8], boundary: &str) -> Option<Value> {
     let mut params = Map::new();
     let open = format!("--{boundary}\r\n").into_bytes();
     let close = format!("\r\n--{boundary}").into_bytes();
     let mut rest = body.strip_prefix(open.as_slice())?;
     loop {
-        let head_end = find(rest, b"\r\n\r\n")?;
+        let head_end = find_bytes(rest, b"\r\n\r\n")?;
         let (head, content) = (
             String::from_utf8_lossy(rest.get(..head_end)?).into_owned(),
             rest.get(head_end + 4..)?,
         );
-        let end = find(content, &close)?;
+        let end = find_bytes(content, &close)?;
         let bytes = content.get(..end)?;
         let attribute = |name: &str| {
             Some(
@@ -60,7 +60,7 @@ fn form(body: &[u8], boundary: &str) -> Option<Value> {
     }
 }
 
-fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+fn find_bytes(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes
         .windows(needle.len())
         .position(|window| window == needle)

@@ -22,26 +22,26 @@ use tokio::{
 
 use super::{
     BotServerState, Fault, TOKEN,
-    chats::{ApiCall, ApiResult, number},
+    chats::{ApiCall, ApiResult, to_number},
     params,
 };
 use crate::model::{http::Reader, log::Request};
 
 /// Serves one connection until it ends.
-pub(super) async fn connection(socket: TcpStream, shared: Arc<BotServerState>) {
+pub(super) async fn serve_connection(socket: TcpStream, shared: Arc<BotServerState>) {
     shared.connections.fetch_add(1, Ordering::Relaxed);
-    drop(talk(socket, &shared).await);
+    drop(serve_requests(socket, &shared).await);
     shared.connections.fetch_sub(1, Ordering::Relaxed);
-    shared.changed();
+    shared.notify_waiters();
 }
 
-async fn talk(mut socket: TcpStream, shared: &BotServerState) -> io::Result<()> {
+async fn serve_requests(mut socket: TcpStream, shared: &BotServerState) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(0);
     let (mut input, mut output) = socket.split();
     while let Some(request) = reader.next(&mut input).await? {
         let is_open = tokio::select! {
-            answered = answer(&mut output, &request, shared) => answered?,
+            answered = write_response(&mut output, &request, shared) => answered?,
             () = wait_disconnect(&input) => return Ok(()),
         };
         if !is_open {
@@ -60,7 +60,7 @@ async fn wait_disconnect(input: &ReadHalf<'_>) {
 }
 
 /// Answers a request; returns `false` if the connection must be closed.
-async fn answer(
+async fn write_response(
     output: &mut WriteHalf<'_>,
     request: &Request,
     shared: &BotServerState,
@@ -72,14 +72,18 @@ async fn answer(
         .strip_prefix("http://")
         .and_then(|rest| Some(rest.split_at(rest.find('/')?).1));
     let path = path.unwrap_or(&request.path);
-    if let Some(path) = path.strip_prefix(&format!("/file/bot{TOKEN}/")) {
-        return send_file(output, path, shared).await;
+    // The base URL of the client may contain a path.
+    let (base_path, path) = path.split_at(path.find("/bot").unwrap_or_default());
+    if let Some(base_path) = base_path.strip_suffix("/file")
+        && let Some(file) = path.strip_prefix(&format!("/bot{TOKEN}/"))
+    {
+        return send_file(output, base_path, file, shared).await;
     }
     let Some((token, method)) = path
         .strip_prefix("/bot")
         .and_then(|path| path.split_once('/'))
     else {
-        return write(output, 404, &refusal(404, "Not Found")).await;
+        return write_json(output, 404, &error_body(404, "Not Found")).await;
     };
     if token != TOKEN || shared.chats().is_revoked {
         let (code, text) = if token.contains(':') {
@@ -87,90 +91,92 @@ async fn answer(
         } else {
             (404, "Not Found")
         };
-        return write(output, code, &refusal(code, text)).await;
+        return write_json(output, code, &error_body(code, text)).await;
     }
-    let params = match params::read(request) {
+    let params = match params::parse_params(request) {
         Ok(params) => params,
         Err(cause) => {
             shared.chats().violations.push(format!("{method}: {cause}"));
-            return write(
+            return write_json(
                 output,
                 400,
-                &refusal(400, "Bad Request: can't parse the request"),
+                &error_body(400, "Bad Request: can't parse the request"),
             )
             .await;
         }
     };
     if let Some(spec) = &shared.spec {
-        let wrong = spec.check(method, &params);
-        shared.chats().violations.extend(wrong);
+        let violations = spec.check(method, &params);
+        shared.chats().violations.extend(violations);
     }
     let fault = shared.next_fault(method, &params);
-    let note = |is_done| {
+    let record_call = |is_done| {
         let call = ApiCall {
             method: method.to_owned(),
             params: params.clone(),
             is_done,
             at: Instant::now(),
+            base_path: base_path.to_owned(),
         };
         shared.chats().calls.push(call);
-        shared.changed();
+        shared.notify_waiters();
     };
     match fault {
         Some(Fault::Refuse(code, text)) => {
-            note(false);
-            return write(output, code, &refusal(code, text)).await;
+            record_call(false);
+            return write_json(output, code, &error_body(code, text)).await;
         }
         Some(Fault::Flood(seconds)) => {
-            note(false);
-            let mut body = refusal(429, &format!("Too Many Requests: retry after {seconds}"));
+            record_call(false);
+            let mut body = error_body(429, &format!("Too Many Requests: retry after {seconds}"));
             body["parameters"] = json!({"retry_after": seconds});
-            return write(output, 429, &body).await;
+            return write_json(output, 429, &body).await;
         }
         Some(Fault::Moved(chat)) => {
-            note(false);
-            let mut body = refusal(
+            record_call(false);
+            let mut body = error_body(
                 400,
                 "Bad Request: group chat was upgraded to a supergroup chat",
             );
             body["parameters"] = json!({"migrate_to_chat_id": chat});
-            return write(output, 400, &body).await;
+            return write_json(output, 400, &body).await;
         }
         Some(Fault::Page(status)) => {
-            note(false);
+            record_call(false);
             return write_bytes(output, status, "text/html", b"<html>bad gateway</html>").await;
         }
         Some(Fault::Cut) => {
-            note(false);
+            record_call(false);
             return Ok(false);
         }
         Some(Fault::Hang) => {
-            note(false);
+            record_call(false);
             return std::future::pending().await;
         }
         Some(Fault::CutAfter | Fault::Slow(_)) | None => {}
     }
     if method == "getUpdates" {
-        note(true);
-        let outcome = poll(&params, shared).await;
-        return reply(output, outcome).await;
+        record_call(true);
+        let outcome = hold_poll(&params, shared).await;
+        return write_result(output, outcome).await;
     }
-    let outcome = shared.chats().act(method, &params);
-    note(outcome.is_ok());
+    let outcome = shared.chats().execute(method, &params);
+    record_call(outcome.is_ok());
     match fault {
         Some(Fault::CutAfter) => return Ok(false),
         Some(Fault::Slow(delay)) => tokio::time::sleep(delay).await,
         _ => {}
     }
-    reply(output, outcome).await
+    write_result(output, outcome).await
 }
 
 /// Holds a poll until an update arrives, its time is over, or a newer poll comes.
-async fn poll(params: &Value, shared: &BotServerState) -> ApiResult {
-    let offset = number(&params["offset"]).unwrap_or_default();
-    let timeout = u64::try_from(number(&params["timeout"]).unwrap_or_default()).unwrap_or_default();
+async fn hold_poll(params: &Value, shared: &BotServerState) -> ApiResult {
+    let offset = to_number(&params["offset"]).unwrap_or_default();
+    let timeout =
+        u64::try_from(to_number(&params["timeout"]).unwrap_or_default()).unwrap_or_default();
     let mut changes = shared.changes.subscribe();
-    let own = {
+    let poll_number = {
         let mut chats = shared.chats();
         if !chats.webhook.is_empty() {
             let text = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first";
@@ -179,25 +185,25 @@ async fn poll(params: &Value, shared: &BotServerState) -> ApiResult {
         chats.poll += 1;
         chats.poll
     };
-    shared.changed();
+    shared.notify_waiters();
     let until = tokio::time::Instant::now() + Duration::from_secs(timeout);
     loop {
         let (updates, newest, confirmed) = {
             let mut chats = shared.chats();
             let (newest, before) = (chats.poll, chats.updates.len());
-            let updates = if newest == own {
+            let updates = if newest == poll_number {
                 chats.take_updates(offset)
             } else {
                 Vec::new()
             };
             (updates, newest, before - chats.updates.len())
         };
-        if newest != own {
+        if newest != poll_number {
             let text = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running";
             return Err((409, text.to_owned()));
         }
         if confirmed > 0 {
-            shared.changed();
+            shared.notify_waiters();
         }
         if !updates.is_empty() || timeout == 0 {
             return Ok(updates.into());
@@ -213,36 +219,38 @@ async fn poll(params: &Value, shared: &BotServerState) -> ApiResult {
 
 async fn send_file(
     output: &mut WriteHalf<'_>,
+    base_path: &str,
     path: &str,
     shared: &BotServerState,
 ) -> io::Result<bool> {
-    let path = &decoded(path);
+    let path = &decode_path(path);
     let fault = shared.next_fault("file", &json!({"path": path}));
-    let found = shared
+    let file = shared
         .chats()
         .files
         .values()
-        .find(|(known, _)| known == path)
+        .find(|(other, _)| other == path)
         .map(|(_, bytes)| bytes.clone());
     let call = ApiCall {
         method: "file".to_owned(),
         params: json!({"path": path}),
         is_done: true,
         at: Instant::now(),
+        base_path: base_path.to_owned(),
     };
     shared.chats().calls.push(call);
-    shared.changed();
-    match (fault, found) {
+    shared.notify_waiters();
+    match (fault, file) {
         (Some(Fault::Cut | Fault::CutAfter), _) => Ok(false),
         (Some(Fault::Hang), _) => std::future::pending().await,
-        (Some(_), _) => write(output, 500, &refusal(500, "Internal Server Error")).await,
+        (Some(_), _) => write_json(output, 500, &error_body(500, "Internal Server Error")).await,
         (None, Some(bytes)) => write_bytes(output, 200, "application/octet-stream", &bytes).await,
-        (None, None) => write(output, 404, &refusal(404, "Not Found")).await,
+        (None, None) => write_json(output, 404, &error_body(404, "Not Found")).await,
     }
 }
 
 /// Decodes percent-encoding in a path.
-fn decoded(path: &str) -> String {
+fn decode_path(path: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -261,18 +269,18 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-async fn reply(output: &mut WriteHalf<'_>, outcome: ApiResult) -> io::Result<bool> {
+async fn write_result(output: &mut WriteHalf<'_>, outcome: ApiResult) -> io::Result<bool> {
     match outcome {
-        Ok(result) => write(output, 200, &json!({"ok": true, "result": result})).await,
-        Err((code, text)) => write(output, code, &refusal(code, &text)).await,
+        Ok(result) => write_json(output, 200, &json!({"ok": true, "result": result})).await,
+        Err((code, text)) => write_json(output, code, &error_body(code, &text)).await,
     }
 }
 
-fn refusal(code: u16, text: &str) -> Value {
+fn error_body(code: u16, text: &str) -> Value {
     json!({"ok": false, "error_code": code, "description": text})
 }
 
-async fn write(output: &mut WriteHalf<'_>, status: u16, body: &Value) -> io::Result<bool> {
+async fn write_json(output: &mut WriteHalf<'_>, status: u16, body: &Value) -> io::Result<bool> {
     write_bytes(
         output,
         status,

@@ -25,36 +25,36 @@ impl BotApiSpec {
 
     /// Returns the violations of a call.
     pub(super) fn check(&self, method: &str, params: &Value) -> Vec<String> {
-        let Some(known) = self.0["methods"].get(method) else {
+        let Some(spec) = self.0["methods"].get(method) else {
             return vec![format!("unknown method {method}")];
         };
         let Some(params) = params.as_object() else {
             return vec![format!("{method}: the parameters are not an object")];
         };
-        let mut wrong = Vec::new();
-        self.check_fields(method, &known["fields"], params, &mut wrong);
-        wrong
+        let mut violations = Vec::new();
+        self.check_fields(method, &spec["fields"], params, &mut violations);
+        violations
     }
 
     fn check_fields(
         &self,
         path: &str,
         fields: &Value,
-        given: &Map<String, Value>,
-        wrong: &mut Vec<String>,
+        values: &Map<String, Value>,
+        violations: &mut Vec<String>,
     ) {
         let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
-        for (name, value) in given {
+        for (name, value) in values {
             match fields.iter().find(|field| field["name"] == name.as_str()) {
-                None => wrong.push(format!("{path} has no field {name}")),
+                None => violations.push(format!("{path} has no field {name}")),
                 Some(field) => {
                     let types = field["types"]
                         .as_array()
                         .map(Vec::as_slice)
                         .unwrap_or_default();
                     let names: Vec<&str> = types.iter().filter_map(Value::as_str).collect();
-                    if !names.iter().any(|kind| self.fits(kind, value)) {
-                        wrong.push(format!(
+                    if !names.iter().any(|kind| self.is_valid(kind, value)) {
+                        violations.push(format!(
                             "{path}.{name} is {value}, expected {}",
                             names.join(" or ")
                         ));
@@ -64,17 +64,17 @@ impl BotApiSpec {
         }
         for field in fields.iter().filter(|field| field["required"] == true) {
             let name = field["name"].as_str().unwrap_or_default();
-            if !given.contains_key(name) {
-                wrong.push(format!("{path} lacks {name}"));
+            if !values.contains_key(name) {
+                violations.push(format!("{path} lacks {name}"));
             }
         }
     }
 
-    fn fits(&self, kind: &str, value: &Value) -> bool {
+    fn is_valid(&self, kind: &str, value: &Value) -> bool {
         if let Some(inner) = kind.strip_prefix("Array of ") {
             return value
                 .as_array()
-                .is_some_and(|items| items.iter().all(|item| self.fits(inner, item)));
+                .is_some_and(|items| items.iter().all(|item| self.is_valid(inner, item)));
         }
         match kind {
             "Integer" => value.is_i64(),
@@ -83,19 +83,19 @@ impl BotApiSpec {
             "Boolean" => value.is_boolean(),
             "InputFile" => value.get("filename").is_some(),
             _ => {
-                let known = &self.0["types"][kind];
-                if let Some(subtypes) = known["subtypes"].as_array() {
+                let spec = &self.0["types"][kind];
+                if let Some(subtypes) = spec["subtypes"].as_array() {
                     return subtypes
                         .iter()
                         .filter_map(Value::as_str)
-                        .any(|subtype| self.fits(subtype, value));
+                        .any(|subtype| self.is_valid(subtype, value));
                 }
-                let Some(given) = value.as_object() else {
+                let Some(values) = value.as_object() else {
                     return false;
                 };
-                let mut wrong = Vec::new();
-                self.check_fields(kind, &known["fields"], given, &mut wrong);
-                wrong.is_empty()
+                let mut violations = Vec::new();
+                self.check_fields(kind, &spec["fields"], values, &mut violations);
+                violations.is_empty()
             }
         }
     }

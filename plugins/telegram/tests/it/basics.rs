@@ -1,7 +1,7 @@
 //! Tests of the basic flow: messages, answers, topics, typing, albums and edits.
 
 use bub::kernel::Role;
-use bub_testkit::telegram::{BotServer, person};
+use bub_testkit::telegram::{BotServer, user_object};
 use serde_json::json;
 
 use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options, written};
@@ -12,18 +12,18 @@ const GROUP: i64 = -1_001_234;
 #[tokio::test]
 async fn a_message_is_answered_and_confirmed_once_it_is_in_the_journal() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    server.says(OWNER, "sent before the bot ran");
+    server.send_private(OWNER, "sent before the bot ran");
     let fixture = TelegramFixture::start(&server, &home).await;
     assert_eq!(
-        server.wait_texts(OWNER, 1).await,
+        server.wait_for_texts(OWNER, 1).await,
         ["echo: sent before the bot ran"]
     );
-    server.says(MEMBER, "hello <you> & me");
+    server.send_private(MEMBER, "hello <you> & me");
     assert_eq!(
-        server.wait_texts(MEMBER, 1).await,
+        server.wait_for_texts(MEMBER, 1).await,
         ["echo: hello <you> & me"]
     );
-    server.wait_confirmed().await;
+    server.wait_until_confirmed().await;
     let roles: Vec<_> = fixture
         .model
         .senders
@@ -46,13 +46,13 @@ async fn a_message_is_answered_and_confirmed_once_it_is_in_the_journal() {
 #[tokio::test]
 async fn what_was_sent_while_the_bot_was_down_is_dropped_only_when_a_setting_says_so() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    server.says(OWNER, "old");
+    server.send_private(OWNER, "old");
     let mut options = options(&server, home.path());
     options.drop_pending = true;
     let fixture = TelegramFixture::with(options, home.path()).await;
-    server.wait_calls("getUpdates", 1).await;
-    server.says(OWNER, "new");
-    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: new"]);
+    server.wait_for_calls("getUpdates", 1).await;
+    server.send_private(OWNER, "new");
+    assert_eq!(server.wait_for_texts(OWNER, 1).await, ["echo: new"]);
     fixture.stop().await;
     check(&server);
 }
@@ -63,16 +63,16 @@ async fn an_update_that_comes_again_is_not_answered_again() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     // The confirmation of the first update is lost, so the server sends it again.
     let fixture = TelegramFixture::start(&server, &home).await;
-    server.wait_calls("getUpdates", 1).await;
-    let update = json!({"message_id": 5, "date": 1, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER), "text": "once"});
-    let id = server.update("message", update.clone());
-    server.wait_texts(OWNER, 1).await;
+    server.wait_for_calls("getUpdates", 1).await;
+    let update = json!({"message_id": 5, "date": 1, "chat": {"id": OWNER, "type": "private"}, "from": user_object(OWNER), "text": "once"});
+    let id = server.add_update("message", update.clone());
+    server.wait_for_texts(OWNER, 1).await;
     fixture.stop().await;
-    server.update_again(id, "message", &update);
+    server.repeat_update(id, "message", &update);
     let fixture = TelegramFixture::start(&server, &home).await;
-    server.says(OWNER, "then");
-    server.wait_texts(OWNER, 2).await;
-    server.wait_confirmed().await;
+    server.send_private(OWNER, "then");
+    server.wait_for_texts(OWNER, 2).await;
+    server.wait_until_confirmed().await;
     assert_eq!(server.texts(OWNER), ["echo: once", "echo: then"]);
     fixture.stop().await;
 }
@@ -83,16 +83,16 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
     let chat = json!({"id": GROUP, "type": "supergroup", "title": "g", "is_forum": true});
-    let in_topic = server.message(json!({
-        "chat": chat, "from": person(OWNER), "text": "bub in a topic", "message_thread_id": 77, "is_topic_message": true,
+    let in_topic = server.add_message(json!({
+        "chat": chat, "from": user_object(OWNER), "text": "bub in a topic", "message_thread_id": 77, "is_topic_message": true,
     }));
-    let outside = server.message(json!({
-        "chat": chat, "from": person(OWNER), "text": "bub outside", "message_thread_id": 12,
+    let outside = server.add_message(json!({
+        "chat": chat, "from": user_object(OWNER), "text": "bub outside", "message_thread_id": 12,
     }));
-    server.says(OWNER, "alone");
-    server.wait_texts(GROUP, 2).await;
-    server.wait_texts(OWNER, 1).await;
-    let calls = server.calls_of("sendMessage");
+    server.send_private(OWNER, "alone");
+    server.wait_for_texts(GROUP, 2).await;
+    server.wait_for_texts(OWNER, 1).await;
+    let calls = server.calls_to("sendMessage");
     let find = |part: &str| {
         calls
             .iter()
@@ -122,16 +122,16 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
 async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
-    server.says(OWNER, "wait a little");
+    server.send_private(OWNER, "wait a little");
     fixture.wait_prompts(1).await;
-    let typing = server.wait_calls("sendChatAction", 1).await;
+    let typing = server.wait_for_calls("sendChatAction", 1).await;
     assert_eq!(
         (typing[0].text("action"), typing[0].number("chat_id")),
         ("typing", OWNER)
     );
     fixture.model.permits.add_permits(1);
-    server.wait_texts(OWNER, 1).await;
-    server.says(OWNER, "fail now");
+    server.wait_for_texts(OWNER, 1).await;
+    server.send_private(OWNER, "fail now");
     fixture.wait_prompts(2).await;
     // The end of the turn is not observable from outside; wait for it.
     for _ in 0..500 {
@@ -152,7 +152,7 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     let mut options = options(&server, home.path());
     options.album_delay = std::time::Duration::from_millis(300);
     let fixture = TelegramFixture::with(options, home.path()).await;
-    server.wait_calls("getUpdates", 1).await;
+    server.wait_for_calls("getUpdates", 1).await;
     for (at, caption) in [json!("what is this?"), json!(null), json!(null)]
         .into_iter()
         .enumerate()
@@ -160,23 +160,22 @@ async fn albums_are_one_message_and_edits_are_corrections() {
         let photo =
             json!([{"file_id": format!("p{at}"), "file_unique_id": "u", "width": 1, "height": 1}]);
         let chat = json!({"id": OWNER, "type": "private"});
-        let mut picture =
-            json!({"chat": chat, "from": person(OWNER), "media_group_id": "77", "photo": photo});
+        let mut picture = json!({"chat": chat, "from": user_object(OWNER), "media_group_id": "77", "photo": photo});
         if !caption.is_null() {
             picture["caption"] = caption;
         }
-        server.message(picture);
+        server.add_message(picture);
         tokio::time::sleep(std::time::Duration::from_millis(40)).await;
     }
-    server.wait_texts(OWNER, 1).await;
+    server.wait_for_texts(OWNER, 1).await;
     let prompts = fixture.wait_prompts(1).await;
     assert_eq!(prompts.len(), 1, "{prompts:?}");
     for file in ["p0", "p1", "p2", "what is this?"] {
         assert!(prompts[0].contains(file), "{file}: {}", prompts[0]);
     }
-    let mut edited = json!({"message_id": 1, "date": 1, "edit_date": 2, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER)});
+    let mut edited = json!({"message_id": 1, "date": 1, "edit_date": 2, "chat": {"id": OWNER, "type": "private"}, "from": user_object(OWNER)});
     edited["text"] = json!(", say nothing");
-    server.update("edited_message", edited.clone());
+    server.add_update("edited_message", edited.clone());
     let prompts = fixture.wait_prompts(2).await;
     assert!(
         prompts[1].contains("correction") && prompts[1].starts_with('{'),
@@ -186,9 +185,9 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     // A live location is not a correction.
     edited["text"] = json!(null);
     edited["location"] = json!({"latitude": 1.0, "longitude": 1.0});
-    server.update("edited_message", edited);
-    server.says(MEMBER, "say end");
-    server.wait_texts(MEMBER, 1).await;
+    server.add_update("edited_message", edited);
+    server.send_private(MEMBER, "say end");
+    server.wait_for_texts(MEMBER, 1).await;
     assert_eq!(fixture.wait_prompts(3).await.len(), 3);
     fixture.stop().await;
     check(&server);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bub::settings::Secret;
 use bub_testkit::{
     Faults,
-    telegram::{BotServer, Fault, TOKEN, person},
+    telegram::{BotServer, Fault, TOKEN, user_object},
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,15 +16,15 @@ use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options};
 #[tokio::test]
 async fn a_webhook_that_was_left_behind_is_removed_without_losing_messages() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    server.leave_webhook("https://example.com/old");
-    server.says(OWNER, "waiting");
+    server.set_webhook("https://example.com/old");
+    server.send_private(OWNER, "waiting");
     let fixture = TelegramFixture::start(&server, &home).await;
-    server.wait_texts(OWNER, 1).await;
+    server.wait_for_texts(OWNER, 1).await;
     // Also while the bot is running.
-    server.leave_webhook("https://example.com/new");
-    server.fault("getUpdates", Fault::Cut);
-    server.says(OWNER, "more");
-    server.wait_texts(OWNER, 2).await;
+    server.set_webhook("https://example.com/new");
+    server.add_fault("getUpdates", Fault::Cut);
+    server.send_private(OWNER, "more");
+    server.wait_for_texts(OWNER, 2).await;
     fixture.stop().await;
     check(&server);
 }
@@ -60,11 +60,11 @@ async fn a_token_of_another_shape_never_leaves() {
 async fn no_network_at_the_start_is_retried() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     server
-        .fault("getMe", Fault::Cut)
-        .fault("deleteWebhook", Fault::Page(502));
-    server.says(OWNER, "hello");
+        .add_fault("getMe", Fault::Cut)
+        .add_fault("deleteWebhook", Fault::Page(502));
+    server.send_private(OWNER, "hello");
     let fixture = TelegramFixture::start(&server, &home).await;
-    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
+    assert_eq!(server.wait_for_texts(OWNER, 1).await, ["echo: hello"]);
     fixture.stop().await;
 }
 
@@ -83,15 +83,15 @@ async fn polls_that_fail_hang_or_collide_are_made_again() {
         let mut options = options(&server, home.path());
         options.poll_timeout = Duration::from_secs(1);
         options.poll_grace = Duration::from_millis(300);
-        server.fault("getUpdates", fault.clone());
-        server.says(OWNER, "hello");
+        server.add_fault("getUpdates", fault.clone());
+        server.send_private(OWNER, "hello");
         let fixture = TelegramFixture::with(options, home.path()).await;
         assert_eq!(
-            server.wait_texts(OWNER, 1).await,
+            server.wait_for_texts(OWNER, 1).await,
             ["echo: hello"],
             "after {fault:?}"
         );
-        server.wait_confirmed().await;
+        server.wait_until_confirmed().await;
         assert_eq!(server.texts(OWNER).len(), 1);
         fixture.stop().await;
     }
@@ -103,9 +103,9 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
     let mut options = options(&server, home.path());
     options.poll_timeout = Duration::from_secs(1);
     let fixture = TelegramFixture::with(options, home.path()).await;
-    server.wait_calls("getUpdates", 1).await;
-    server.revoke();
-    server.says(OWNER, "hello");
+    server.wait_for_calls("getUpdates", 1).await;
+    server.revoke_token();
+    server.send_private(OWNER, "hello");
     let status = fixture
         .wait_status(|channel| channel["state"] == "degraded")
         .await;
@@ -131,23 +131,23 @@ async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
     );
     let fixture =
         TelegramFixture::on(faults.fs(), options(&server, home.path()), home.path()).await;
-    server.says(OWNER, "first");
-    server.wait_texts(OWNER, 1).await;
-    server.wait_confirmed().await;
-    faults.disk_space(Some(0));
+    server.send_private(OWNER, "first");
+    server.wait_for_texts(OWNER, 1).await;
+    server.wait_until_confirmed().await;
+    faults.set_disk_space(Some(0));
     let before = faults.steps();
-    server.says(OWNER, "second");
+    server.send_private(OWNER, "second");
     // Wait for two attempts, so that an early confirmation would show.
     while faults.steps() < before + 4 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(server.pending(), 1, "confirmed, but not in the journal");
-    faults.disk_space(None);
+    faults.set_disk_space(None);
     assert_eq!(
-        server.wait_texts(OWNER, 2).await,
+        server.wait_for_texts(OWNER, 2).await,
         ["echo: first", "echo: second"]
     );
-    server.wait_confirmed().await;
+    server.wait_until_confirmed().await;
     fixture.stop().await;
     check(&server);
 }
@@ -171,7 +171,7 @@ async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
     let mut options = options(&server, home.path());
     options.poll_timeout = Duration::from_secs(1);
     let fixture = TelegramFixture::with(options, home.path()).await;
-    server.wait_calls("getUpdates", 1).await;
+    server.wait_for_calls("getUpdates", 1).await;
     poll_as_another_program(&server).await;
     let status = fixture
         .wait_status(|channel| channel["state"] == "degraded")
@@ -183,8 +183,8 @@ async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
             .contains("another program"),
         "{status}"
     );
-    server.says(OWNER, "hello");
-    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
+    server.send_private(OWNER, "hello");
+    assert_eq!(server.wait_for_texts(OWNER, 1).await, ["echo: hello"]);
     let status = fixture
         .wait_status(|channel| channel["state"] == "running")
         .await;
@@ -199,11 +199,11 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
     let mut options = options(&server, home.path());
     (options.file_idle_timeout, options.file_timeout) =
         (Duration::from_millis(100), Duration::from_secs(2));
-    server.file("stalls", "a/stalls.txt", b"x".to_vec());
-    server.file("long", "a/long.txt", vec![b'x'; 3 << 20]);
-    server.file("up", "../up.txt", b"x".to_vec());
-    server.file("fine", "a/fine.txt", b"x".to_vec());
-    server.faults(|method, params| {
+    server.add_file("stalls", "a/stalls.txt", b"x".to_vec());
+    server.add_file("long", "a/long.txt", vec![b'x'; 3 << 20]);
+    server.add_file("up", "../up.txt", b"x".to_vec());
+    server.add_file("fine", "a/fine.txt", b"x".to_vec());
+    server.set_fault_fn(|method, params| {
         (method == "file" && params["path"] == "a/stalls.txt").then_some(Fault::Hang)
     });
     let fixture = TelegramFixture::with(options, home.path()).await;
@@ -215,11 +215,11 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
         ("fine", Ok(1)),
     ];
     for (at, (file, wanted)) in reasons.into_iter().enumerate() {
-        server.message(json!({
-            "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER),
+        server.add_message(json!({
+            "chat": {"id": OWNER, "type": "private"}, "from": user_object(OWNER),
             "document": {"file_id": file, "file_unique_id": "u", "file_name": "a.txt", "mime_type": "text/plain"},
         }));
-        server.wait_texts(OWNER, at + 1).await;
+        server.wait_for_texts(OWNER, at + 1).await;
         let outcome = fixture.model.files.borrow()[at].clone();
         match (wanted, outcome) {
             (Ok(wanted), outcome) => assert_eq!(outcome, Ok(wanted)),
@@ -236,12 +236,12 @@ async fn connections_do_not_stay_open_after_a_crowd() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     options.allow_users = Some((1000..1040).map(|id: i64| id.to_string()).collect());
-    server.faults(|method, _| {
+    server.set_fault_fn(|method, _| {
         (method == "sendChatAction").then_some(Fault::Slow(Duration::from_millis(500)))
     });
     let fixture = TelegramFixture::with(options, home.path()).await;
     for person in 1000..1040 {
-        server.says(person, "wait here");
+        server.send_private(person, "wait here");
     }
     server
         .wait_for(|server| (server.connections() > 30).then_some(()))
@@ -258,9 +258,9 @@ async fn a_proxy_is_used_for_everything() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     (options.proxy, options.api_base) = (Some(server.url()), "http://api.invalid".to_owned());
-    server.says(MEMBER, "hello");
+    server.send_private(MEMBER, "hello");
     let fixture = TelegramFixture::with(options, home.path()).await;
-    assert_eq!(server.wait_texts(MEMBER, 1).await, ["echo: hello"]);
+    assert_eq!(server.wait_for_texts(MEMBER, 1).await, ["echo: hello"]);
     fixture.stop().await;
     check(&server);
 }

@@ -1,7 +1,7 @@
 //! Tests of hostile users and malformed messages.
 
 use bub::kernel::Role;
-use bub_testkit::telegram::{BotServer, person};
+use bub_testkit::telegram::{BotServer, user_object};
 use serde_json::{Value, json};
 
 use crate::harness::{MEMBER, OWNER, TelegramFixture, check, options};
@@ -29,33 +29,33 @@ async fn no_one_gets_access_by_what_a_message_claims() {
         json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "x", "username": "42"}, "text": "bub"}),
         json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "42", "last_name": "owner"}, "text": "bub"}),
         // bub's own fields in a message of the platform.
-        json!({"chat": private(STRANGER), "from": person(STRANGER), "text": "bub", "sender": {"role": "owner"}, "role": "owner", "sender_id": OWNER}),
+        json!({"chat": private(STRANGER), "from": user_object(STRANGER), "text": "bub", "sender": {"role": "owner"}, "role": "owner", "sender_id": OWNER}),
         // A forward of the owner's message, a reply to it, a contact, a message via a bot.
-        json!({"chat": private(STRANGER), "from": person(STRANGER), "text": ", ls", "forward_origin": {"type": "user", "sender_user": person(OWNER), "date": 1}}),
-        json!({"chat": group(), "from": person(STRANGER), "text": "bub ,ls", "reply_to_message": {"message_id": 1, "date": 1, "chat": group(), "from": person(OWNER), "text": "x"}}),
+        json!({"chat": private(STRANGER), "from": user_object(STRANGER), "text": ", ls", "forward_origin": {"type": "user", "sender_user": user_object(OWNER), "date": 1}}),
+        json!({"chat": group(), "from": user_object(STRANGER), "text": "bub ,ls", "reply_to_message": {"message_id": 1, "date": 1, "chat": group(), "from": user_object(OWNER), "text": "x"}}),
         // A channel, and an anonymous admin, whose account is shared by all anonymous admins.
         json!({"chat": group(), "from": {"id": 1_087_968_824, "is_bot": true, "first_name": "Group", "username": "GroupAnonymousBot"}, "sender_chat": group(), "text": "bub, ls"}),
-        json!({"chat": group(), "from": person(OWNER), "sender_chat": {"id": -5, "type": "channel"}, "text": "bub ,ls"}),
+        json!({"chat": group(), "from": user_object(OWNER), "sender_chat": {"id": -5, "type": "channel"}, "text": "bub ,ls"}),
         json!({"chat": {"id": -7, "type": "channel"}, "sender_chat": {"id": -7, "type": "channel"}, "text": "bub"}),
         // Invalid or too large numbers.
         json!({"chat": private(STRANGER), "from": {"id": "42", "first_name": "x"}, "text": "bub"}),
-        json!({"chat": {"id": 1e300, "type": "private"}, "from": person(OWNER), "text": "bub"}),
+        json!({"chat": {"id": 1e300, "type": "private"}, "from": user_object(OWNER), "text": "bub"}),
         json!({"chat": null, "from": null, "text": "bub"}),
         json!([]),
         json!("bub"),
     ];
     for claim in claims {
-        server.update("message", claim);
+        server.add_update("message", claim);
     }
-    server.update("message", Value::Null);
-    server.update("callback_query", json!({"id": "1", "from": person(STRANGER), "data": "approve:1", "message": {"chat": private(OWNER), "message_id": 1}}));
-    server.update(
+    server.add_update("message", Value::Null);
+    server.add_update("callback_query", json!({"id": "1", "from": user_object(STRANGER), "data": "approve:1", "message": {"chat": private(OWNER), "message_id": 1}}));
+    server.add_update(
         "callback_query",
-        json!({"id": "2", "from": person(OWNER), "data": "approve:"}),
+        json!({"id": "2", "from": user_object(OWNER), "data": "approve:"}),
     );
-    server.update("nothing_known", json!({}));
-    server.says(OWNER, "say through");
-    server.wait_texts(OWNER, 1).await;
+    server.add_update("nothing_known", json!({}));
+    server.send_private(OWNER, "say through");
+    server.wait_for_texts(OWNER, 1).await;
     let senders: Vec<_> = fixture
         .model
         .senders
@@ -82,10 +82,10 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
     let mut options = options(&server, home.path());
     (options.allow_users, options.allow_chats) = (None, Some(vec![GROUP.to_string()]));
     let fixture = TelegramFixture::with(options, home.path()).await;
-    server.says(STRANGER, "hello?");
-    server.says(STRANGER, "/start");
-    server.says_in(GROUP, STRANGER, "bub, hello");
-    server.wait_texts(GROUP, 1).await;
+    server.send_private(STRANGER, "hello?");
+    server.send_private(STRANGER, "/start");
+    server.send_to_group(GROUP, STRANGER, "bub, hello");
+    server.wait_for_texts(GROUP, 1).await;
     let roles: Vec<_> = fixture
         .model
         .senders
@@ -96,14 +96,14 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
         .collect();
     assert_eq!(roles, [Role::Guest]);
     // H-166
-    let notices = server.wait_texts(STRANGER, 1).await;
+    let notices = server.wait_for_texts(STRANGER, 1).await;
     assert!(
         notices[0].starts_with("You are not allowed to chat with me."),
         "{notices:?}"
     );
-    server.says(OWNER, "/start");
+    server.send_private(OWNER, "/start");
     assert_eq!(
-        server.wait_texts(OWNER, 1).await,
+        server.wait_for_texts(OWNER, 1).await,
         ["Bub is online. Send text to start."]
     );
     fixture.stop().await;
@@ -116,14 +116,14 @@ async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
     for stranger in 1000..1200 {
-        server.says(stranger, "let me in");
-        server.says(stranger, "please");
+        server.send_private(stranger, "let me in");
+        server.send_private(stranger, "please");
     }
-    server.says(MEMBER, "say still here");
-    server.wait_texts(MEMBER, 1).await;
-    server.wait_confirmed().await;
+    server.send_private(MEMBER, "say still here");
+    server.wait_for_texts(MEMBER, 1).await;
+    server.wait_until_confirmed().await;
     let notified = server
-        .calls_of("sendMessage")
+        .calls_to("sendMessage")
         .iter()
         .filter(|call| call.number("chat_id") >= 1000)
         .count();
@@ -136,7 +136,7 @@ async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
 #[tokio::test]
 async fn odd_messages_are_answered_like_others() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    server.file("up", "../../../etc/passwd", b"root:x:0".to_vec());
+    server.add_file("up", "../../../etc/passwd", b"root:x:0".to_vec());
     let fixture = TelegramFixture::start(&server, &home).await;
     let odd = [
         json!({"text": "say 0", "entities": [{"type": "url", "offset": -5, "length": 9_000_000_000_i64}]}),
@@ -152,13 +152,13 @@ async fn odd_messages_are_answered_like_others() {
     let count = odd.len();
     for mut message in odd {
         message["chat"] = private(OWNER);
-        message["from"] = person(OWNER);
-        server.message(message);
+        message["from"] = user_object(OWNER);
+        server.add_message(message);
     }
-    server.says(MEMBER, "say on");
-    server.wait_texts(MEMBER, 1).await;
-    server.wait_confirmed().await;
-    server.says(OWNER, "say end");
+    server.send_private(MEMBER, "say on");
+    server.wait_for_texts(MEMBER, 1).await;
+    server.wait_until_confirmed().await;
+    server.send_private(OWNER, "say end");
     server
         .wait_for(|server| {
             server
@@ -178,14 +178,14 @@ async fn odd_messages_are_answered_like_others() {
 async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let fixture = TelegramFixture::start(&server, &home).await;
-    server.says(MEMBER, "wait for it");
+    server.send_private(MEMBER, "wait for it");
     fixture.wait_prompts(1).await;
     for at in 0..150 {
-        server.says(MEMBER, &format!("say {at}"));
+        server.send_private(MEMBER, &format!("say {at}"));
     }
-    server.says(OWNER, "say here");
-    server.wait_texts(OWNER, 1).await;
-    server.wait_confirmed().await;
+    server.send_private(OWNER, "say here");
+    server.wait_for_texts(OWNER, 1).await;
+    server.wait_until_confirmed().await;
     let notices = server.texts(MEMBER);
     assert!(
         notices

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_testkit::telegram::{BotServer, Fault, person};
+use bub_testkit::telegram::{BotServer, Fault, user_object};
 use serde_json::json;
 
 use crate::harness::{TelegramFixture, check, options};
@@ -47,7 +47,7 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     (options.message_interval, options.chat_interval) = (real.message_interval, real.chat_interval);
     options.allow_users = Some((1..=chats).map(|user| user.to_string()).collect());
     let mut seed = 7_u64;
-    server.faults(move |method, _| {
+    server.set_fault_fn(move |method, _| {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
@@ -72,8 +72,8 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     for round in 0..each {
         for user in 1..=chats {
             let chat = json!({"id": user, "type": "private"});
-            server.message(
-                json!({"chat": chat, "from": person(user), "text": format!("say {round}")}),
+            server.add_message(
+                json!({"chat": chat, "from": user_object(user), "text": format!("say {round}")}),
             );
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -87,14 +87,14 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
         })
         .await;
     server.heal();
-    server.wait_confirmed().await;
+    server.wait_until_confirmed().await;
     let took = began.elapsed();
     fixture.stop().await;
     check(&server);
 
     let mut moments: Vec<Instant> = Vec::new();
     let mut by_chat: HashMap<i64, Vec<Instant>> = HashMap::new();
-    for call in server.calls_of("sendMessage") {
+    for call in server.calls_to("sendMessage") {
         moments.push(call.at);
         by_chat
             .entry(call.number("chat_id"))

@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use bub_testkit::program::Program;
 
-use crate::{BudgetResult, Budgets, MB, least};
+use crate::{BudgetResult, Budgets, MB, minimum_time};
 
 /// Number of starts; the best one counts.
 const START_COUNT: u32 = 20;
@@ -19,24 +19,28 @@ const TURNS_PER_SAMPLE: usize = 500;
 /// Number of sessions that are used once and stay idle.
 const SESSION_COUNT: usize = 2_000;
 
-pub(crate) fn start(budgets: &mut Budgets, program: &Program, suffix: &str) -> BudgetResult<()> {
+pub(crate) fn check_start(
+    budgets: &mut Budgets,
+    program: &Program,
+    suffix: &str,
+) -> BudgetResult<()> {
     // The limit applies to an empty home; with very many tapes, the limit of every start applies.
     let limit = Duration::from_millis(if suffix.is_empty() { 30 } else { 100 });
     let mut memory = u64::MAX;
-    let what = format!("bub gateway: ready{suffix}");
-    let hint = "what stands before READY=1: bub/src/cli/gateway.rs, Gateway::open; `strace -f -r`";
-    budgets.attempt(&what, hint, |budgets| {
-        let ready = least(limit, START_COUNT, || {
-            let gateway = program.gateway()?;
+    let label = format!("bub gateway: ready{suffix}");
+    let hint = "what runs before READY=1: bub/src/cli/gateway.rs, Gateway::open; `strace -f -r`";
+    budgets.try_measure(&label, hint, |budgets| {
+        let ready = minimum_time(limit, START_COUNT, || {
+            let gateway = program.start_gateway()?;
             // Wait until background work of the start is done.
             thread::sleep(Duration::from_millis(100));
             memory = memory.min(gateway.memory()?);
             Ok(gateway.ready)
         })?;
-        budgets.time(&what, ready, limit, hint)?;
+        budgets.check_time(&label, ready, limit, hint)?;
         let hint =
             "what is built before the first message needs it (HTTP clients, trust stores, threads)";
-        budgets.size(
+        budgets.check_size(
             &format!("bub gateway: idle memory{suffix}"),
             memory,
             12 * MB,
@@ -45,34 +49,37 @@ pub(crate) fn start(budgets: &mut Budgets, program: &Program, suffix: &str) -> B
     })
 }
 
-pub(crate) fn sessions_and_turns(budgets: &mut Budgets, program: &Program) -> BudgetResult<()> {
+pub(crate) fn check_sessions_and_turns(
+    budgets: &mut Budgets,
+    program: &Program,
+) -> BudgetResult<()> {
     let hint =
         "`perf record -g` of a gateway under load; benches `turn` (bub-agent) and `load` (bub)";
-    budgets.attempt("bub gateway: sessions and turns", hint, |budgets| {
-        let gateway = program.gateway()?;
+    budgets.try_measure("bub gateway: sessions and turns", hint, |budgets| {
+        let gateway = program.start_gateway()?;
         let memory = || -> BudgetResult<u64> {
             thread::sleep(Duration::from_millis(500));
             Ok(gateway.memory()?)
         };
         let chat = |number: usize| format!("chat{}", number / TURNS_PER_SESSION);
-        gateway.flood(0..WARMUP_TURNS, chat)?;
+        gateway.send_messages(0..WARMUP_TURNS, chat)?;
         let (before, mut turn) = (memory()?, Duration::MAX);
         for begin in (WARMUP_TURNS..TURN_COUNT).step_by(TURNS_PER_SAMPLE) {
-            let busy = gateway.cpu()?;
-            gateway.flood(begin..begin + TURNS_PER_SAMPLE, chat)?;
-            turn = turn.min(gateway.cpu()?.saturating_sub(busy) / u32::try_from(TURNS_PER_SAMPLE)?);
+            let busy = gateway.cpu_time()?;
+            gateway.send_messages(begin..begin + TURNS_PER_SAMPLE, chat)?;
+            turn = turn.min(gateway.cpu_time()?.saturating_sub(busy) / u32::try_from(TURNS_PER_SAMPLE)?);
         }
         let after = memory()?;
-        budgets.time("bub gateway: processor time of a turn", turn, Duration::from_millis(3), hint)?;
+        budgets.check_time("bub gateway: processor time of a turn", turn, Duration::from_millis(3), hint)?;
         let hint =
             "something is kept for each turn: maps and lists without a limit; heaptrack of a gateway under load";
         let growth = after.saturating_sub(before);
-        budgets.size(&format!("bub gateway: growth from turn {WARMUP_TURNS} to {TURN_COUNT}"), growth, 2 * MB, hint)?;
+        budgets.check_size(&format!("bub gateway: growth from turn {WARMUP_TURNS} to {TURN_COUNT}"), growth, 2 * MB, hint)?;
 
-        gateway.flood(0..SESSION_COUNT, |number| format!("idle{number}"))?;
+        gateway.send_messages(0..SESSION_COUNT, |number| format!("idle{number}"))?;
         let each = memory()?.saturating_sub(after) / SESSION_COUNT as u64;
         let hint =
             "what a lane, a tape or a lease keeps after its turn: bub-gateway/src/lane.rs, caches of bub-tape";
-        budgets.size("bub gateway: memory of an idle session", each, 1_000, hint)
+        budgets.check_size("bub gateway: memory of an idle session", each, 1_000, hint)
     })
 }

@@ -57,30 +57,30 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> BudgetResult<()> {
     let size = path.metadata()?.len();
     let hint =
         "`cargo bloat --release --crates`, features of new dependencies (`cargo tree -e features`)";
-    budgets.size("binary", size, 14 * MB, hint)?;
+    budgets.check_size("binary", size, 14 * MB, hint)?;
     for command in ["--help", "hooks"] {
         let hint = "what every command does before it knows which one it is: bub/src/app.rs; `strace -f -r`";
-        let what = format!("bub {command}");
-        budgets.attempt(&what, hint, |budgets| {
-            short_command(budgets, &program, command, hint)
+        let label = format!("bub {command}");
+        budgets.try_measure(&label, hint, |budgets| {
+            check_short_command(budgets, &program, command, hint)
         })?;
     }
-    let hint = "bub/src/cli/chat/: what stands before the first prompt";
+    let hint = "bub/src/cli/chat/: what runs before the first prompt";
     let limit = Duration::from_millis(30);
-    budgets.least("bub chat: first prompt", (RUN_COUNT, limit), hint, || {
-        Ok(program.first_prompt()?)
+    budgets.check_minimum("bub chat: first prompt", (RUN_COUNT, limit), hint, || {
+        Ok(program.measure_first_prompt()?)
     })?;
-    doctor(budgets, &program, "bub doctor --offline")?;
-    gateway::start(budgets, &program, "")?;
-    gateway::sessions_and_turns(budgets, &program)?;
-    many_tapes(budgets, &Program::new(path)?.with_timeout(COMMAND_TIMEOUT))
+    check_doctor(budgets, &program, "bub doctor --offline")?;
+    gateway::check_start(budgets, &program, "")?;
+    gateway::check_sessions_and_turns(budgets, &program)?;
+    check_many_tapes(budgets, &Program::new(path)?.with_timeout(COMMAND_TIMEOUT))
 }
 
 /// Checks that a command ends quickly.
 ///
 /// On a busy machine every process is slow, so runs of `true` alternate with runs of the command.
 /// If even the best of them is slow, the limit is extended by the same factor.
-fn short_command(
+fn check_short_command(
     budgets: &mut Budgets,
     program: &Program,
     command: &str,
@@ -104,14 +104,14 @@ fn short_command(
     } else {
         String::new()
     };
-    budgets.time(
+    budgets.check_time(
         &format!("bub {command}{note}"),
         best.wall,
         allowed(idle),
         hint,
     )?;
     let hint = "what is built or read at the start and not used; `strace -e trace=memory`";
-    budgets.size(
+    budgets.check_size(
         &format!("bub {command}: peak memory"),
         best.peak,
         10 * MB,
@@ -120,39 +120,41 @@ fn short_command(
 }
 
 /// Checks a home with very many tapes: no start may read all of them.
-fn many_tapes(budgets: &mut Budgets, program: &Program) -> BudgetResult<()> {
+fn check_many_tapes(budgets: &mut Budgets, program: &Program) -> BudgetResult<()> {
     program.add_tapes(TAPE_COUNT, 20)?;
     let limit = Duration::from_millis(100);
     let hint = "something lists or reads all tapes at the start: `strace -c -f`, bub-tape's index and registry";
     let suffix = format!(" on a home with {TAPE_COUNT} tapes");
     let prompt = format!("bub chat: first prompt{suffix}");
-    budgets.least(&prompt, (10, limit), hint, || Ok(program.first_prompt()?))?;
+    budgets.check_minimum(&prompt, (10, limit), hint, || {
+        Ok(program.measure_first_prompt()?)
+    })?;
     let run = format!("bub run, to its end,{suffix}");
-    budgets.least(&run, (10, limit), hint, || {
+    budgets.check_minimum(&run, (10, limit), hint, || {
         Ok(program.run(&["run", "How is it?"])?.wall)
     })?;
-    gateway::start(budgets, program, &suffix)?;
-    doctor(budgets, program, &format!("bub doctor --offline{suffix}"))
+    gateway::check_start(budgets, program, &suffix)?;
+    check_doctor(budgets, program, &format!("bub doctor --offline{suffix}"))
 }
 
-fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> BudgetResult<()> {
+fn check_doctor(budgets: &mut Budgets, program: &Program, label: &str) -> BudgetResult<()> {
     let hint = "bub/src/cli/doctor/: each check has to end in a moment; `bub doctor --offline` under `strace -f -r`";
     let limit = Duration::from_millis(200);
-    budgets.least(what, (10, limit), hint, || {
+    budgets.check_minimum(label, (10, limit), hint, || {
         Ok(program.run(&["doctor", "--offline"])?.wall)
     })
 }
 
 /// Returns the minimum of a number of runs, and of more runs while it is over the limit. This gives
 /// a busy machine, but not a slow program, another chance.
-pub(crate) fn least(
+pub(crate) fn minimum_time(
     limit: Duration,
     runs: u32,
-    mut one: impl FnMut() -> BudgetResult<Duration>,
+    mut measure: impl FnMut() -> BudgetResult<Duration>,
 ) -> BudgetResult<Duration> {
     let (begun, mut least, mut done) = (Instant::now(), Duration::MAX, 0);
     while done < runs || least > limit && begun.elapsed() < REMEASURE_TIMEOUT {
-        least = least.min(one()?);
+        least = least.min(measure()?);
         done += 1;
     }
     Ok(least)
@@ -167,9 +169,9 @@ pub(crate) struct Budgets {
 
 impl Budgets {
     /// Runs a measurement; reports a failure and continues.
-    pub(crate) fn attempt(
+    pub(crate) fn try_measure(
         &mut self,
-        what: &str,
+        label: &str,
         hint: &str,
         measure: impl FnOnce(&mut Self) -> BudgetResult<()>,
     ) -> BudgetResult<()> {
@@ -177,61 +179,67 @@ impl Budgets {
             (self.checked, self.over) = (self.checked + 1, self.over + 1);
             writeln!(
                 std::io::stdout(),
-                "NOT MEASURED: {what}: {error}\n    look at: {hint}"
+                "NOT MEASURED: {label}: {error}\n    look at: {hint}"
             )?;
         }
         Ok(())
     }
 
     /// Measures the minimum of a number of times.
-    fn least(
+    fn check_minimum(
         &mut self,
-        what: &str,
+        label: &str,
         (runs, limit): (u32, Duration),
         hint: &str,
-        one: impl FnMut() -> BudgetResult<Duration>,
+        measure: impl FnMut() -> BudgetResult<Duration>,
     ) -> BudgetResult<()> {
-        self.attempt(what, hint, |budgets| {
-            budgets.time(what, least(limit, runs, one)?, limit, hint)
+        self.try_measure(label, hint, |budgets| {
+            budgets.check_time(label, minimum_time(limit, runs, measure)?, limit, hint)
         })
     }
 
-    pub(crate) fn time(
+    pub(crate) fn check_time(
         &mut self,
-        what: &str,
-        taken: Duration,
+        label: &str,
+        elapsed: Duration,
         limit: Duration,
         hint: &str,
     ) -> BudgetResult<()> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.check(
-            &format!("{what}: time in µs"),
-            micros(taken),
+        self.check_limit(
+            &format!("{label}: time in µs"),
+            micros(elapsed),
             micros(limit),
             hint,
         )
     }
 
-    pub(crate) fn size(
+    pub(crate) fn check_size(
         &mut self,
-        what: &str,
+        label: &str,
         bytes: u64,
         limit: u64,
         hint: &str,
     ) -> BudgetResult<()> {
-        self.check(&format!("{what}: bytes"), bytes, limit, hint)
+        self.check_limit(&format!("{label}: bytes"), bytes, limit, hint)
     }
 
-    fn check(&mut self, what: &str, measured: u64, limit: u64, hint: &str) -> BudgetResult<()> {
+    fn check_limit(
+        &mut self,
+        label: &str,
+        measured: u64,
+        limit: u64,
+        hint: &str,
+    ) -> BudgetResult<()> {
         let mut out = std::io::stdout();
         self.checked += 1;
         if measured <= limit {
-            writeln!(out, "ok: {what}: {measured} (limit {limit})")?;
+            writeln!(out, "ok: {label}: {measured} (limit {limit})")?;
         } else {
             self.over += 1;
             writeln!(
                 out,
-                "OVER BUDGET: {what}: {measured} (limit {limit})\n    look at: {hint}"
+                "OVER BUDGET: {label}: {measured} (limit {limit})\n    look at: {hint}"
             )?;
         }
         Ok(())

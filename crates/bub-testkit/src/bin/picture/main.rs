@@ -8,7 +8,7 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "usage: picture PATH-TO-BUB");
         return ExitCode::from(2);
     };
-    let outcome = bub_testkit::picture::session(Path::new(&bub))
+    let outcome = bub_testkit::picture::render_session(Path::new(&bub))
         .and_then(|image| std::io::stdout().write_all(image.as_bytes()));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

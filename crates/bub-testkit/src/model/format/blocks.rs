@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::{ScriptedAnswer, StreamFrame};
 use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
-    let mut start = head(said);
+pub(super) fn frames(script: &ScriptedAnswer) -> Vec<StreamFrame> {
+    let mut start = message_head(script);
     if let Some(fields) = start.as_object_mut() {
         fields.insert(
             "usage".to_owned(),
-            usage(ReplyUsage {
+            usage_json(ReplyUsage {
                 output: 1,
-                ..said.usage
+                ..script.usage
             }),
         );
     }
@@ -20,42 +20,45 @@ pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
         StreamFrame::typed(&json!({"type": "message_start", "message": start})),
         StreamFrame::typed(&json!({"type": "ping"})),
     ];
-    for (index, part) in said.parts.iter().enumerate() {
+    for (index, part) in script.parts.iter().enumerate() {
         match part {
             ReplyPart::Error(error) => {
                 frames.push(StreamFrame::typed(
                     &json!({"type": "error", "error": error}),
                 ));
             }
-            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::from_text(data)),
             ReplyPart::Text(_) | ReplyPart::Reasoning(_) | ReplyPart::Call { .. } => {
                 frames.extend(block_frames(index, part));
             }
             ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
-    if !said.breaks_off() {
+    if !script.has_error_event() {
         frames.push(StreamFrame::typed(&json!({"type": "message_delta",
-            "delta": {"stop_reason": reason(said.finish), "stop_sequence": null},
-            "usage": {"output_tokens": said.usage.output}})));
+            "delta": {"stop_reason": finish_reason(script.finish), "stop_sequence": null},
+            "usage": {"output_tokens": script.usage.output}})));
         frames.push(StreamFrame::typed(&json!({"type": "message_stop"})));
     }
     frames
 }
 
-pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
-    let content: Vec<Value> = said.parts.iter().filter_map(block).collect();
-    let mut message = head(said);
+pub(super) fn full_response(script: &ScriptedAnswer) -> Value {
+    let content: Vec<Value> = script.parts.iter().filter_map(content_block).collect();
+    let mut message = message_head(script);
     if let Some(fields) = message.as_object_mut() {
         fields.insert("content".to_owned(), content.into());
-        fields.insert("stop_reason".to_owned(), reason(said.finish).into());
-        fields.insert("usage".to_owned(), usage(said.usage));
+        fields.insert(
+            "stop_reason".to_owned(),
+            finish_reason(script.finish).into(),
+        );
+        fields.insert("usage".to_owned(), usage_json(script.usage));
     }
     message
 }
 
-fn head(said: &ScriptedAnswer) -> Value {
-    json!({"id": "msg_1", "type": "message", "role": "assistant", "model": said.model, "content": [],
+fn message_head(script: &ScriptedAnswer) -> Value {
+    json!({"id": "msg_1", "type": "message", "role": "assistant", "model": script.model, "content": [],
         "stop_reason": null, "stop_sequence": null})
 }
 
@@ -107,7 +110,7 @@ fn block_frames(index: usize, part: &ReplyPart) -> Vec<StreamFrame> {
         .collect()
 }
 
-fn block(part: &ReplyPart) -> Option<Value> {
+fn content_block(part: &ReplyPart) -> Option<Value> {
     match part {
         ReplyPart::Text(deltas) => Some(json!({"type": "text", "text": deltas.concat()})),
         ReplyPart::Reasoning(deltas) => Some(
@@ -129,7 +132,7 @@ fn block(part: &ReplyPart) -> Option<Value> {
     }
 }
 
-fn reason(finish: Finish) -> &'static str {
+fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "end_turn",
         Finish::ToolCalls => "tool_use",
@@ -139,7 +142,7 @@ fn reason(finish: Finish) -> &'static str {
 }
 
 /// Converts token counts. This format counts cached input separately from the input.
-fn usage(usage: ReplyUsage) -> Value {
+fn usage_json(usage: ReplyUsage) -> Value {
     json!({"input_tokens": usage.input.saturating_sub(usage.cached), "output_tokens": usage.output,
         "cache_read_input_tokens": usage.cached, "cache_creation_input_tokens": 0})
 }

@@ -5,27 +5,27 @@ use serde_json::{Value, json};
 use super::{ScriptedAnswer, StreamFrame};
 use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
+pub(super) fn frames(script: &ScriptedAnswer) -> Vec<StreamFrame> {
     let mut frames = vec![chunk(
-        said,
+        script,
         &json!({"role": "assistant", "content": ""}),
         None,
     )];
     let mut calls = 0_usize;
-    for part in &said.parts {
+    for part in &script.parts {
         match part {
             ReplyPart::Text(deltas) => {
                 frames.extend(
                     deltas
                         .iter()
-                        .map(|text| chunk(said, &json!({"content": text}), None)),
+                        .map(|text| chunk(script, &json!({"content": text}), None)),
                 );
             }
             ReplyPart::Reasoning(deltas) => {
                 frames.extend(
                     deltas
                         .iter()
-                        .map(|text| chunk(said, &json!({"reasoning_content": text}), None)),
+                        .map(|text| chunk(script, &json!({"reasoning_content": text}), None)),
                 );
             }
             ReplyPart::Call {
@@ -35,32 +35,38 @@ pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
             } => {
                 let head = json!({"index": calls, "id": id, "type": "function",
                     "function": {"name": name, "arguments": ""}});
-                frames.push(chunk(said, &json!({"tool_calls": [head]}), None));
-                frames.extend(arguments.iter().map(|piece| {
-                    let delta = json!({"index": calls, "function": {"arguments": piece}});
-                    chunk(said, &json!({"tool_calls": [delta]}), None)
+                frames.push(chunk(script, &json!({"tool_calls": [head]}), None));
+                frames.extend(arguments.iter().map(|delta| {
+                    let call = json!({"index": calls, "function": {"arguments": delta}});
+                    chunk(script, &json!({"tool_calls": [call]}), None)
                 }));
                 calls += 1;
             }
-            ReplyPart::Error(error) => frames.push(StreamFrame::data(&json!({"error": error}))),
-            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Error(error) => {
+                frames.push(StreamFrame::from_json(&json!({"error": error})))
+            }
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::from_text(data)),
             ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
-    if !said.breaks_off() {
-        frames.push(chunk(said, &json!({}), Some(reason(said.finish))));
-        let last = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": said.model,
-            "choices": [], "usage": usage(said.usage)});
-        frames.push(StreamFrame::data(&last));
+    if !script.has_error_event() {
+        frames.push(chunk(
+            script,
+            &json!({}),
+            Some(finish_reason(script.finish)),
+        ));
+        let last = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": script.model,
+            "choices": [], "usage": usage_json(script.usage)});
+        frames.push(StreamFrame::from_json(&last));
     }
-    frames.push(StreamFrame::plain("[DONE]"));
+    frames.push(StreamFrame::from_text("[DONE]"));
     frames
 }
 
-pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
-    let mut message = json!({"role": "assistant", "content": said.text()});
-    let reasoning = said.reasoning();
-    let calls: Vec<Value> = said.parts.iter().filter_map(call).collect();
+pub(super) fn full_response(script: &ScriptedAnswer) -> Value {
+    let mut message = json!({"role": "assistant", "content": script.text()});
+    let reasoning = script.reasoning();
+    let calls: Vec<Value> = script.parts.iter().filter_map(tool_call).collect();
     if let Some(fields) = message.as_object_mut() {
         if !reasoning.is_empty() {
             fields.insert("reasoning_content".to_owned(), reasoning.into());
@@ -69,12 +75,12 @@ pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
             fields.insert("tool_calls".to_owned(), calls.into());
         }
     }
-    json!({"id": "chatcmpl-1", "object": "chat.completion", "model": said.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": reason(said.finish)}],
-        "usage": usage(said.usage)})
+    json!({"id": "chatcmpl-1", "object": "chat.completion", "model": script.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(script.finish)}],
+        "usage": usage_json(script.usage)})
 }
 
-fn call(part: &ReplyPart) -> Option<Value> {
+fn tool_call(part: &ReplyPart) -> Option<Value> {
     let ReplyPart::Call {
         id,
         name,
@@ -88,14 +94,14 @@ fn call(part: &ReplyPart) -> Option<Value> {
     )
 }
 
-fn chunk(said: &ScriptedAnswer, delta: &Value, finish: Option<&str>) -> StreamFrame {
-    StreamFrame::data(
-        &json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": said.model,
+fn chunk(script: &ScriptedAnswer, delta: &Value, finish: Option<&str>) -> StreamFrame {
+    StreamFrame::from_json(
+        &json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": script.model,
         "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}),
     )
 }
 
-fn reason(finish: Finish) -> &'static str {
+fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "stop",
         Finish::ToolCalls => "tool_calls",
@@ -104,7 +110,7 @@ fn reason(finish: Finish) -> &'static str {
     }
 }
 
-fn usage(usage: ReplyUsage) -> Value {
+fn usage_json(usage: ReplyUsage) -> Value {
     json!({"prompt_tokens": usage.input, "completion_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cached},

@@ -5,62 +5,64 @@ use serde_json::{Value, json};
 use super::{ScriptedAnswer, StreamFrame};
 use crate::model::reply::{Finish, ReplyPart, ReplyUsage};
 
-pub(super) fn frames(said: &ScriptedAnswer) -> Vec<StreamFrame> {
+pub(super) fn frames(script: &ScriptedAnswer) -> Vec<StreamFrame> {
     let mut frames = vec![StreamFrame::typed(
-        &json!({"type": "response.created", "response": head(said)}),
+        &json!({"type": "response.created", "response": response_head(script)}),
     )];
-    for (index, part) in said.parts.iter().enumerate() {
+    for (index, part) in script.parts.iter().enumerate() {
         match part {
-            ReplyPart::Text(deltas) => frames.extend(text(index, deltas)),
-            ReplyPart::Reasoning(deltas) => frames.extend(reasoning(index, deltas)),
-            ReplyPart::Call { arguments, .. } => frames.extend(call(index, part, arguments)),
-            ReplyPart::Error(error) => frames.push(StreamFrame::typed(&failure(said, error))),
-            ReplyPart::Garbage(data) => frames.push(StreamFrame::plain(data)),
+            ReplyPart::Text(deltas) => frames.extend(text_frames(index, deltas)),
+            ReplyPart::Reasoning(deltas) => frames.extend(reasoning_frames(index, deltas)),
+            ReplyPart::Call { arguments, .. } => frames.extend(call_frames(index, part, arguments)),
+            ReplyPart::Error(error) => {
+                frames.push(StreamFrame::typed(&failure_event(script, error)))
+            }
+            ReplyPart::Garbage(data) => frames.push(StreamFrame::from_text(data)),
             ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
         }
     }
-    if !said.breaks_off() {
-        let kind = if complete(said.finish) {
+    if !script.has_error_event() {
+        let kind = if is_complete(script.finish) {
             "response.completed"
         } else {
             "response.incomplete"
         };
         frames.push(StreamFrame::typed(
-            &json!({"type": kind, "response": full_response(said)}),
+            &json!({"type": kind, "response": full_response(script)}),
         ));
     }
     frames
 }
 
-pub(super) fn full_response(said: &ScriptedAnswer) -> Value {
-    let output: Vec<Value> = said
+pub(super) fn full_response(script: &ScriptedAnswer) -> Value {
+    let output: Vec<Value> = script
         .parts
         .iter()
         .enumerate()
-        .filter_map(|(index, part)| item(index, part))
+        .filter_map(|(index, part)| output_item(index, part))
         .collect();
-    let mut response = head(said);
+    let mut response = response_head(script);
     if let Some(fields) = response.as_object_mut() {
-        let status = if complete(said.finish) {
+        let status = if is_complete(script.finish) {
             "completed"
         } else {
             "incomplete"
         };
         fields.insert("status".to_owned(), status.into());
         fields.insert("output".to_owned(), output.into());
-        fields.insert("usage".to_owned(), usage(said.usage));
-        if let Some(reason) = incomplete_reason(said.finish) {
+        fields.insert("usage".to_owned(), usage_json(script.usage));
+        if let Some(reason) = incomplete_reason(script.finish) {
             fields.insert("incomplete_details".to_owned(), json!({"reason": reason}));
         }
     }
     response
 }
 
-fn head(said: &ScriptedAnswer) -> Value {
-    json!({"id": "resp_1", "object": "response", "model": said.model, "status": "in_progress", "output": []})
+fn response_head(script: &ScriptedAnswer) -> Value {
+    json!({"id": "resp_1", "object": "response", "model": script.model, "status": "in_progress", "output": []})
 }
 
-fn text(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
+fn text_frames(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
     let id = format!("msg_{index}");
     let open = json!({"type": "response.output_item.added", "output_index": index,
         "item": {"id": id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}});
@@ -76,11 +78,11 @@ fn text(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
         &json!({"type": "response.output_text.done", "output_index": index,
         "item_id": id, "content_index": 0, "text": deltas.concat()}),
     ));
-    frames.push(done(index, &part));
+    frames.push(done_frame(index, &part));
     frames
 }
 
-fn reasoning(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
+fn reasoning_frames(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
     let id = format!("rs_{index}");
     let open = json!({"type": "response.output_item.added", "output_index": index,
         "item": {"id": id, "type": "reasoning", "summary": []}});
@@ -91,12 +93,12 @@ fn reasoning(index: usize, deltas: &[String]) -> Vec<StreamFrame> {
             "item_id": id, "summary_index": 0, "delta": delta}),
         )
     }));
-    frames.push(done(index, &ReplyPart::Reasoning(deltas.to_vec())));
+    frames.push(done_frame(index, &ReplyPart::Reasoning(deltas.to_vec())));
     frames
 }
 
-fn call(index: usize, part: &ReplyPart, arguments: &[String]) -> Vec<StreamFrame> {
-    let mut open = item(index, part).unwrap_or_default();
+fn call_frames(index: usize, part: &ReplyPart, arguments: &[String]) -> Vec<StreamFrame> {
+    let mut open = output_item(index, part).unwrap_or_default();
     if let Some(fields) = open.as_object_mut() {
         fields.insert("arguments".to_owned(), "".into());
         fields.insert("status".to_owned(), "in_progress".into());
@@ -115,17 +117,17 @@ fn call(index: usize, part: &ReplyPart, arguments: &[String]) -> Vec<StreamFrame
         &json!({"type": "response.function_call_arguments.done",
         "output_index": index, "item_id": id, "arguments": arguments.concat()}),
     ));
-    frames.push(done(index, part));
+    frames.push(done_frame(index, part));
     frames
 }
 
-fn done(index: usize, part: &ReplyPart) -> StreamFrame {
+fn done_frame(index: usize, part: &ReplyPart) -> StreamFrame {
     StreamFrame::typed(
-        &json!({"type": "response.output_item.done", "output_index": index, "item": item(index, part)}),
+        &json!({"type": "response.output_item.done", "output_index": index, "item": output_item(index, part)}),
     )
 }
 
-fn item(index: usize, part: &ReplyPart) -> Option<Value> {
+fn output_item(index: usize, part: &ReplyPart) -> Option<Value> {
     match part {
         ReplyPart::Text(deltas) => Some(
             json!({"id": format!("msg_{index}"), "type": "message", "role": "assistant",
@@ -149,8 +151,8 @@ fn item(index: usize, part: &ReplyPart) -> Option<Value> {
     }
 }
 
-fn failure(said: &ScriptedAnswer, error: &Value) -> Value {
-    let mut response = head(said);
+fn failure_event(script: &ScriptedAnswer, error: &Value) -> Value {
+    let mut response = response_head(script);
     if let Some(fields) = response.as_object_mut() {
         fields.insert("status".to_owned(), "failed".into());
         fields.insert("error".to_owned(), error.clone());
@@ -158,7 +160,7 @@ fn failure(said: &ScriptedAnswer, error: &Value) -> Value {
     json!({"type": "response.failed", "response": response})
 }
 
-fn complete(finish: Finish) -> bool {
+fn is_complete(finish: Finish) -> bool {
     incomplete_reason(finish).is_none()
 }
 
@@ -170,7 +172,7 @@ fn incomplete_reason(finish: Finish) -> Option<&'static str> {
     }
 }
 
-fn usage(usage: ReplyUsage) -> Value {
+fn usage_json(usage: ReplyUsage) -> Value {
     json!({"input_tokens": usage.input, "output_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "input_tokens_details": {"cached_tokens": usage.cached},
