@@ -62,9 +62,9 @@ struct BenchFixture {
     waiting: Mutex<HashMap<String, oneshot::Sender<()>>>,
 }
 
-struct BenchChannel(Arc<BenchFixture>);
+struct FakeBenchChannel(Arc<BenchFixture>);
 
-impl Channel for BenchChannel {
+impl Channel for FakeBenchChannel {
     fn name(&self) -> &'static str {
         "lab"
     }
@@ -95,21 +95,21 @@ impl Channel for BenchChannel {
 }
 
 /// Provides the channel. The agent answers.
-struct BenchPlugin(Arc<BenchFixture>);
+struct FakeBenchPlugin(Arc<BenchFixture>);
 
 #[hooks(crate = bub_kernel)]
-impl BenchPlugin {
+impl FakeBenchPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let _ = self.0.handler.set(Arc::clone(message_handler));
-        vec![Arc::new(BenchChannel(Arc::clone(&self.0)))]
+        vec![Arc::new(FakeBenchChannel(Arc::clone(&self.0)))]
     }
 }
 
 /// Answers with the prompt, without an agent.
-struct EchoModel;
+struct FakeBenchModel;
 
 #[hooks(crate = bub_kernel)]
-impl EchoModel {
+impl FakeBenchModel {
     async fn run_model(&self, prompt: &Prompt) -> String {
         prompt.text()
     }
@@ -129,12 +129,12 @@ fn echo(messages: &[Value]) -> String {
 }
 
 fn compose(case: &str, lab: &Arc<BenchFixture>, home: &Path, server: &ModelServer) -> Framework {
-    let talking = BenchPlugin(Arc::clone(lab));
+    let talking = FakeBenchPlugin(Arc::clone(lab));
     let builder = Framework::builder().workspace(home);
     if !matches!(case, "agent" | "served") {
         return builder
             .plugin("lab", talking)
-            .plugin("echo", EchoModel)
+            .plugin("echo", FakeBenchModel)
             .build();
     }
     let variables = [

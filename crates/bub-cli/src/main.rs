@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 /// The allocator of the program.
 ///
-/// A busy gateway spends a third of its time in the allocator of the C library, because it allocates many small values
-/// on one thread and frees them on another. mimalloc makes a message two fifths cheaper and lowers peak memory by a fifth.
+/// A busy gateway spends a third of its time in the allocator of the C library. It allocates many small values on one
+/// thread and frees them on another. mimalloc makes a message two fifths cheaper and lowers peak memory by a fifth.
 /// musl builds gain most, because the allocator of musl has a single lock. An idle process uses slightly more memory,
 /// which the budgets watch. Programs that are built on the library choose their own allocator.
 #[global_allocator]

@@ -1,5 +1,6 @@
-//! Output format of benchmarks that measure themselves, which `cargo xtask bench` collects, and
-//! their measurements: CPU time and bytes, which are more reliable than a clock on a busy machine.
+//! Output of benchmarks that measure themselves. `cargo xtask bench` collects it.
+//!
+//! They measure CPU time and bytes, which are more reliable than a clock on a busy machine.
 
 use std::{
     fs,

@@ -213,7 +213,7 @@ impl Faults {
         }
     }
 
-    /// Runs an operation that is performed completely or not at all.
+    /// Counts a step and runs an operation that is performed completely or not at all.
     fn run_atomic<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         match self.count_step()? {
             FaultDecision::Proceed | FaultDecision::Garble => operation(),
@@ -221,7 +221,7 @@ impl Faults {
         }
     }
 
-    /// Returns how many bytes of a growth fit on the disk.
+    /// Reserves disk space for a file that grows. Returns how many of the bytes fit on the disk.
     fn reserve_space(&self, growth: u64) -> u64 {
         let mut plan = self.plan();
         let Some(free) = plan.free_bytes.as_mut() else {

@@ -2,8 +2,8 @@
 //!
 //! [`render_session`] runs `bub chat` in a pseudo-terminal, types a few messages, and renders the screen as an SVG image. The
 //! model is a [`ModelServer`] with a script; everything else is the real program. The image is the same on every
-//! machine: the banner with the version and the path is above the first row, the window is too narrow for the clock,
-//! and the time of a tool call is replaced by a fixed one.
+//! machine. The banner with the version and the path is above the first row. The window is too narrow for the clock. The
+//! time of a tool call is replaced by a fixed one.
 //!
 //! `cargo xtask picture` writes the image, and a test of `bub-cli` compares it with a new run.
 
@@ -28,7 +28,7 @@ const COLUMNS: u16 = 72;
 /// The name of the workspace, which is also the prompt.
 const WORKSPACE: &str = "notes";
 const PROMPT: &str = "notes >";
-/// What the picture shows as the time of each tool call.
+/// Time of each tool call in the picture.
 const CALL_TIME: &str = "completed in 2 ms";
 /// How long one message may take.
 const TURN_TIMEOUT: Duration = Duration::from_mins(1);
@@ -49,7 +49,7 @@ providers:
     prices: {input: 2, output: 8}
 ";
 
-/// One message of the user, and what the model answers, call by call.
+/// One message of the user, and the answers of the model, one per model call.
 struct Exchange {
     message: &'static str,
     replies: Vec<Reply>,

@@ -1,8 +1,8 @@
 //! A Bot API server on loopback with simulated users; it records what the bot does.
 //!
 //! It behaves like the real server where that matters to a bot. It holds long polls until an update
-//! arrives, ends an older poll when a newer one comes, drops updates only after a later offset,
-//! numbers messages, and rejects invalid markup and texts. Faults are scripted with
+//! arrives, and ends an older poll when a newer one comes. It drops updates only after a later
+//! offset, numbers messages, and rejects invalid markup and texts. Faults are scripted with
 //! [`BotServer::add_fault`] or decided per call by [`BotServer::set_fault_fn`]. With `BUB_FIXTURES` set,
 //! every request is checked against the specification of the API.
 
@@ -74,7 +74,7 @@ struct BotServerState {
     spec: Option<BotApiSpec>,
     requests: std::sync::atomic::AtomicUsize,
     connections: std::sync::atomic::AtomicUsize,
-    /// Counter of changes, for waiters.
+    /// Counter of changes. It wakes the tasks that wait for a change.
     changes: watch::Sender<u64>,
 }
 

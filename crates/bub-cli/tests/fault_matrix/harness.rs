@@ -38,7 +38,7 @@ pub(crate) struct Observations {
 }
 
 #[derive(Clone)]
-struct Lab {
+struct FakeLabPlugin {
     seen: Observations,
     handler: Arc<OnceLock<MessageHandler>>,
     fs: Arc<dyn Fs>,
@@ -46,9 +46,9 @@ struct Lab {
     durability: Durability,
 }
 
-struct LabChannel(Lab);
+struct FakeLabChannel(FakeLabPlugin);
 
-impl Channel for LabChannel {
+impl Channel for FakeLabChannel {
     fn name(&self) -> &'static str {
         "lab"
     }
@@ -81,10 +81,10 @@ impl Channel for LabChannel {
 }
 
 #[hooks(crate = bub_kernel)]
-impl Lab {
+impl FakeLabPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let _ = self.handler.set(Arc::clone(message_handler));
-        vec![Arc::new(LabChannel(self.clone()))]
+        vec![Arc::new(FakeLabChannel(self.clone()))]
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
@@ -97,12 +97,12 @@ impl Lab {
 }
 
 /// The tool. Its effect must not happen twice.
-struct Note {
+struct FakeNoteTool {
     spec: ToolSpec,
     seen: Observations,
 }
 
-impl Tool for Note {
+impl Tool for FakeNoteTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -190,7 +190,7 @@ impl FaultFixture {
             fs: Arc::clone(&fs),
         };
         let handler = Arc::new(OnceLock::new());
-        let lab = Lab {
+        let lab = FakeLabPlugin {
             seen: seen.clone(),
             handler: Arc::clone(&handler),
             fs,
@@ -218,7 +218,7 @@ impl FaultFixture {
                 Ok::<_, BoxError>(bub_agent::BuiltinAgent::new(context, builtin))
             })
             .plugin("lab", lab)
-            .tool(Note {
+            .tool(FakeNoteTool {
                 spec,
                 seen: seen.clone(),
             })

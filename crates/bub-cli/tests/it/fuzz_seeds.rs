@@ -58,18 +58,18 @@ const CHECKS: &[SeedCheck] = &[
 ];
 
 fn names(directory: &str) -> Vec<String> {
-    let found = fs::read_dir(format!("{ROOT}/fuzz/{directory}")).unwrap();
+    let entries = fs::read_dir(format!("{ROOT}/fuzz/{directory}")).unwrap();
     let name = |path: std::path::PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
-    let mut names: Vec<String> = found.map(|entry| name(entry.unwrap().path())).collect();
+    let mut names: Vec<String> = entries.map(|entry| name(entry.unwrap().path())).collect();
     names.sort();
     names
 }
 
 #[test]
 fn every_fuzz_target_has_seeds_and_holds_for_them() {
-    let known: Vec<&str> = CHECKS.iter().map(|(name, _)| *name).collect();
+    let check_names: Vec<&str> = CHECKS.iter().map(|(name, _)| *name).collect();
     for directory in ["checks", "fuzz_targets", "seeds"] {
-        assert_eq!(names(directory), known, "fuzz/{directory}");
+        assert_eq!(names(directory), check_names, "fuzz/{directory}");
     }
     for (target, check) in CHECKS {
         let seeds = names(&format!("seeds/{target}"));

@@ -24,11 +24,11 @@ use crate::{
 /// Returns all paths in and below a directory that other users can read.
 fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
     let metadata = path.symlink_metadata().unwrap();
-    let (mode, wanted) = (
+    let (mode, expected_mode) = (
         metadata.permissions().mode() & 0o7777,
         if metadata.is_dir() { 0o700 } else { 0o600 },
     );
-    let mut found = if mode == wanted {
+    let mut readable_paths = if mode == expected_mode {
         Vec::new()
     } else {
         vec![(path.to_owned(), mode)]
@@ -37,9 +37,9 @@ fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
         let below = std::fs::read_dir(path)
             .unwrap()
             .map(|entry| entry.unwrap().path());
-        found.extend(below.flat_map(|path| open_to_others(&path)));
+        readable_paths.extend(below.flat_map(|path| open_to_others(&path)));
     }
-    found
+    readable_paths
 }
 
 // L7: independently of the umask and of the command that creates the file.

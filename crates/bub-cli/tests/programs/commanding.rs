@@ -7,9 +7,9 @@ use bub::{
     prelude::*,
 };
 
-struct Commanding(Shells);
+struct FakeCommandPlugin(Shells);
 
-impl Commanding {
+impl FakeCommandPlugin {
     fn new(context: &PluginContext<'_>) -> Result<Self> {
         let launcher = Launcher::current_program().ok_or_else(|| Error::config("no launcher"))?;
         let settings = Arc::clone(context.settings);
@@ -18,7 +18,7 @@ impl Commanding {
 }
 
 #[hooks]
-impl Commanding {
+impl FakeCommandPlugin {
     async fn run_model(&self, prompt: &Prompt) -> Result<String> {
         let command = prompt.text().lines().last().unwrap_or_default().to_owned();
         let request = ShellRequest {
@@ -35,6 +35,6 @@ impl Commanding {
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .plugin_with("commanding", Commanding::new)
+        .plugin_with("commanding", FakeCommandPlugin::new)
         .main()
 }

@@ -6,11 +6,11 @@ use std::{io::Write, process::ExitCode, sync::Arc};
 use bub::prelude::*;
 use bub_model::settings::API_KEY;
 
-struct Faulty {
+struct FailingPlugin {
     settings: Arc<Settings>,
 }
 
-impl Faulty {
+impl FailingPlugin {
     fn new(context: &PluginContext<'_>) -> Self {
         Self {
             settings: Arc::clone(context.settings),
@@ -26,7 +26,7 @@ impl Faulty {
 }
 
 #[hooks]
-impl Faulty {
+impl FailingPlugin {
     async fn run_model(&self, prompt: &Prompt) -> Result<Option<String>> {
         match prompt.text().lines().last().unwrap_or_default() {
             "panic" => panic!("on purpose, with {}", self.secret()),
@@ -54,16 +54,18 @@ impl Faulty {
     }
 }
 
-struct Unloadable;
+struct FailingLoadPlugin;
 
 #[hooks]
-impl Unloadable {}
+impl FailingLoadPlugin {}
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .plugin_with("faulty", |context| Ok::<_, Error>(Faulty::new(context)))
+        .plugin_with("faulty", |context| {
+            Ok::<_, Error>(FailingPlugin::new(context))
+        })
         .plugin_with("unloadable", |_| {
-            Err::<Unloadable, _>("its license has expired")
+            Err::<FailingLoadPlugin, _>("its license has expired")
         })
         .main()
 }

@@ -13,9 +13,9 @@ use bub_terminal::{
     turn_view::StatusLine,
 };
 
-struct Panicking;
+struct PanickingChatHost;
 
-impl ChatHost for Panicking {
+impl ChatHost for PanickingChatHost {
     fn submit_line(&self, _line: u64, _text: String) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -35,7 +35,7 @@ impl ChatHost for Panicking {
 async fn main() {
     let (_event_sender, chat_events) = ChatEventSender::new();
     let setup = ChatOptions {
-        host: Arc::new(Panicking),
+        host: Arc::new(PanickingChatHost),
         chat_events,
         stop: CancellationToken::new(),
         home: std::env::temp_dir().join("no such home"),

@@ -56,7 +56,7 @@ impl Request {
     }
 }
 
-/// Request log; a counter of changes wakes waiters.
+/// Log of requests and connections. A change wakes the tasks that wait for one.
 pub(super) struct Log {
     state: Mutex<RequestLogState>,
     changes: watch::Sender<u64>,

@@ -26,7 +26,7 @@ use crate::{
 
 /// Model that echoes the prompt in two deltas. It also provides the webhook channel.
 #[derive(Clone, Default)]
-struct EchoModel {
+struct FakeEchoModel {
     webhook: Arc<OnceLock<Arc<WebhookChannel>>>,
     control: Arc<TurnControl>,
     waiting: Option<usize>,
@@ -48,7 +48,7 @@ impl Default for TurnControl {
 }
 
 #[hooks]
-impl EchoModel {
+impl FakeEchoModel {
     fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
         if message.content() == "nowhere" {
             Err(Error::unknown("no session"))
@@ -111,10 +111,10 @@ struct GatewayFixture {
 
 impl GatewayFixture {
     async fn open(directory: &Path) -> Self {
-        Self::with(directory, EchoModel::default()).await
+        Self::with(directory, FakeEchoModel::default()).await
     }
 
-    async fn with(directory: &Path, model: EchoModel) -> Self {
+    async fn with(directory: &Path, model: FakeEchoModel) -> Self {
         let (webhook, control) = (Arc::clone(&model.webhook), Arc::clone(&model.control));
         let framework = Framework::builder().plugin("model", model).build();
         let running = framework.open_scope().await.unwrap();
@@ -215,9 +215,9 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
     for reply in ["sync", "stream"] {
         let running = GatewayFixture::with(
             home.path(),
-            EchoModel {
+            FakeEchoModel {
                 waiting: Some(1),
-                ..EchoModel::default()
+                ..FakeEchoModel::default()
             },
         )
         .await;
@@ -262,8 +262,8 @@ async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
     assert_eq!(answer.status, 500, "{answer:?}");
     let is_open = |reply: &Value| reply["state"] == "queued" || reply["state"] == "retrying";
     let remaining = loop {
-        let found = running.query("outbox").await;
-        let replies = found["replies"].as_array().unwrap();
+        let outbox = running.query("outbox").await;
+        let replies = outbox["replies"].as_array().unwrap();
         if !replies.iter().any(is_open) {
             break replies.clone();
         }

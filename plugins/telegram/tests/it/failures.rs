@@ -214,16 +214,16 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
         ("gone", Err("wrong file_id")),
         ("fine", Ok(1)),
     ];
-    for (at, (file, wanted)) in reasons.into_iter().enumerate() {
+    for (at, (file, expected)) in reasons.into_iter().enumerate() {
         server.add_message(json!({
             "chat": {"id": OWNER, "type": "private"}, "from": user_object(OWNER),
             "document": {"file_id": file, "file_unique_id": "u", "file_name": "a.txt", "mime_type": "text/plain"},
         }));
         server.wait_for_texts(OWNER, at + 1).await;
         let outcome = fixture.model.files.borrow()[at].clone();
-        match (wanted, outcome) {
-            (Ok(wanted), outcome) => assert_eq!(outcome, Ok(wanted)),
-            (Err(wanted), Err(reason)) => assert!(reason.contains(wanted), "{file}: {reason}"),
+        match (expected, outcome) {
+            (Ok(expected), outcome) => assert_eq!(outcome, Ok(expected)),
+            (Err(expected), Err(reason)) => assert!(reason.contains(expected), "{file}: {reason}"),
             (_, other) => panic!("{file}: {other:?}"),
         }
     }

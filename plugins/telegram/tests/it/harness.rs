@@ -32,7 +32,7 @@ pub(crate) const MEMBER: i64 = 7;
 /// A model that follows the message: `wait …` waits for a permit, `fail …` fails, `long N` answers with N letters, and
 /// `grow …` answers word by word, one per permit, and fails at the word `break`.
 #[derive(Clone)]
-pub(crate) struct Model {
+pub(crate) struct FakeTelegramModel {
     bot: Arc<Bot>,
     pub(crate) permits: Arc<Semaphore>,
     /// The content of each message, as the model sees it.
@@ -52,7 +52,7 @@ pub(crate) fn written(content: &str) -> String {
 }
 
 #[hooks]
-impl Model {
+impl FakeTelegramModel {
     async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
         if let Some(lifespan) = &turn.inbound().lifespan {
             lifespan.enter().await?;
@@ -130,7 +130,7 @@ impl Model {
 
 /// A running gateway.
 pub(crate) struct TelegramFixture {
-    pub(crate) model: Model,
+    pub(crate) model: FakeTelegramModel,
     directory: PathBuf,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
@@ -177,7 +177,7 @@ impl TelegramFixture {
     }
 
     pub(crate) async fn on(fs: Arc<dyn Fs>, options: TelegramOptions, home: &Path) -> Self {
-        let model = Model {
+        let model = FakeTelegramModel {
             bot: Arc::new(Bot::new(options)),
             permits: Arc::new(Semaphore::new(0)),
             prompts: watch::Sender::default(),

@@ -240,8 +240,12 @@ fn names_of_files_are_harmless() {
         ("a\n]: do this\u{202e}gpj.exe", Some("a]: do thisgpj.exe")),
         ("Üñí 文.md", Some("Üñí 文.md")),
     ];
-    for (given, safe) in rows {
-        assert_eq!(sanitize_file_name(given).as_deref(), safe, "{given:?}");
+    for (raw_name, safe) in rows {
+        assert_eq!(
+            sanitize_file_name(raw_name).as_deref(),
+            safe,
+            "{raw_name:?}"
+        );
     }
     let long = sanitize_file_name(&format!("{}.tar.gz", "文".repeat(500))).unwrap();
     assert!(long.len() <= 128 && long.ends_with(".tar.gz"), "{long}");
@@ -250,11 +254,11 @@ fn names_of_files_are_harmless() {
 // H-170: kinds that the Python version does not support are described as text.
 #[test]
 fn places_contacts_polls_and_dice_are_told_in_words() {
-    let place = json!({"latitude": 52.5, "longitude": -0.25});
+    let location = json!({"latitude": 52.5, "longitude": -0.25});
     let rows = [
-        (json!({"location": place}), "[Location: 52.5, -0.25]"),
+        (json!({"location": location}), "[Location: 52.5, -0.25]"),
         (
-            json!({"venue": {"title": "Café", "address": "1 Road", "location": place}, "location": place}),
+            json!({"venue": {"title": "Café", "address": "1 Road", "location": location}, "location": location}),
             "[Venue: Café, 1 Road (52.5, -0.25)]",
         ),
         (

@@ -48,7 +48,8 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the latest anchor with this name. If there is none, the error suggests `bub tape anchors`.
+/// Returns the latest anchor with this name. If the tape has no such anchor, the error suggests
+/// `bub tape anchors`.
 pub(super) async fn find_anchor(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
     let anchor = tape
         .anchor_marks(AnchorQuery::LatestNamed(name.to_owned()))
