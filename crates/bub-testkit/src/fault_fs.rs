@@ -115,12 +115,12 @@ impl Faults {
         self.plan().free_bytes = free;
     }
 
-    /// Makes the disk full from a step on, until `heal`.
+    /// Makes the disk full from a step on, until `clear_faults`.
     pub fn fill_disk_from(&self, step: u64) {
         self.plan().full_from = Some(step);
     }
 
-    /// Fails every file fsync from a step on with an input/output error, until `heal`.
+    /// Fails every file fsync from a step on with an input/output error, until `clear_faults`.
     pub fn fail_syncs_from(&self, step: u64) {
         self.plan().unsynced_from = Some(step);
     }
@@ -141,7 +141,7 @@ impl Faults {
     }
 
     /// Removes all faults. A crashed process stays crashed.
-    pub fn heal(&self) {
+    pub fn clear_faults(&self) {
         let mut plan = self.plan();
         *plan = Plan {
             steps: plan.steps,

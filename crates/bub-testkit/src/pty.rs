@@ -206,7 +206,7 @@ impl Pty {
             }
             Err(RecvTimeoutError::Disconnected) => Ok(false),
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("no output before the timeout:\n{}", self.shown))
+                Err(format!("timed out; output so far:\n{}", self.shown))
             }
         }
     }

@@ -150,7 +150,7 @@ impl BotServer {
     }
 
     /// Removes all faults.
-    pub fn heal(&self) -> &Self {
+    pub fn clear_faults(&self) -> &Self {
         self.shared
             .script
             .lock()

@@ -132,7 +132,7 @@ impl WebhookChannel {
                 .as_ref()
                 .and_then(|exchange| exchange.callback_url())
         }) {
-            return self.callbacks.post(&url, message_id, &reply).await;
+            return self.callbacks.post_reply(&url, message_id, &reply).await;
         }
         let exchange = exchange.ok_or_else(|| {
             Error::not_found(

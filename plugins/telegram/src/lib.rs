@@ -211,7 +211,7 @@ impl Channel for TelegramChannel {
     }
 
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(outbound::deliver(&self.bot, reply))
+        Box::pin(outbound::deliver_reply(&self.bot, reply))
     }
 
     fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {

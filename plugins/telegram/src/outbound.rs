@@ -56,7 +56,7 @@ impl SentMessageWaiters {
 
 /// Delivers a reply and reports its message id to the waiting tool call, if any. Resumes where an earlier attempt
 /// ended.
-pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
+pub(super) async fn deliver_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
     let sent = send_reply(bot, reply).await;
     let result = match &sent {
         Ok(first) => first.map(Ok),

@@ -23,7 +23,7 @@ impl TelegramPlugin {
     pub fn new(context: &PluginContext<'_>) -> Result<Self> {
         let bot = Arc::new(Bot::new(TelegramOptions::new(context.settings)));
         if bot.is_enabled() {
-            tools::register(context, &bot);
+            tools::register_tools(context, &bot);
         }
         Ok(Self { bot })
     }

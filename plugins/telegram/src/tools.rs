@@ -29,7 +29,7 @@ const SEND_CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_UPLOAD_BYTES: u64 = 50 * 1024 * 1024;
 
 /// Registers the tools.
-pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
+pub(crate) fn register_tools(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     let chat = || {
         ToolParameter::new::<Option<i64>>(
             "chat_id",
@@ -143,7 +143,7 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let reply = Outbound::from_tool(message);
     if !context.turn.deliver(reply.clone()).await? {
         // No gateway runs the channel here, so the bot sends it itself.
-        super::outbound::deliver(&bot, &reply).await?;
+        super::outbound::deliver_reply(&bot, &reply).await?;
     }
     let outcome = tokio::time::timeout(SEND_CONFIRM_TIMEOUT, delivered).await;
     bot.sent_waiters.remove(&sent_id);

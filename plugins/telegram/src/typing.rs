@@ -34,7 +34,7 @@ struct TypingGuard {
 }
 
 impl TypingGuard {
-    fn begin(bot: Arc<Bot>, chat_thread: ChatThread) -> Self {
+    fn start(bot: Arc<Bot>, chat_thread: ChatThread) -> Self {
         let mut typing = lock(&bot.typing.0);
         let new = || {
             (
@@ -100,7 +100,7 @@ impl TypingScope {
 
 impl LifespanScope for TypingScope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
-        self.guard = Some(TypingGuard::begin(Arc::clone(&self.bot), self.chat_thread));
+        self.guard = Some(TypingGuard::start(Arc::clone(&self.bot), self.chat_thread));
         Box::pin(std::future::ready(Ok(())))
     }
 

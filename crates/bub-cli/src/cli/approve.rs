@@ -77,7 +77,7 @@ impl TerminalApprover {
                 empty.insert(opened?)
             }
         };
-        lines.ask(&question_text(request)).await
+        lines.ask_question(&question_text(request)).await
     }
 }
 
@@ -100,7 +100,7 @@ impl TtyReader {
         Ok(Self { tty, typed })
     }
 
-    async fn ask(&mut self, question: &str) -> Result<ApprovalAnswer> {
+    async fn ask_question(&mut self, question: &str) -> Result<ApprovalAnswer> {
         // Discard input that was typed before the question was visible.
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}

@@ -244,7 +244,7 @@ async fn under_fault(
     if faults.has_crashed() {
         return;
     }
-    faults.heal();
+    faults.clear_faults();
     clients.post(&fixture, faults, 2, true).await;
     clients.wait(seen).await;
     fixture.stop().await;

@@ -266,7 +266,7 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
             }
             notices
         });
-        faults.heal();
+        faults.clear_faults();
         assert_eq!(
             notices.len(),
             usize::from(records > 0),

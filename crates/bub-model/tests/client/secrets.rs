@@ -123,7 +123,7 @@ async fn a_proxy_is_used_for_other_hosts_and_never_for_this_machine() {
         .unwrap();
     assert_eq!(answer.text, "through the proxy");
     assert_eq!(
-        proxy.request(0).await.path,
+        proxy.wait_request(0).await.path,
         "http://models.invalid/v1/chat/completions"
     );
 }

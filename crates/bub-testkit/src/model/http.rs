@@ -25,12 +25,15 @@ impl Reader {
     }
 
     /// Reads the next request; returns `None` if the client has closed the connection.
-    pub(crate) async fn next(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<Option<Request>> {
+    pub(crate) async fn next_request(
+        &mut self,
+        socket: &mut ReadHalf<'_>,
+    ) -> io::Result<Option<Request>> {
         let end = loop {
-            if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
+            if let Some(end) = find_bytes(&self.buffer, b"\r\n\r\n") {
                 break end;
             }
-            if !self.fill(socket).await? {
+            if !self.read_more(socket).await? {
                 return Ok(None);
             }
         };
@@ -42,7 +45,7 @@ impl Reader {
             .and_then(|length| length.parse().ok())
             .unwrap_or(0);
         while self.buffer.len() < length {
-            if !self.fill(socket).await? {
+            if !self.read_more(socket).await? {
                 return Ok(None);
             }
         }
@@ -51,7 +54,7 @@ impl Reader {
         Ok(Some(request))
     }
 
-    async fn fill(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<bool> {
+    async fn read_more(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<bool> {
         if self.buffer.len() > MAX_REQUEST_BYTES {
             return Err(io::Error::other("the request is too large"));
         }
@@ -80,7 +83,7 @@ fn parse_head(head: &str, connection: usize) -> io::Result<Request> {
     })
 }
 
-fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+fn find_bytes(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes
         .windows(needle.len())
         .position(|window| window == needle)

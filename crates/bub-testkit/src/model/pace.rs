@@ -31,7 +31,7 @@ impl Pace {
     }
 
     /// Waits until one more event may be sent.
-    pub(super) async fn wait(&self) {
+    pub(super) async fn wait_for_permit(&self) {
         if let Ok(permit) = self.permits.acquire().await {
             permit.forget();
         }

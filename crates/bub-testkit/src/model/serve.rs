@@ -30,7 +30,7 @@ async fn serve_requests(
     let reset = {
         let (mut input, mut output) = socket.split();
         loop {
-            let Some(request) = reader.next(&mut input).await? else {
+            let Some(request) = reader.next_request(&mut input).await? else {
                 return Ok(());
             };
             shared.log.record_request(request.clone());
@@ -74,7 +74,7 @@ async fn write_reply(
             return cut_reply(output, how).await;
         }
         if let Some(pace) = pace {
-            pace.wait().await;
+            pace.wait_for_permit().await;
         }
         for part in event.chunks(split.unwrap_or(usize::MAX)) {
             write_chunk(output, part).await?;

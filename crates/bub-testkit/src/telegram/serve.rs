@@ -39,7 +39,7 @@ async fn serve_requests(mut socket: TcpStream, shared: &BotServerState) -> io::R
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(0);
     let (mut input, mut output) = socket.split();
-    while let Some(request) = reader.next(&mut input).await? {
+    while let Some(request) = reader.next_request(&mut input).await? {
         let is_open = tokio::select! {
             answered = write_response(&mut output, &request, shared) => answered?,
             () = wait_disconnect(&input) => return Ok(()),
@@ -66,14 +66,7 @@ async fn write_response(
     shared: &BotServerState,
 ) -> io::Result<bool> {
     shared.requests.fetch_add(1, Ordering::Relaxed);
-    // A request to a proxy contains the server name as well.
-    let path = request
-        .path
-        .strip_prefix("http://")
-        .and_then(|rest| Some(rest.split_at(rest.find('/')?).1));
-    let path = path.unwrap_or(&request.path);
-    // The base URL of the client may contain a path.
-    let (base_path, path) = path.split_at(path.find("/bot").unwrap_or_default());
+    let (base_path, path) = split_base_path(&request.path);
     if let Some(base_path) = base_path.strip_suffix("/file")
         && let Some(file) = path.strip_prefix(&format!("/bot{TOKEN}/"))
     {
@@ -168,6 +161,16 @@ async fn write_response(
         _ => {}
     }
     write_result(output, outcome).await
+}
+
+/// Splits the target of a request before `/bot`, because the base URL of the client may contain a path.
+fn split_base_path(target: &str) -> (&str, &str) {
+    // A request to a proxy contains the server name as well.
+    let path = target
+        .strip_prefix("http://")
+        .and_then(|target| Some(target.split_at(target.find('/')?).1))
+        .unwrap_or(target);
+    path.split_at(path.find("/bot").unwrap_or_default())
 }
 
 /// Holds a poll until an update arrives, its time is over, or a newer poll comes.

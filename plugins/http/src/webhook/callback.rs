@@ -47,7 +47,7 @@ impl Callbacks {
     }
 
     /// Posts a reply once. After a temporary error, the outbox calls this function again.
-    pub(super) async fn post(
+    pub(super) async fn post_reply(
         &self,
         url: &str,
         message_id: Option<&MessageId>,

@@ -148,7 +148,7 @@ impl ExchangeStore {
         }
     }
 
-    pub(super) fn find(&self, id: &str) -> Option<Arc<Exchange>> {
+    pub(super) fn find_by_id(&self, id: &str) -> Option<Arc<Exchange>> {
         self.lock_table().by_id.get(id).cloned()
     }
 
@@ -205,13 +205,13 @@ impl ExchangeStore {
         if is_new {
             let mut table = self.lock_table();
             table.bytes += reply.content().len();
-            self.evict(&mut table);
+            self.evict_over_limit(&mut table);
         }
     }
 
     /// Removes exchanges that are older than the maximum age or exceed the limits.
-    pub(super) fn sweep(&self) {
-        self.evict(&mut self.lock_table());
+    pub(super) fn evict_expired(&self) {
+        self.evict_over_limit(&mut self.lock_table());
     }
 
     /// Returns the status of an exchange, or of the exchange that it joined.
@@ -266,11 +266,11 @@ impl ExchangeStore {
         table
             .order
             .push_back((Instant::now(), Arc::clone(&exchange)));
-        self.evict(table);
+        self.evict_over_limit(table);
         exchange
     }
 
-    fn evict(&self, table: &mut ExchangeTable) {
+    fn evict_over_limit(&self, table: &mut ExchangeTable) {
         // Exchanges with waiting requests move to the end of the queue, each once.
         for _ in 0..table.order.len() {
             let Some((since, _)) = table.order.front() else {

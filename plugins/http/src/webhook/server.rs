@@ -120,7 +120,7 @@ impl Server {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = server.stop_waiting.cancelled() => break,
-                _ = sweep.tick() => server.exchanges.sweep(),
+                _ = sweep.tick() => server.exchanges.evict_expired(),
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match (accepted, Arc::clone(&permits).try_acquire_owned()) {
                     (Ok((stream, _)), Ok(permit)) => {
@@ -239,7 +239,7 @@ impl Server {
     /// Handles `GET /v1/messages/{id}`.
     fn handle_status(&self, id: &str) -> Result<HttpResponse, HttpError> {
         let text = "unknown message: the id is wrong, or bub no longer keeps the message";
-        let exchange = self.exchanges.find(id);
+        let exchange = self.exchanges.find_by_id(id);
         let exchange = exchange
             .ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
         let mut response = status_response(id, &self.exchanges.status(&exchange), None);

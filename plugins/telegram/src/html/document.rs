@@ -27,11 +27,11 @@ impl StyledText {
     /// Creates a text without styles.
     pub(super) fn from_plain_text(text: &str) -> Self {
         let mut document = Self::default();
-        document.push(text, HtmlStyle::default());
+        document.push_styled(text, HtmlStyle::default());
         document
     }
 
-    fn push(&mut self, text: &str, style: HtmlStyle) {
+    fn push_styled(&mut self, text: &str, style: HtmlStyle) {
         if text.is_empty() {
             return;
         }
@@ -125,7 +125,7 @@ impl MarkdownReader<'_> {
                 self.style = self.outer_styles.pop().unwrap_or_default();
             }
             Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => {
-                self.push_text(&text)
+                self.push_text(&text);
             }
             Event::Code(text) => {
                 self.style.code = Code::Inline;
@@ -215,7 +215,7 @@ impl MarkdownReader<'_> {
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
                     self.style.code = Code::Block;
-                    self.push_text(&table.draw());
+                    self.push_text(&table.to_text());
                 }
                 self.end_block(2);
             }
@@ -264,7 +264,7 @@ impl MarkdownReader<'_> {
                 self.lists.len()
             });
             let style = self.style;
-            self.document.push(trimmed, style);
+            self.document.push_styled(trimmed, style);
         }
         self.pending_breaks += text.len() - trimmed.len();
     }
@@ -275,7 +275,7 @@ impl MarkdownReader<'_> {
         }
         let line = format!("\n{}", indentation(self.lists.len()));
         let style = self.style;
-        self.document.push(&line, style);
+        self.document.push_styled(&line, style);
     }
 
     /// Appends text with only the quotation style.
@@ -284,7 +284,7 @@ impl MarkdownReader<'_> {
             quote: self.style.quote,
             ..HtmlStyle::default()
         };
-        self.document.push(text, style);
+        self.document.push_styled(text, style);
     }
 
     /// Appends pending line breaks. Breaks within a block have its style, breaks between blocks have no code style.
@@ -308,7 +308,7 @@ impl MarkdownReader<'_> {
             },
             ..HtmlStyle::default()
         };
-        self.document.push(&"\n".repeat(breaks), style);
+        self.document.push_styled(&"\n".repeat(breaks), style);
         self.push_unstyled(&indentation(depth));
     }
 

@@ -85,7 +85,7 @@ impl HtmlStyle {
         closed
             .into_iter()
             .rev()
-            .for_each(|tag| html.push_str(tag.closing()));
+            .for_each(|tag| html.push_str(tag.closing_tag()));
         next.tags()
             .skip(shared)
             .inspect(|tag| tag.write_opening(attributes, html))
@@ -110,7 +110,7 @@ impl Tag {
         }
     }
 
-    fn closing(self) -> &'static str {
+    fn closing_tag(self) -> &'static str {
         match self {
             Self::Quote(_) => "</blockquote>",
             Self::Link(_) => "</a>",

@@ -63,7 +63,7 @@ impl TextTable {
     }
 
     /// Returns the lines of the table: the header, a rule, and the rows.
-    pub(super) fn draw(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let mut widths = vec![0; columns];
         for row in &self.rows {

@@ -81,7 +81,7 @@ async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
     server.wait_for_calls("sendMessage", 3).await;
     fixture.stop().await;
     assert_eq!(server.texts(OWNER).len(), 2);
-    server.heal();
+    server.clear_faults();
     let fixture = TelegramFixture::start(&server, &home).await;
     let texts = server.wait_for_texts(OWNER, 4).await;
     server.send_private(OWNER, "say done");

@@ -86,7 +86,7 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
                 .then_some(())
         })
         .await;
-    server.heal();
+    server.clear_faults();
     server.wait_until_confirmed().await;
     let took = began.elapsed();
     fixture.stop().await;

@@ -49,7 +49,7 @@ pub(super) fn entry_section(entry: &Entry) -> String {
     if entry.kind == EntryKind::Message {
         section.push_str(&body);
     } else {
-        let fence = fence(&body);
+        let fence = code_fence(&body);
         let _ = write!(section, "{fence}text\n{body}\n{fence}");
     }
     section.push_str("\n\n");
@@ -57,7 +57,7 @@ pub(super) fn entry_section(entry: &Entry) -> String {
 }
 
 /// Returns a fence that is longer than any run of backticks in the body, so that the body cannot close it.
-fn fence(body: &str) -> String {
+fn code_fence(body: &str) -> String {
     let longest = body
         .split(|character| character != '`')
         .map(str::len)
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn a_fence_is_longer_than_what_it_holds() {
-        assert_eq!(fence("no"), "```");
-        assert_eq!(fence("a ```` b"), "`````");
+        assert_eq!(code_fence("no"), "```");
+        assert_eq!(code_fence("a ```` b"), "`````");
     }
 
     #[test]

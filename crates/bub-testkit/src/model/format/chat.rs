@@ -43,7 +43,7 @@ pub(super) fn frames(script: &ScriptedAnswer) -> Vec<StreamFrame> {
                 calls += 1;
             }
             ReplyPart::Error(error) => {
-                frames.push(StreamFrame::from_json(&json!({"error": error})))
+                frames.push(StreamFrame::from_json(&json!({"error": error})));
             }
             ReplyPart::Garbage(data) => frames.push(StreamFrame::from_text(data)),
             ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}

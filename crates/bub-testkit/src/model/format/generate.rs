@@ -29,7 +29,7 @@ pub(super) fn frames(script: &ScriptedAnswer) -> Vec<StreamFrame> {
                 )));
             }
             ReplyPart::Error(error) => {
-                frames.push(StreamFrame::from_json(&json!({"error": error})))
+                frames.push(StreamFrame::from_json(&json!({"error": error})));
             }
             ReplyPart::Garbage(data) => frames.push(StreamFrame::from_text(data)),
             ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}

@@ -15,7 +15,7 @@ pub(super) fn frames(script: &ScriptedAnswer) -> Vec<StreamFrame> {
             ReplyPart::Reasoning(deltas) => frames.extend(reasoning_frames(index, deltas)),
             ReplyPart::Call { arguments, .. } => frames.extend(call_frames(index, part, arguments)),
             ReplyPart::Error(error) => {
-                frames.push(StreamFrame::typed(&failure_event(script, error)))
+                frames.push(StreamFrame::typed(&failure_event(script, error)));
             }
             ReplyPart::Garbage(data) => frames.push(StreamFrame::from_text(data)),
             ReplyPart::Usage(_) | ReplyPart::Finish(_) => {}
