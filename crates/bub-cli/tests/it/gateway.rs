@@ -59,7 +59,7 @@ fn status_and_outbox_work_without_a_gateway() {
 // A gateway that receives no messages reports that after its start.
 #[test]
 fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
-    let (sandbox, taken) = (
+    let (sandbox, listener) = (
         Sandbox::new(),
         std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
     );
@@ -70,7 +70,7 @@ fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
         .env("BUB_LOG", "off");
     command.env(
         "BUB_WEBHOOK_LISTEN",
-        taken.local_addr().unwrap().to_string(),
+        listener.local_addr().unwrap().to_string(),
     );
     let mut child = command
         .stdout(Stdio::piped())
@@ -81,7 +81,7 @@ fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
     let line = lines.next().unwrap().unwrap();
     let notice = "no channel is running; retrying (see `bub status`): webhook: ";
     assert!(
-        line.starts_with(notice) && line.contains("in use"),
+        line.starts_with(notice) && line.contains("another program uses port"),
         "{line}"
     );
     signal(&child, "TERM");
