@@ -147,7 +147,7 @@ fn question_text(request: &ApprovalRequest) -> String {
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let call = format!("{}({})", request.tool, arguments.join(", "));
-    let reason = text::line(&request.reason);
+    let reason = text::sanitize_line(&request.reason);
     // JSON values do not span lines, so an argument cannot imitate a question.
     format!("{reason}\nallow {}? [y/N] ", text::sanitize(&call))
 }

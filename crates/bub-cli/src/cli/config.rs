@@ -138,7 +138,7 @@ fn list_settings(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> 
         let row = |entry: SettingValue<'_>| {
             [
                 entry.setting.key().to_owned(),
-                text::line(&format_value(&entry.display_value)),
+                text::sanitize_line(&format_value(&entry.display_value)),
                 entry.origin.to_string(),
             ]
         };

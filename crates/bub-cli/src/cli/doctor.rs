@@ -142,10 +142,10 @@ fn to_text(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> String {
                 out,
                 "{check:9} {:9} {}",
                 finding.severity.name(),
-                text::line(&finding.text)
+                text::sanitize_line(&finding.text)
             );
             if let Some(fix) = &finding.fix {
-                let _ = writeln!(out, "{:19} fix: {}", "", text::line(fix));
+                let _ = writeln!(out, "{:19} fix: {}", "", text::sanitize_line(fix));
             }
         }
     }
@@ -154,7 +154,7 @@ fn to_text(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> String {
         out.push_str("\nnon-default settings:\n");
         let rows = changed
             .into_iter()
-            .map(|[key, value, origin]| [format!("  {key}"), text::line(&value), origin]);
+            .map(|[key, value, origin]| [format!("  {key}"), text::sanitize_line(&value), origin]);
         out.push_str(&text::format_columns(&rows.collect::<Vec<_>>()));
     }
     let _ = writeln!(out, "\n{}", summary(results));

@@ -107,7 +107,7 @@ fn report_error(error: TapeError, settings: &Settings) -> bub_kernel::Result<Exi
     ) {
         return Err(Error::from_boxed(error.into()));
     }
-    let line = text::line(&error.to_string());
+    let line = text::sanitize_line(&error.to_string());
     let _ = writeln!(
         std::io::stderr(),
         "error: {}",

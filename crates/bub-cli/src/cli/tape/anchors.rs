@@ -38,7 +38,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
             [
                 anchor.id.to_string(),
                 text::entry_date(anchor),
-                text::line(&payload::entry_label(anchor)),
+                text::sanitize_line(&payload::entry_label(anchor)),
                 state,
             ]
         }));
@@ -59,7 +59,7 @@ pub(super) async fn find_anchor(tape: &Tape, name: &str, label: &str) -> Result<
         let error = TapeError::anchor_not_found(name);
         TapeError::NotFound(format!(
             "{error} See `bub tape anchors {}`.",
-            text::line(label)
+            text::sanitize_line(label)
         ))
     })
 }

@@ -60,7 +60,7 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
                 let _ = writeln!(
                     report,
                     "{label}: not checked: {}",
-                    text::line(&error.to_string())
+                    text::sanitize_line(&error.to_string())
                 );
             }
         }
@@ -113,7 +113,11 @@ async fn check_tape(
     match files.store.repair(name).await {
         Ok(repaired) => describe_repair(report, &repaired),
         Err(error @ TapeError::Busy { .. }) => {
-            let _ = writeln!(report, "  not repaired: {}", text::line(&error.to_string()));
+            let _ = writeln!(
+                report,
+                "  not repaired: {}",
+                text::sanitize_line(&error.to_string())
+            );
             return Ok(true);
         }
         Err(error) => return Err(error),
@@ -133,7 +137,7 @@ fn write_damage(report: &mut String, label: &str, verify_report: &VerifyReport) 
     }
     let _ = writeln!(report, "{label}: damaged ({entries})");
     for damage in verify_report.damage.iter().take(MAX_SHOWN_DAMAGE) {
-        let _ = writeln!(report, "  {}", text::line(&damage.to_string()));
+        let _ = writeln!(report, "  {}", text::sanitize_line(&damage.to_string()));
     }
     if let Some(more) = verify_report
         .damage
@@ -174,5 +178,5 @@ pub(super) async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
         .ok()
         .and_then(|summary| summary.session);
     let label = session.map_or_else(|| main.to_string(), |session| session.session_id);
-    text::line(&label) + &sidecar
+    text::sanitize_line(&label) + &sidecar
 }

@@ -60,7 +60,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
             let count = text::format_count(count, "entry", "entries");
             super::print_note(&format!(
                 "wrote {count} of {} to {}",
-                text::line(listed.label()),
+                text::sanitize_line(listed.label()),
                 path.display()
             ));
             Ok(ExitCode::SUCCESS)

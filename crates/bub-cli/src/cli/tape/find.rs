@@ -67,7 +67,11 @@ impl WorkspaceTapes {
         if candidates.len() > MAX_CANDIDATES {
             shown.push("…".to_owned());
         }
-        let (count, requested, shown) = (candidates.len(), text::line(requested), shown.join(", "));
+        let (count, requested, shown) = (
+            candidates.len(),
+            text::sanitize_line(requested),
+            shown.join(", "),
+        );
         TapeError::InvalidInput(format!(
             "ambiguous tape `{requested}`: {count} tapes match: {shown}; type more of the name"
         ))
@@ -77,7 +81,7 @@ impl WorkspaceTapes {
     fn distinct_label(&self, listed: &ListedTape) -> String {
         let is_here = TapeName::for_session(&self.workspace, listed.label()) == listed.name;
         if is_here {
-            text::line(listed.label())
+            text::sanitize_line(listed.label())
         } else {
             listed.name.to_string()
         }
@@ -86,7 +90,7 @@ impl WorkspaceTapes {
 
 /// Returns the error for an unknown tape. For a path, it explains that tape names are not paths.
 fn not_found_error(requested: &str) -> TapeError {
-    let requested = text::line(requested);
+    let requested = text::sanitize_line(requested);
     if requested.contains(['/', '\\']) {
         return TapeError::InvalidInput(format!(
             "invalid tape name {requested:?}: it contains a path separator, and no session has this id; see `bub tape list`"

@@ -71,7 +71,10 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     target.store().append(target.name(), entries).await?;
     drop(lease);
     let mut out = ResultWriter::for_stdout(&tapes.settings);
-    let (label, session) = (text::line(source.label()), text::line(session_id));
+    let (label, session) = (
+        text::sanitize_line(source.label()),
+        text::sanitize_line(session_id),
+    );
     out.write(&format!(
         "forked {} of {label} into session {session}\n",
         text::format_count(count, "entry", "entries")
@@ -84,7 +87,7 @@ async fn ensure_new_session(target: &Tape, session_id: &str) -> Result<()> {
     if target.summary().await?.entries == 0 {
         return Ok(());
     }
-    let session = text::line(session_id);
+    let session = text::sanitize_line(session_id);
     Err(TapeError::InvalidInput(format!(
         "session `{session}` already exists; choose another id, or see `bub tape show {session}`"
     )))
@@ -112,7 +115,7 @@ async fn entries_to_copy(
             .iter()
             .rposition(|entry| entry.id == id)
             .ok_or_else(|| {
-                let label = text::line(source.label());
+                let label = text::sanitize_line(source.label());
                 TapeError::NotFound(format!("entry {id} not found; see `bub tape show {label}`"))
             })?;
         entries.truncate(at + 1);

@@ -76,7 +76,7 @@ fn statistics(listed: ListedTape) -> Map<String, Value> {
 fn format_value(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
-        Value::String(text) => text::line(text),
+        Value::String(text) => text::sanitize_line(text),
         Value::Number(rate) if key == "last_token_cache_hit_rate" => {
             format!("{:.2}%", rate.as_f64().unwrap_or_default() * 100.0)
         }

@@ -76,7 +76,8 @@ fn sessions_table(listed: &[ListedTape], all_workspaces: bool) -> String {
 
 fn session_row(listed: &ListedTape) -> [String; 6] {
     let summary = &listed.summary;
-    let text_or_dash = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::line);
+    let text_or_dash =
+        |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::sanitize_line);
     [
         text::truncate(listed.label(), MAX_NAME_WIDTH),
         text_or_dash(listed.channel()),

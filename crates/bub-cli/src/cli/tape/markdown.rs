@@ -10,7 +10,7 @@ use super::{context::ListedTape, payload, text};
 pub(super) fn document_head(listed: &ListedTape) -> String {
     let summary = &listed.summary;
     let title = summary.title.as_deref().unwrap_or_else(|| listed.label());
-    let mut head = format!("# {}\n\n", text::line(title));
+    let mut head = format!("# {}\n\n", text::sanitize_line(title));
     let fields = [
         ("session", Some(listed.label())),
         ("tape", Some(listed.name.as_str())),
@@ -21,7 +21,11 @@ pub(super) fn document_head(listed: &ListedTape) -> String {
     ];
     for (name, value) in fields {
         if let Some(value) = value {
-            let _ = writeln!(head, "- {name}: `{}`", text::line(value).replace('`', "'"));
+            let _ = writeln!(
+                head,
+                "- {name}: `{}`",
+                text::sanitize_line(value).replace('`', "'")
+            );
         }
     }
     head.push('\n');
@@ -35,7 +39,7 @@ pub(super) fn entry_section(entry: &Entry) -> String {
     } else {
         "###"
     };
-    let title = text::line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
+    let title = text::sanitize_line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
     let mut section = format!(
         "{level} {title} (#{}, {})\n\n",
         entry.id,

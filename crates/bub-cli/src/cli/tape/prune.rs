@@ -84,7 +84,7 @@ async fn delete_files(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<Exi
     }
     drop(progress);
     for problem in &failures {
-        super::print_note(&format!("not deleted: {}", text::line(problem)));
+        super::print_note(&format!("not deleted: {}", text::sanitize_line(problem)));
     }
     super::print_note(&format!(
         "deleted {} ({})",
@@ -117,7 +117,7 @@ fn describe_files(files: &HomeTapes, leftovers: &[UnusedFile]) -> String {
                 kind.to_owned(),
                 age_text(leftover.since),
                 text::format_bytes(leftover.bytes),
-                text::line(&path.to_string_lossy()),
+                text::sanitize_line(&path.to_string_lossy()),
             ]
         })
         .collect();

@@ -35,7 +35,7 @@ pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitC
                 let _ = writeln!(
                     report,
                     "{label}: not indexed: {}",
-                    text::line(&error.to_string())
+                    text::sanitize_line(&error.to_string())
                 );
             }
         }

@@ -138,15 +138,15 @@ async fn search_sessions<'a>(
 
 fn format_hit(session: &ListedTape, hit: &SearchHit, style: ColorSupport) -> String {
     let entry = &hit.entry;
-    let title = text::line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
+    let title = text::sanitize_line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
     let match_note = if hit.exact { "" } else { "  (near match)" };
     format!(
         "{} {} {}  {}{match_note}\n  {}\n",
-        text::line(session.label()),
+        text::sanitize_line(session.label()),
         style.paint_dim(&format!("#{}", entry.id)),
         style.paint_title(&entry.kind, &title),
         style.paint_dim(&text::entry_date(entry)),
-        text::line(&hit.snippet)
+        text::sanitize_line(&hit.snippet)
     )
 }
 

@@ -113,7 +113,7 @@ async fn print_entries(
 
 /// Formats an entry: a headline with id, kind and date, the indented content, and an empty line.
 fn format_entry(entry: &Entry, style: ColorSupport) -> String {
-    let title = text::line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
+    let title = text::sanitize_line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
     let head = format!(
         "{} {}  {}\n",
         style.paint_dim(&format!("#{}", entry.id)),

@@ -5,11 +5,11 @@ use std::{borrow::Cow, fmt::Write as _};
 use bub_tape::Entry;
 use bub_terminal::{columns as cells, sanitize::is_unsafe_char};
 
-pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line as line};
+pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line};
 
 /// Truncates a line to `max_chars` characters and appends `…` if it was longer.
 pub(super) fn truncate(text: &str, max_chars: usize) -> String {
-    let text = line(text);
+    let text = sanitize_line(text);
     match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default().trim_end()),
         None => text,
