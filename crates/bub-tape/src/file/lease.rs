@@ -34,7 +34,18 @@ pub(crate) fn try_acquire_lease(
     // The text has a fixed length and overwrites the previous one, because file systems flush a file that was truncated
     // and rewritten. Ignore errors, such as a full disk: only the lock matters.
     let _ = file.write_all_at(format!("{holder:<HOLDER_BYTES$}").as_bytes(), 0);
-    Ok(Lease::new(tape.clone(), (file, pin())))
+    Ok(Lease::new(tape.clone(), (LockedFile(file), pin())))
+}
+
+/// A locked file that is unlocked when it is dropped. Closing the file is not enough: a child process that is just being
+/// started has a copy of its descriptor, which keeps the lock.
+struct LockedFile(Box<dyn FsFile>);
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // The lock is released when the process ends, at the latest.
+        let _ = self.0.unlock();
+    }
 }
 
 /// Returns the holder of the lease, or `None` if the lease is free. Creates no files.
