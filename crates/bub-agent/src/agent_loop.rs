@@ -79,13 +79,17 @@ struct LoopState {
 impl AgentLoop {
     /// Runs steps until the turn is done or fails.
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
-        let (steps, sent_text) = match self.turn.tape().resume_point() {
+        let (steps, sent_text, needs_prompt) = match self.turn.tape().resume_point() {
             Some(ResumePoint::Answered(text)) => return self.resend_answer(text.clone()).await,
             Some(ResumePoint::AttemptsExhausted) => {
                 return Err(self.record_failure(attempts_exhausted_error()).await);
             }
-            Some(ResumePoint::AfterSteps { steps, text }) => (*steps, text.as_str()),
-            Some(ResumePoint::Command(_)) | None => (0, ""),
+            Some(ResumePoint::AfterSteps {
+                steps,
+                text,
+                needs_prompt,
+            }) => (*steps, text.as_str(), *needs_prompt),
+            Some(ResumePoint::Command(_)) | None => (0, "", false),
         };
         self.turn
             .tape()
@@ -98,12 +102,12 @@ impl AgentLoop {
                 .await;
             loop_state.has_text = true;
         }
-        if steps == 0 {
+        if needs_prompt {
+            self.begin_next_step(&mut prompt, number).await?;
+        } else {
             self.turn
                 .tape()
                 .begin_step(number, &truncate_prompt(&prompt.text()));
-        } else {
-            self.begin_next_step(&mut prompt, number).await?;
         }
         let mut overflows = 0;
         loop {

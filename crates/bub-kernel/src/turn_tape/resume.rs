@@ -37,6 +37,8 @@ pub enum ResumePoint {
         steps: u64,
         /// The undelivered answer from before the last steering message, if any.
         text: String,
+        /// Whether a tool call or its result is the last part of the conversation. A continue prompt must follow it.
+        needs_prompt: bool,
     },
     /// The process died in too many attempts at this message.
     AttemptsExhausted,
@@ -121,7 +123,13 @@ impl TurnTape {
             ),
             None => {
                 let (steps, text) = (count_steps(&own_entries), previous_answer(&own_entries));
-                (ResumePoint::AfterSteps { steps, text }, "resumed")
+                let needs_prompt = ends_with_tools(&own_entries);
+                let resume_point = ResumePoint::AfterSteps {
+                    steps,
+                    text,
+                    needs_prompt,
+                };
+                (resume_point, "resumed")
             }
         };
         let mut batch = vec![self.redelivery_event(outcome)];
@@ -163,15 +171,15 @@ impl TurnTape {
                 "`,{raw}` was running when bub stopped and may have taken effect; it was not run again. To run it again, \
                  send it again."
             );
-            let data = json!({
-                "raw": raw, "name": text("name"), "status": "interrupted", "output": output, "date": now_iso(),
-            });
-            let end = self.with_command_id(Entry::event("command", Some(data)));
-            self.append(vec![
-                self.redelivery_event("interrupted: not run again"),
-                end,
-            ])
-            .await?;
+            let mut batch = vec![self.redelivery_event("interrupted: not run again")];
+            // A cancelled command has an end already.
+            if last.name() != Some("command") {
+                let data = json!({
+                    "raw": raw, "name": text("name"), "status": "interrupted", "output": output, "date": now_iso(),
+                });
+                batch.push(self.with_command_id(Entry::event("command", Some(data))));
+            }
+            self.append(batch).await?;
             Ok(output)
         };
         self.resume_point = Some(ResumePoint::Command(outcome));
@@ -196,6 +204,12 @@ fn is_in_conversation(entry: &Entry) -> bool {
         EntryKind::Anchor | EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
     );
     is_conversation && entry.is_in_context()
+}
+
+/// Returns whether the conversation of a turn ends with a tool call or its result.
+fn ends_with_tools(entries: &[Entry]) -> bool {
+    let last = entries.iter().rev().find(|entry| is_in_conversation(entry));
+    last.is_some_and(|entry| matches!(entry.kind, EntryKind::ToolCall | EntryKind::ToolResult))
 }
 
 /// Returns the entries of a turn that its next view shows.
