@@ -18,7 +18,7 @@ use crate::{
     control,
     gateway::GatewayInner,
     journal::{AcceptedMessage, JournalRecord, StoredSender, encode_envelope, lock, now_ms},
-    lane::{self, Lanes, QueueSlot, QueuedMessage, turn::TURN_FAILED_TEXT},
+    lane::{self, Arrival, Lanes, QueueSlot, QueuedMessage, turn::TURN_FAILED_TEXT},
     outbox::Outbox,
     reply_scope::ReplyScope,
     router,
@@ -79,14 +79,17 @@ impl GatewayInner {
         if !self.journal_message(&name, &id, &inbound).await? {
             return Ok(());
         }
-        let (inbound, slot) = match self.resolve_queue_slot(&name, &id, inbound).await {
+        let (inbound, slot) = match self.resolve_queue_slot(&name, &arrival, inbound).await {
             Ok(resolved) => resolved,
             Err(error) => {
-                self.journal.append_later(JournalRecord::Dropped {
+                let dropped = JournalRecord::Dropped {
                     ids: vec![id],
                     reason: self.redact(error.message()),
                     is_rejected: true,
-                });
+                };
+                // The sender may send the message again as soon as it knows about the rejection. If this record
+                // cannot be written, the next start processes the message.
+                let _ = self.journal.append(dropped).await;
                 return Err(error);
             }
         };
@@ -149,19 +152,27 @@ impl GatewayInner {
     async fn resolve_queue_slot(
         self: &Arc<Self>,
         channel: &str,
-        id: &MessageId,
+        arrival: &Arrival,
         mut inbound: Inbound,
     ) -> Result<(Inbound, QueueSlot)> {
+        let resolving = async {
+            self.framework.resolve_session(&mut inbound).await?;
+            if !inbound.is_quit() {
+                // The messages of a chat are answered in the order of their arrival.
+                arrival.wait_for_earlier().await;
+            }
+            Ok(())
+        };
         let resolved = tokio::select! {
             biased;
             () = self.refuse.cancelled() => {
                 tracing::warn!(%channel, "gateway.message_refused");
                 return Err(capacity_error("message rejected: the gateway is stopping; send it again later"));
             }
-            resolved = self.framework.resolve_session(&mut inbound) => resolved,
+            resolved = resolving => resolved,
         };
         if let Err(error) = resolved {
-            return Err(self.reject_unresolved(id, inbound, error).await);
+            return Err(self.reject_unresolved(arrival.id(), inbound, error).await);
         }
         let limit = self.options.session_queue;
         let extra = if inbound.is_quit() { QUIT_CAPACITY } else { 0 };
@@ -183,6 +194,10 @@ impl GatewayInner {
         mut inbound: Inbound,
         error: Error,
     ) -> Error {
+        // If the journal cannot be written, a notice cannot be sent either.
+        if let Err(journal_error) = self.journal.append(JournalRecord::Mark).await {
+            return journal_error;
+        }
         let scope = ReplyScope::new(self, id.clone(), &inbound.message).without_claim_route();
         let scope = Arc::new(scope);
         inbound.reply_target = Some(Arc::clone(&scope) as _);

@@ -48,6 +48,13 @@ impl GatewayHandle {
         self.0.journal.lock_state().unfinished_messages().count()
     }
 
+    /// Returns the number of replies that are queued for delivery.
+    pub fn queued_reply_count(&self) -> usize {
+        let state = self.0.journal.lock_state();
+        let replies = state.undelivered_replies();
+        replies.filter(|undelivered| !undelivered.is_stuck).count()
+    }
+
     /// Returns the name of each channel that is not running, with its last error or `still starting`.
     pub fn stopped_channels(&self) -> Vec<(String, String)> {
         let reason = |(name, entry): (&String, &ActiveChannel)| {
@@ -282,6 +289,7 @@ impl Gateway {
         inner.framework.bind_router(None);
         inner.halt.cancel();
         let _ = tokio::time::timeout(Duration::from_secs(3), inner.wait_until_lanes_end()).await;
+        Outbox::settle_shown(inner);
         inner.journal.close().await;
         drop(listening);
         Ok(())

@@ -34,7 +34,7 @@ use self::{
 pub(crate) use self::{
     debounce::merge_messages,
     message::{QueuedMessage, chat_key},
-    queue::{ChatKey, Lanes, QueueSlot},
+    queue::{Arrival, ChatKey, Lanes, QueueSlot},
 };
 use crate::{gateway::GatewayInner, journal::JournalRecord};
 

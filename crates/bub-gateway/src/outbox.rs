@@ -1,7 +1,7 @@
 //! Delivers replies in order per chat, with retries. Chats do not wait for each other.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex,
@@ -54,6 +54,8 @@ pub(crate) struct Outbox {
     /// Number of chats that are sending, not counting those that wait for the next attempt.
     busy: AtomicUsize,
     triggers: broadcast::Sender<RetryTrigger>,
+    /// Queued replies that the channel has already shown while they were streamed.
+    shown: Mutex<HashSet<ReplyId>>,
 }
 
 /// A queued reply.
@@ -91,6 +93,7 @@ impl Default for Outbox {
             chats: Mutex::default(),
             busy: AtomicUsize::default(),
             triggers: broadcast::Sender::new(TRIGGER_CAPACITY),
+            shown: Mutex::default(),
         }
     }
 }
@@ -104,6 +107,19 @@ impl Outbox {
     fn end_busy_chat(&self, inner: &GatewayInner) {
         if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
             inner.idle.notify_waiters();
+        }
+    }
+
+    /// Marks a reply that the channel has already shown while it was streamed. If the gateway stops before the reply is
+    /// sent, it is not sent again.
+    pub(crate) fn mark_shown(&self, id: &ReplyId) {
+        lock(&self.shown).insert(id.clone());
+    }
+
+    /// Records undelivered replies as delivered if the channel has shown them.
+    pub(crate) fn settle_shown(inner: &GatewayInner) {
+        for id in lock(&inner.outbox.shown).drain() {
+            inner.journal.append_later(JournalRecord::Delivered { id });
         }
     }
 
@@ -267,6 +283,7 @@ async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: 
             ))),
         };
         let Err(error) = outcome else {
+            lock(&inner.outbox.shown).remove(&id);
             inner.journal.append_later(JournalRecord::Delivered { id });
             return;
         };

@@ -49,6 +49,9 @@ pub(crate) struct ReplyScope {
     earlier: Mutex<Vec<Fingerprint>>,
     /// Whether a tool sent a reply to the chat in an earlier attempt.
     was_sent_by_tool: bool,
+    /// Whether an earlier attempt sent replies.
+    has_earlier_replies: bool,
+    /// Number of replies of this attempt.
     replies: AtomicU32,
     is_failure_reported: AtomicBool,
 }
@@ -68,6 +71,7 @@ impl ReplyScope {
             route: message.field(REPLY_ROUTE_FIELD).cloned(),
             earlier: Mutex::default(),
             was_sent_by_tool: false,
+            has_earlier_replies: false,
             replies: AtomicU32::default(),
             is_failure_reported: AtomicBool::default(),
         }
@@ -75,11 +79,10 @@ impl ReplyScope {
 
     /// Adds the replies of earlier attempts.
     pub(crate) fn with_earlier_replies(self, earlier: &UnfinishedMessage) -> Self {
-        let replies = u32::try_from(earlier.fingerprints.len()).unwrap_or(u32::MAX);
         Self {
             earlier: Mutex::new(earlier.fingerprints.clone()),
             was_sent_by_tool: earlier.has_spoken,
-            replies: AtomicU32::new(replies),
+            has_earlier_replies: !earlier.fingerprints.is_empty(),
             ..self
         }
     }
@@ -136,6 +139,11 @@ impl ReplyScope {
         if channel == self.channel {
             self.replies.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether an earlier attempt sent replies.
+    pub(crate) fn has_earlier_replies(&self) -> bool {
+        self.has_earlier_replies
     }
 
     /// Reverts [`ReplyScope::count_reply`] for a reply that could not be journaled.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Error, MessageId, MessageKind, ModelStream, Outbound,
-    ReplyOrigin, Result, SessionId, Stage, Turn,
+    BoxFuture, Channel, ChannelRouter, Envelope, Error, MessageId, MessageKind, ModelStream,
+    Outbound, ReplyOrigin, Result, SessionId, Stage, Turn,
 };
 
 use crate::{
@@ -142,6 +142,12 @@ pub(crate) async fn dispatch_reply(
         is_last,
         message: encode_envelope(&message)?,
     };
+    let is_shown = origin == ReplyOrigin::Turn
+        && message.kind() == MessageKind::Normal
+        && turn.is_some_and(|turn| has_shown(inner, turn, &message));
+    if is_shown {
+        inner.outbox.mark_shown(&reply.id);
+    }
     let item = OutboxItem {
         reply: Arc::new(reply.clone()),
         outbound: Outbound {
@@ -163,6 +169,14 @@ pub(crate) async fn dispatch_reply(
         }
     }
     sent.map(|()| true)
+}
+
+/// Returns whether the channel has shown the text of a reply while it was streamed.
+fn has_shown(inner: &GatewayInner, turn: &Turn, reply: &Envelope) -> bool {
+    turn.is_answer_shown() && {
+        let answer = inner.redact(&turn.report().output);
+        reply.content().trim() == answer.trim() && reply.media().is_empty()
+    }
 }
 
 /// Journals a reply and passes it to the outbox, even if the turn is cancelled in between. A journaled reply that is

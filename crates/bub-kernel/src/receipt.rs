@@ -36,7 +36,7 @@ struct AcceptedId {
 pub enum MessageOutcome {
     /// The turn of the message ended.
     Done {
-        /// The number of replies in the outbox.
+        /// The number of replies that this process put into the outbox.
         replies: u32,
         /// The result of the turn; `None` if an earlier process ran it.
         report: Option<TurnReport>,

@@ -322,6 +322,11 @@ impl Turn {
             .store(true, Ordering::Relaxed);
     }
 
+    /// Returns whether the channel has shown the complete answer while it was streamed.
+    pub fn is_answer_shown(&self) -> bool {
+        self.0.core.progress.is_answer_shown.load(Ordering::Relaxed)
+    }
+
     /// Records that a tool sent a message to a chat. Returns whether it is the chat of this turn, which then gets no
     /// plain reply.
     pub fn mark_sent_by_tool(&self, channel: &str, chat_id: &str) -> bool {

@@ -7,8 +7,8 @@ use std::sync::{
 
 use bub_kernel::{
     Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken,
-    Channel, ChannelRole, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream, Outbound,
-    Result, StreamEvent, Turn, TurnSnapshot,
+    Channel, ChannelRole, Error, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream,
+    Outbound, Result, StreamEvent, Turn, TurnSnapshot,
 };
 use bub_settings::Redactor;
 use futures_util::StreamExt as _;
@@ -186,10 +186,14 @@ impl ChatEventSender {
         (Self(sender), chat_events)
     }
 
-    /// Sends an event. Waits while the queue is full.
+    /// Sends an event. Waits while the queue is full. Ignores events after the end of the chat.
     pub async fn emit(&self, chat_event: ChatEvent) {
-        // The receiver is dropped when the chat ends; ignore the send error.
-        let _ = self.0.send(chat_event).await;
+        let _ = self.try_emit(chat_event).await;
+    }
+
+    /// Sends an event. Waits while the queue is full. Returns `false` if the chat has ended.
+    async fn try_emit(&self, chat_event: ChatEvent) -> bool {
+        self.0.send(chat_event).await.is_ok()
     }
 
     /// Sends an event from code that cannot wait. If the queue is full, a task sends the event later.
@@ -360,14 +364,17 @@ impl Channel for CliChannel {
             } else {
                 content
             };
-            self.event_sender
-                .emit(ChatEvent::Message {
-                    content,
-                    kind,
-                    is_streamed,
-                })
-                .await;
-            Ok(())
+            let message = ChatEvent::Message {
+                content,
+                kind,
+                is_streamed,
+            };
+            if self.event_sender.try_emit(message).await {
+                Ok(())
+            } else {
+                // The next chat shows the reply.
+                Err(Error::new(ErrorKind::Temporary, "the chat has ended"))
+            }
         })
     }
 

@@ -34,6 +34,8 @@ pub struct PlainChatOptions {
     pub host: Arc<dyn ChatHost>,
     /// The events to print.
     pub chat_events: mpsc::Receiver<ChatEvent>,
+    /// The number of replies to earlier chats that a pipe prints before it reads its input.
+    pub recovered_replies: u32,
     /// Ends the input of a pipe: no further line is submitted.
     pub input_end: CancellationToken,
     /// Ends the chat without cancelling the running turn.
@@ -51,9 +53,9 @@ pub struct PlainChatOptions {
 pub async fn run_pipe_chat(options: PlainChatOptions, is_terminal: bool) -> Result<ChatExit> {
     let mut pipe = Pipe {
         out: StdoutWriter::new(options.redactor.clone(), is_terminal),
-        options,
         open: Vec::new(),
-        expected_replies: 0,
+        expected_replies: options.recovered_replies,
+        options,
         replies: 0,
     };
     pipe.handle_queued_events()?;

@@ -138,6 +138,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             signals::listen_for_stop()
         };
         let remote = gateway.handle();
+        let recovered_replies = u32::try_from(remote.queued_reply_count()).unwrap_or(u32::MAX);
         chat_controller.set_gateway(remote.clone());
         // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
         let ended = CancellationToken::new();
@@ -153,6 +154,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             let plain = PlainChatOptions {
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
+                recovered_replies,
                 input_end: stop.token(),
                 stop: finished.clone(),
                 redactor: settings.redactor().clone(),

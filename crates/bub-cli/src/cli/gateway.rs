@@ -93,7 +93,6 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         let gateway = Gateway::open(&framework, options, &names)?;
         gateway.validate_settings()?;
         let (report, channels) = (
-            
             start_report(name, &gateway, &settings),
             gateway.channel_names().len(),
         );

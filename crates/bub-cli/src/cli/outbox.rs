@@ -42,7 +42,8 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
-    let directory = bub_gateway::gateway_directory(settings, gateway::gateway_name(&context.matches));
+    let directory =
+        bub_gateway::gateway_directory(settings, gateway::gateway_name(&context.matches));
     let (action, matches) = context
         .matches
         .subcommand()

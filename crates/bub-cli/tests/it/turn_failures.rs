@@ -726,28 +726,31 @@ fn a_message_that_is_abandoned_is_recorded() {
 // chat stops, or hangs until its end.
 #[test]
 fn an_answer_to_a_stopped_chat_is_printed_once() {
-    for is_released in [true, false] {
+    // When the stage continues, in milliseconds after the signal. A stopped chat waits 200 ms for its turn.
+    for release in [Some(0), Some(150), Some(300), Some(600), None] {
         for stage in FailingStageCase::ALL {
             if stage == FailingStageCase::ResolveSession {
                 // The line is then cancelled: see `check_terminated_pipe`.
                 continue;
             }
+            let case = (stage, release);
             let fixture = linked(stage, Failure::Terminate);
             let child = fixture.start_pipe(&format!("{MESSAGE}\n"));
             fixture.wait_until_reached();
             signal(&child, "TERM");
-            if is_released {
+            if let Some(delay) = release {
+                std::thread::sleep(Duration::from_millis(delay));
                 fixture.sandbox.write("workspace/release", "");
             }
             let (end, first) = finish(child);
-            assert_eq!(end, End::Code(143), "{stage:?}: {first:?}");
+            assert_eq!(end, End::Code(143), "{case:?}: {first:?}");
             let (_, next) = run_empty_pipe(&fixture);
-            let printed = [&first, &next].map(|run| run.stdout.matches(ANSWER).count());
-            let case = (stage, is_released);
+            let (_, last) = run_empty_pipe(&fixture);
+            let printed = [&first, &next, &last].map(|run| run.stdout.matches(ANSWER).count());
             assert_eq!(
                 printed.iter().sum::<usize>(),
                 1,
-                "{case:?}: {first:?} {next:?}"
+                "{case:?}: {first:?} {next:?} {last:?}"
             );
             assert_eq!(fixture.record(MESSAGE).user_messages, 1, "{case:?}");
         }

@@ -1,18 +1,18 @@
 //! The map of lanes and the event queue of each lane.
 //!
-//! A message reserves a slot in the queue of its session before it is journaled. Passing an accepted message to its
+//! A message reserves a slot in the queue of its session before it is accepted. Passing an accepted message to its
 //! lane therefore neither fails nor waits, and the limit of a session bounds its queue. Other events are merged with
 //! queued events of the same kind.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use bub_kernel::{MessageId, SessionId};
+use bub_kernel::{CancellationToken, MessageId, SessionId};
 use tokio::sync::{Notify, oneshot};
 
 use super::{Lane, QueuedMessage};
@@ -27,6 +27,8 @@ struct LaneMap {
     by_session: HashMap<SessionId, Arc<LaneQueue>>,
     /// Messages that are being accepted and are not in a lane yet.
     arrivals: HashMap<MessageId, ArrivalState>,
+    /// The last message of each chat that is being accepted.
+    last_arrivals: HashMap<ChatKey, (MessageId, CancellationToken)>,
 }
 
 /// Session switches of a chat while one of its messages is being accepted.
@@ -95,16 +97,39 @@ impl Drop for QueueSlot {
 pub(crate) struct Arrival {
     inner: Arc<GatewayInner>,
     id: MessageId,
+    /// Cancelled when the message of the same chat that arrived before is accepted or rejected.
+    earlier: Option<CancellationToken>,
+    /// Cancelled when this message is accepted or rejected.
+    ended: CancellationToken,
 }
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        lock(&self.inner.lanes.0).arrivals.remove(&self.id);
+        let mut map = lock(&self.inner.lanes.0);
+        if let Some(arrival) = map.arrivals.remove(&self.id)
+            && let Entry::Occupied(last) = map.last_arrivals.entry(arrival.chat)
+            && last.get().0 == self.id
+        {
+            last.remove();
+        }
+        drop(map);
+        self.ended.cancel();
         self.inner.idle.notify_waiters();
     }
 }
 
 impl Arrival {
+    pub(crate) fn id(&self) -> &MessageId {
+        &self.id
+    }
+
+    /// Waits until the earlier messages of the chat are accepted or rejected.
+    pub(crate) async fn wait_for_earlier(&self) {
+        if let Some(earlier) = &self.earlier {
+            earlier.cancelled().await;
+        }
+    }
+
     /// Puts the message into the lane of its session.
     pub(crate) fn push_to_lane(self, session_id: &SessionId, item: QueuedMessage) {
         let mut map = lock(&self.inner.lanes.0);
@@ -162,12 +187,18 @@ impl Lanes {
         id: &MessageId,
         chat: ChatKey,
     ) -> Arrival {
+        let ended = CancellationToken::new();
+        let mut map = lock(&inner.lanes.0);
+        let last = (id.clone(), ended.clone());
+        let earlier = map.last_arrivals.insert(chat.clone(), last);
         let switches = Vec::new();
         let arrival = ArrivalState { chat, switches };
-        lock(&inner.lanes.0).arrivals.insert(id.clone(), arrival);
+        map.arrivals.insert(id.clone(), arrival);
         Arrival {
             inner: Arc::clone(inner),
             id: id.clone(),
+            earlier: earlier.map(|(_, ended)| ended),
+            ended,
         }
     }
 

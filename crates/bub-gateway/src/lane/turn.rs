@@ -153,12 +153,9 @@ impl LaneTurn {
         let text = format!(
             "bub stopped unexpectedly {MAX_CRASH_ATTEMPTS} times while it processed this message. The message will not be retried."
         );
-        if scope.reply_count() > 0 {
+        if scope.has_earlier_replies() {
             // The message was answered; only the end of its turn is not journaled.
-            return LaneTurnOutcome {
-                replies: scope.reply_count(),
-                ..LaneTurnOutcome::default()
-            };
+            return LaneTurnOutcome::default();
         }
         let error = Error::unknown(text);
         let mut inbound = self.inbound;

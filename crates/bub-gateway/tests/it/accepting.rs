@@ -142,3 +142,25 @@ async fn a_stopping_gateway_rejects_a_message_in_resolve_session() {
     assert_eq!(fixture.recovered.messages, 0);
     fixture.stop().await;
 }
+
+// L4: the messages of a chat are answered in the order of their arrival, although the session of the first one takes
+// longer to resolve. Other chats do not wait.
+#[tokio::test(start_paused = true)]
+async fn a_message_does_not_overtake_one_whose_session_is_being_resolved() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = GatewayFixture::with(options(dir.path()), echo()).await;
+    let channel = Arc::clone(fixture.channel(0));
+    let first = say_slowly(&fixture, None).await;
+    let mut second = Box::pin(channel.say("a", "second"));
+    let waiting = tokio::time::timeout(Duration::from_secs(1), &mut second).await;
+    assert!(waiting.is_err(), "the second message was accepted");
+    let other = channel.say("b", "other").await.unwrap();
+    assert_eq!(replies(&other.outcome().await), 1);
+    fixture.echo.permits.add_permits(1);
+    first.await.unwrap().unwrap();
+    let second = second.await.unwrap();
+    assert_eq!(replies(&second.outcome().await), 1);
+    fixture.stop().await;
+    let contents = channel.contents();
+    assert_eq!(contents, ["echo: other", "echo: slow", "echo: second"]);
+}

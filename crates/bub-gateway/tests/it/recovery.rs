@@ -535,14 +535,11 @@ fn damage_is_reported_and_kept_aside() {
 fn a_message_that_ends_the_process_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     run_process(async {
-        GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")])
-            .await
-            .channel(0)
-            .say("a", "wait")
-            .await
-            .unwrap();
+        let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
+        fixture.channel(0).say("a", "wait").await.unwrap();
+        fixture.echo.wait_asked(1).await;
     });
-    for _ in 0..5 {
+    for _ in 0..4 {
         run_process(async {
             let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
             fixture.echo.wait_asked(1).await;

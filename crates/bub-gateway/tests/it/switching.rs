@@ -101,15 +101,17 @@ async fn a_message_that_is_being_accepted_follows() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     let channel = fixture.channel(0);
+    let switch = channel.say("a", ",switch lab:new wait").await.unwrap();
+    fixture.echo.wait_asked(1).await;
     let slow = channel.say("a", "slow");
-    let remaining_messages = async {
+    let switching = async {
         // Starts after the other message.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let switch = channel.say("a", ",switch lab:new").await.unwrap();
+        fixture.echo.permits.add_permits(1);
         switch.outcome().await;
         fixture.echo.permits.add_permits(1);
     };
-    let (slow, ()) = tokio::join!(slow, remaining_messages);
+    let (slow, ()) = tokio::join!(slow, switching);
     assert_eq!(session_of(&slow.unwrap()).await, "lab:new");
     fixture.stop().await;
 }
