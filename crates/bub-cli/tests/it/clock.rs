@@ -82,8 +82,10 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         let jump = {
             let (offset, next) = (offset.clone(), Arc::new(AtomicUsize::new(0)));
             move || {
-                let by = JUMPS[next.fetch_add(1, Ordering::SeqCst) % JUMPS.len()];
-                let draft = offset.with_extension("draft");
+                let number = next.fetch_add(1, Ordering::SeqCst);
+                let by = JUMPS[number % JUMPS.len()];
+                // The model and the client jump at the same time, so each jump has its own draft.
+                let draft = offset.with_extension(format!("draft{number}"));
                 std::fs::write(&draft, by.to_string()).unwrap();
                 std::fs::rename(&draft, &offset).unwrap();
             }
