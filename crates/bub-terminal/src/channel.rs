@@ -369,7 +369,7 @@ impl Channel for CliChannel {
                 kind,
                 is_streamed,
             };
-            if self.event_sender.try_emit(message).await {
+            if self.event_sender.try_emit(message).await || is_streamed {
                 Ok(())
             } else {
                 // The next chat shows the reply.

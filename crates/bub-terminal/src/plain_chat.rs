@@ -35,7 +35,7 @@ pub struct PlainChatOptions {
     /// The events to print.
     pub chat_events: mpsc::Receiver<ChatEvent>,
     /// The number of replies to earlier chats that a pipe prints before it reads its input.
-    pub recovered_replies: u32,
+    pub recovered_replies: usize,
     /// Ends the input of a pipe: no further line is submitted.
     pub input_end: CancellationToken,
     /// Ends the chat without cancelling the running turn.
@@ -54,7 +54,7 @@ pub async fn run_pipe_chat(options: PlainChatOptions, is_terminal: bool) -> Resu
     let mut pipe = Pipe {
         out: StdoutWriter::new(options.redactor.clone(), is_terminal),
         open: Vec::new(),
-        expected_replies: options.recovered_replies,
+        expected_replies: u32::try_from(options.recovered_replies).unwrap_or(u32::MAX),
         options,
         replies: 0,
     };

@@ -138,7 +138,6 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             signals::listen_for_stop()
         };
         let remote = gateway.handle();
-        let recovered_replies = u32::try_from(remote.queued_reply_count()).unwrap_or(u32::MAX);
         chat_controller.set_gateway(remote.clone());
         // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
         let ended = CancellationToken::new();
@@ -154,7 +153,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             let plain = PlainChatOptions {
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
-                recovered_replies,
+                recovered_replies: remote.queued_reply_count(),
                 input_end: stop.token(),
                 stop: finished.clone(),
                 redactor: settings.redactor().clone(),
@@ -162,10 +161,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             match mode {
                 ChatMode::Pipe => run_pipe_chat(plain, std::io::stdout().is_terminal()).await,
                 ChatMode::Lines => {
-                    let home = settings.get(&HOME);
-                    let (history, _) = History::open(&home, framework.workspace_text());
-                    let welcome = welcome(&framework, &chat_controller, "Ctrl-C cancels").await;
-                    plain_chat::run_plain_chat(plain, history, welcome, &prompt(&framework)).await
+                    run_line_chat(&framework, &settings, &chat_controller, plain).await
                 }
                 ChatMode::Screen => {
                     run_screen_chat(&framework, &settings, &chat_controller, plain, event_sender)
@@ -209,6 +205,19 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         _ if is_pipe => chat_controller.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Runs the chat with plain lines at a terminal.
+async fn run_line_chat(
+    framework: &Framework,
+    settings: &Settings,
+    chat_controller: &ChatController,
+    plain: PlainChatOptions,
+) -> Result<ChatExit> {
+    let home = settings.get(&HOME);
+    let (history, _) = History::open(&home, framework.workspace_text());
+    let welcome = welcome(framework, chat_controller, "Ctrl-C cancels").await;
+    plain_chat::run_plain_chat(plain, history, welcome, &prompt(framework)).await
 }
 
 /// Runs the chat with colors and cursor movement.
