@@ -17,7 +17,7 @@ pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
 pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(
     "tape.durability",
     TapeDurability::Os,
-    "What tape entries survive: `os` a crash of the process, `always` also power loss.",
+    "Failures that tape entries survive. `os`: a crash of bub; `always`: also power loss.",
 );
 
 /// The durability of acknowledged tape entries.

@@ -69,13 +69,13 @@ impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Configured(origin) => write!(f, "configured in {origin}"),
-            Self::Key(source) => write!(f, "no model is configured; key from {source}"),
-            Self::Added(origin) => write!(f, "no model is configured; provider from {origin}"),
-            Self::Login(file) => write!(f, "no model is configured; login in {}", file.display()),
+            Self::Key(source) => write!(f, "`model` is not set; key from {source}"),
+            Self::Added(origin) => write!(f, "`model` is not set; provider from {origin}"),
+            Self::Login(file) => write!(f, "`model` is not set; login in {}", file.display()),
             Self::Local(base_url) => {
-                write!(f, "no model is configured; server found at {base_url}")
+                write!(f, "`model` is not set; server found at {base_url}")
             }
-            Self::Fallback(None) => f.write_str("no model is configured; from `fallback_models`"),
+            Self::Fallback(None) => f.write_str("`model` is not set; from `fallback_models`"),
             Self::Fallback(Some(problem)) => {
                 write!(f, "from `fallback_models`; invalid `model`: {problem}")
             }
@@ -149,7 +149,7 @@ impl Models {
         ) {
             (Some(chosen), _) => Some(chosen),
             (None, Some(servers)) => choose_local(servers),
-            (None, None) => choose_local(&self.local_servers().await),
+            (None, None) => choose_local(&self.detect_local_servers().await),
         };
         let Some((model, reason)) = chosen else {
             let unavailable = ModelChoice {

@@ -184,7 +184,7 @@ impl Models {
     }
 
     /// Returns the model servers on this machine that respond now. The list is empty if `local_models` is off.
-    pub async fn local_servers(&self) -> Vec<LocalServer> {
+    pub async fn detect_local_servers(&self) -> Vec<LocalServer> {
         if !self.settings.get(&LOCAL_MODELS) {
             return Vec::new();
         }

@@ -51,7 +51,7 @@ pub struct ProviderReport {
 
 impl ModelsReport {
     pub(crate) async fn new(models: &Models) -> Self {
-        let local_servers = models.local_servers().await;
+        let local_servers = models.detect_local_servers().await;
         let choice = models.choose_with_servers(Some(&local_servers)).await;
         let problem = choice.as_ref().ok().and_then(|choice| {
             let provider = models.catalog.get(choice.model.as_ref()?.provider())?;

@@ -69,7 +69,8 @@ pub(crate) fn response_error(error: &Value) -> Error {
     )
 }
 
-/// Scans an invalid line for the field names of its outermost object.
+/// Recovers from an invalid line the id, and whether it was a call or an answer. Only fields of the outermost object
+/// count.
 pub(crate) fn parse_partial(line: &[u8]) -> PartialRpcMessage {
     let mut partial = PartialRpcMessage::default();
     let (mut depth, mut position) = (0_u32, 0);

@@ -56,8 +56,8 @@ type Group = Arc<Mutex<Pid>>;
 
 /// Runs the supervisor until all processes of the command have ended.
 ///
-/// `args` are the arguments after [`SUBCOMMAND`]: the shell and its command, or `--talk` and a program with its
-/// arguments. Returns exit code 2 for any other arguments, or if stdin is not a socket.
+/// `args` are the arguments after [`SUBCOMMAND`]: the shell and its command, or [`PIPED_FLAG`] and a program with
+/// its arguments, which bub talks to through pipes. Returns exit code 2 for any other arguments, or if stdin is not a socket.
 pub fn supervise(args: &[OsString]) -> ExitCode {
     // bub may have inherited open files from its parent process. The command must not get them.
     close_fds::set_fds_cloexec(3, &[]);

@@ -33,8 +33,9 @@ pub enum SettingSource {
 }
 
 impl SettingSource {
-    /// Returns whether the variable is spelled in capitals, as usual.
-    pub(crate) fn has_capitals(&self) -> bool {
+    /// Returns `false` for a variable with lowercase letters. If several spellings of a variable are set, the one in
+    /// capitals takes precedence. Sources without a variable return `true`.
+    pub(crate) fn has_usual_spelling(&self) -> bool {
         match self {
             Self::Env(name) | Self::DotEnv { name, .. } => {
                 !name.bytes().any(|byte| byte.is_ascii_lowercase())

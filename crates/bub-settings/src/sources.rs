@@ -139,7 +139,7 @@ fn collect_layers<'a, O: Fn() -> SettingSource>(
             (
                 layer.provider.is_some(),
                 layer.deprecated_name.is_none(),
-                layer.origin.has_capitals(),
+                layer.origin.has_usual_spelling(),
             )
         });
     }

@@ -1,4 +1,4 @@
-//! The description of a sidecar, which plugins provide.
+//! Sidecars: companion tapes that plugins declare and that each session tape gets.
 
 /// A companion of every session tape, stored as `<tape>__sidecar__<name>`.
 ///

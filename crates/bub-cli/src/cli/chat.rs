@@ -187,7 +187,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         };
         let (left, served, ()) = tokio::join!(conversation, serving, stopping);
         if remote.is_settled() {
-            remove_journal(&chat_controller.directory());
+            remove_journal(&chat_controller.journal_directory());
         }
         served?;
         if remote.unfinished_count() > 0 {

@@ -405,7 +405,7 @@ fn describe_process(record: &InstalledPlugin) -> String {
     } else {
         record.manifest.env.join(", ")
     };
-    let _ = writeln!(text, "additional environment variables: {env}");
+    let _ = writeln!(text, "environment variables from the manifest: {env}");
     let setting = |setting: &SettingDecl| {
         let note = if setting.secret { " (secret)" } else { "" };
         format!("{}.{}{note}", record.manifest.name, setting.name)

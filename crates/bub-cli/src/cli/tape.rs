@@ -3,7 +3,6 @@
 mod anchors;
 mod check;
 mod color;
-mod context;
 mod export;
 mod find;
 mod fork;
@@ -17,6 +16,7 @@ mod reindex;
 mod search;
 mod show;
 pub(super) mod text;
+mod workspace_tapes;
 mod writer;
 
 use std::{io::Write, process::ExitCode};
@@ -27,7 +27,7 @@ use bub_settings::Settings;
 use bub_tape::{Result, TapeError, TapeErrorKind};
 use clap::{ArgMatches, Command};
 
-use self::context::{HomeTapes, WorkspaceTapes};
+use self::workspace_tapes::{HomeTapes, WorkspaceTapes};
 
 /// Exit code for invalid arguments.
 const EXIT_USAGE: u8 = 2;

@@ -257,7 +257,7 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
 
     let report = run(&Sandbox::new(), &fallbacks, &["models"]).ok();
     assert!(
-        report.starts_with("model: vllm:small (no model is configured; from `fallback_models`)\n"),
+        report.starts_with("model: vllm:small (`model` is not set; from `fallback_models`)\n"),
         "{report}"
     );
 }

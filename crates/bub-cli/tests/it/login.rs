@@ -117,7 +117,7 @@ fn a_login_by_hand_is_kept_and_used() {
 
     let models = sandbox.bub(["models"]).ok();
     assert!(
-        models.starts_with("model: openai:gpt-6-sol (no model is configured; login in "),
+        models.starts_with("model: openai:gpt-6-sol (`model` is not set; login in "),
         "{models}"
     );
     assert!(!models.contains("top-secret"), "{models}");

@@ -110,7 +110,7 @@ fn a_plugin_gets_only_the_variables_it_was_granted() {
         sandbox
             .bub(["plugin", "show", "loud"])
             .ok()
-            .contains("additional environment variables: WEATHER_KEY")
+            .contains("environment variables from the manifest: WEATHER_KEY")
     );
 }
 

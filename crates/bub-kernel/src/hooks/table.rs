@@ -234,7 +234,7 @@ hook_table! {
     /// Returns a part of the system prompt. Parts are joined by blank lines, in registration order.
     system_prompt SystemPrompt: broadcast sync (prompt: &'a Prompt, state: &'a State) {turn: &'a Turn} -> String;
 
-    /// Provides the tape store. Called once per running scope.
+    /// Provides the tape store. Called when bub opens its resources, not once per turn.
     provide_tape_store ProvideTapeStore: first sync () {} -> Provided<dyn TapeStore>;
 
     /// Provides channels. If several plugins provide a channel of the same name, the plugin registered last wins.
@@ -267,7 +267,8 @@ hook_table! {
     /// Decides how an inbound message is handled: process, drop, follow up or steer.
     admit_message AdmitMessage: first (session_id: &'a SessionId, message: &'a Envelope, turn: &'a TurnSnapshot) {inbound: &'a Inbound} -> Admission;
 
-    /// Provides the inbox for messages that steer a running turn. Called once per running scope.
+    /// Provides the inbox for messages that steer a running turn. Called when bub opens its resources, not once per
+    /// turn.
     provide_steering_inbox ProvideSteeringInbox: first sync () {} -> Provided<dyn SteeringInbox>;
 
     /// Asks a user to approve a tool call. If the request expires or the hook fails, the call is denied.

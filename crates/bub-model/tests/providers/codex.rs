@@ -161,7 +161,7 @@ async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
     assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
     assert_eq!(
         fixture.shorten(choice.reason),
-        "no model is configured; login in user/.codex/auth.json"
+        "`model` is not set; login in user/.codex/auth.json"
     );
     assert!(fixture.network.requests().is_empty());
     let fixture = fixture.env("GROQ_API_KEY", "groq-key-1");

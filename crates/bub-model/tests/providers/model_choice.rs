@@ -69,7 +69,7 @@ async fn a_key_in_the_environment_decides_in_a_fixed_order() {
         assert_eq!(model(&choice), expected);
         assert_eq!(
             choice.reason.to_string(),
-            format!("no model is configured; key from environment variable {variable}")
+            format!("`model` is not set; key from environment variable {variable}")
         );
     }
     assert!(
@@ -107,7 +107,7 @@ async fn an_added_provider_with_a_model_and_without_a_key_is_chosen() {
     assert_eq!(model(&choice), "lab:small");
     assert_eq!(
         fixture.shorten(choice.reason),
-        "no model is configured; provider from user/.bub/config.yml:2"
+        "`model` is not set; provider from user/.bub/config.yml:2"
     );
 }
 
@@ -124,7 +124,7 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_used() {
     assert_eq!(model(&choice), "ollama:qwen3:8b");
     assert_eq!(
         choice.reason.to_string(),
-        "no model is configured; server found at http://127.0.0.1:11434/v1"
+        "`model` is not set; server found at http://127.0.0.1:11434/v1"
     );
     let mut requests = fixture.network.requests();
     requests.sort();

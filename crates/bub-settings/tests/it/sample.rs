@@ -159,7 +159,7 @@ pub(crate) static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
 pub(crate) static TAPE_DURABILITY: SettingKey<Durability> = SettingKey::new(
     "tape.durability",
     Durability::Os,
-    "What tape entries survive: `os` a crash of the process, `always` also power loss.",
+    "Failures that tape entries survive. `os`: a crash of bub; `always`: also power loss.",
 );
 
 pub(crate) static GATEWAY_TURNS: SettingKey<u64> = SettingKey::new(

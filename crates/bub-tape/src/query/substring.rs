@@ -175,7 +175,7 @@ impl LineFilter for LineMetaFilter {
     }
 }
 
-/// Returns whether the kind and date of the line in a range of `lines` may match.
+/// Returns whether the line at the range `line` of `lines` may pass the filter, judged by its kind and date.
 pub(crate) fn can_match_line(
     meta_filter: &LineMetaFilter,
     lines: &[u8],

@@ -230,7 +230,7 @@ impl ChatController {
     }
 
     /// Returns the directory of the journal.
-    pub(super) fn directory(&self) -> PathBuf {
+    pub(super) fn journal_directory(&self) -> PathBuf {
         bub_gateway::gateway_directory(&self.settings, &self.journal())
     }
 

@@ -6,7 +6,8 @@ use bub_tape::{AnchorMark, AnchorQuery, Result, Tape, TapeError, codec};
 use clap::{ArgMatches, Command};
 
 use super::{
-    context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_arg, writer::ResultWriter,
+    json_arg, payload, tape_arg, text, text_arg, workspace_tapes::WorkspaceTapes,
+    writer::ResultWriter,
 };
 
 /// Maximum characters shown of an anchor's state. `bub tape show` shows all of it.

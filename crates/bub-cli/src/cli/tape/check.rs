@@ -5,7 +5,9 @@ use std::{fmt::Write as _, process::ExitCode};
 use bub_tape::{Damage, RepairReport, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{context::HomeTapes, flag_arg, progress::ProgressLine, text, writer::ResultWriter};
+use super::{
+    flag_arg, progress::ProgressLine, text, workspace_tapes::HomeTapes, writer::ResultWriter,
+};
 
 /// Maximum number of problems listed per tape. The rest is only counted.
 const MAX_SHOWN_DAMAGE: usize = 20;
@@ -157,7 +159,7 @@ fn describe_repair(report: &mut String, repaired: &RepairReport) {
         let _ = writeln!(report, "  repaired: {done}");
     }
     for kept in &repaired.kept {
-        let _ = writeln!(report, "  kept: {}", kept.display());
+        let _ = writeln!(report, "  removed data is kept in: {}", kept.display());
     }
 }
 

@@ -7,8 +7,8 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use futures_util::TryStreamExt as _;
 
 use super::{
-    context::{ListedTape, WorkspaceTapes},
     markdown, tape_arg, text, text_arg,
+    workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
 

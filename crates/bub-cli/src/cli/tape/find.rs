@@ -3,8 +3,8 @@
 use bub_tape::{Result, SessionInfo, TapeError, TapeListFilter, TapeName};
 
 use super::{
-    context::{ListedTape, WorkspaceTapes},
     text,
+    workspace_tapes::{ListedTape, WorkspaceTapes},
 };
 
 /// Maximum number of candidates in an error.

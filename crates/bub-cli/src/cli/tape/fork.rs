@@ -10,9 +10,8 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::json;
 
 use super::{
-    anchors,
-    context::{ListedTape, WorkspaceTapes},
-    tape_arg, text, text_arg,
+    anchors, tape_arg, text, text_arg,
+    workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
 

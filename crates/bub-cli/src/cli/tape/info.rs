@@ -7,8 +7,8 @@ use clap::{ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use super::{
-    context::{ListedTape, WorkspaceTapes},
     json_arg, tape_arg, text, text_arg,
+    workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
 

@@ -7,8 +7,8 @@ use clap::{ArgMatches, Command};
 use serde_json::json;
 
 use super::{
-    context::{ListedTape, WorkspaceTapes},
     flag_arg, json_arg, text,
+    workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bub_tape::{Entry, EntryKind};
 
-use super::{context::ListedTape, payload, text};
+use super::{payload, text, workspace_tapes::ListedTape};
 
 /// Returns the title and the metadata of the tape.
 pub(super) fn document_head(listed: &ListedTape) -> String {

@@ -10,7 +10,9 @@ use std::{
 use bub_tape::{Result, TapeError, UnusedFile, UnusedFileKind};
 use clap::{Arg, ArgMatches, Command};
 
-use super::{context::HomeTapes, flag_arg, progress::ProgressLine, text, writer::ResultWriter};
+use super::{
+    flag_arg, progress::ProgressLine, text, workspace_tapes::HomeTapes, writer::ResultWriter,
+};
 
 const SECONDS_PER_HOUR: u64 = 3600;
 

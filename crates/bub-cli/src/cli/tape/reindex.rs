@@ -5,7 +5,9 @@ use std::{fmt::Write as _, process::ExitCode};
 use bub_tape::Result;
 use clap::{ArgMatches, Command};
 
-use super::{check, context::HomeTapes, progress::ProgressLine, text, writer::ResultWriter};
+use super::{
+    check, progress::ProgressLine, text, workspace_tapes::HomeTapes, writer::ResultWriter,
+};
 
 pub(super) fn command() -> Command {
     Command::new("reindex")

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::{
     color::ColorSupport,
-    context::{ListedTape, WorkspaceTapes},
     flag_arg, json_arg, payload,
     progress::ProgressLine,
     show, text, text_arg,
+    workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
 

@@ -7,8 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use futures_util::TryStreamExt as _;
 
 use super::{
-    color::ColorSupport, context::WorkspaceTapes, json_arg, payload, tape_arg, text, text_arg,
-    writer::ResultWriter,
+    color::ColorSupport, json_arg, payload, tape_arg, text, text_arg,
+    workspace_tapes::WorkspaceTapes, writer::ResultWriter,
 };
 
 pub(super) fn command() -> Command {

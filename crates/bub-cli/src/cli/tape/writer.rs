@@ -31,12 +31,12 @@ enum OutputTarget {
 }
 
 impl ResultWriter {
-    /// Writes to stdout.
+    /// Creates a writer to stdout.
     pub(super) fn for_stdout(settings: &Settings) -> Self {
         Self::new(settings, Box::new(io::stdout()), OutputTarget::Stdout)
     }
 
-    /// Writes to the user's pager if stdout is a terminal, otherwise to stdout.
+    /// Creates a writer to the user's pager, or to stdout if that is not a terminal.
     pub(super) fn for_pager(settings: &Settings) -> Self {
         let Some((name, mut child)) = start_pager(settings) else {
             return Self::for_stdout(settings);

@@ -57,7 +57,7 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
     let repaired = tape(&sandbox, &["check", "--repair", "cli:local"]).ok();
     let kept: Vec<_> = repaired
         .lines()
-        .filter_map(|line| line.strip_prefix("  kept: "))
+        .filter_map(|line| line.strip_prefix("  removed data is kept in: "))
         .collect();
     let kept: Vec<_> = kept
         .iter()
