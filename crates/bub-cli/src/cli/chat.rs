@@ -138,6 +138,8 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             signals::listen_for_stop()
         };
         let remote = gateway.handle();
+        // Not later: turns of this chat add replies.
+        let recovered_replies = remote.queued_reply_count();
         chat_controller.set_gateway(remote.clone());
         // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
         let ended = CancellationToken::new();
@@ -153,7 +155,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             let plain = PlainChatOptions {
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
-                recovered_replies: remote.queued_reply_count(),
+                recovered_replies,
                 input_end: stop.token(),
                 stop: finished.clone(),
                 redactor: settings.redactor().clone(),

@@ -25,7 +25,10 @@ fn run_prints_each_reply_under_its_address() {
         "{run:?}"
     );
     let advice = "run `bub onboard` to set one up, or `bub models` to list available models";
-    assert_eq!(run.stderr, format!("error: no model is configured; {advice}\n"));
+    assert_eq!(
+        run.stderr,
+        format!("error: no model is configured; {advice}\n")
+    );
 
     let echo = sandbox
         .example(

@@ -107,6 +107,8 @@ impl LaneTurn {
         let asks_for_stream = inbound.message.field("stream_output");
         inbound.stream_output |= inner.options.stream_output
             || asks_for_stream.and_then(Value::as_bool).unwrap_or(false);
+        // An answer that an earlier attempt sent is not shown again while the resumed turn repeats it.
+        inbound.stream_output &= !scope.has_earlier_replies();
         inbound.reply_target = Some(Arc::clone(&scope) as _);
         // Boxed separately to keep this future small: many turns may wait for a permit.
         let turn = Box::pin(inner.framework.process_turn(inbound));

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use bub_kernel::{ErrorKind, Role};
 
-use crate::harness::{Echo, FakeChannel, GatewayFixture, options, replies, run_process};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, dropped, options, replies, run_process};
 
 fn echo() -> Echo {
     Echo::new(vec![FakeChannel::new("lab")])
@@ -163,4 +163,52 @@ async fn a_message_does_not_overtake_one_whose_session_is_being_resolved() {
     fixture.stop().await;
     let contents = channel.contents();
     assert_eq!(contents, ["echo: other", "echo: slow", "echo: second"]);
+}
+
+// H-147: `,quit` also drops the messages of its chat whose session is being resolved, and does not wait for them.
+#[tokio::test(start_paused = true)]
+async fn quit_drops_messages_that_are_being_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = GatewayFixture::with(options(dir.path()), echo()).await;
+    let channel = Arc::clone(fixture.channel(0));
+    let first = say_slowly(&fixture, None).await;
+    let second = channel.say("a", "second");
+    let quit = async {
+        // Starts after the other messages.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        channel.say("a", ",quit").await.unwrap()
+    };
+    let (second, quit) = tokio::join!(second, quit);
+    assert_eq!(
+        dropped(&second.unwrap().outcome().await),
+        "the session was quit"
+    );
+    assert_eq!(replies(&quit.outcome().await), 1);
+    first.await.unwrap().unwrap();
+    fixture.stop().await;
+    assert_eq!(channel.contents(), ["echo: ,quit"]);
+    let fixture = GatewayFixture::with(options(dir.path()), echo()).await;
+    assert_eq!(fixture.recovered.messages, 0);
+    fixture.stop().await;
+}
+
+// L4: a resumed turn does not stream an answer that an earlier process may have shown.
+#[test]
+fn a_resumed_turn_with_replies_does_not_stream_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for streams in [true, false] {
+        let options = bub_gateway::GatewayOptions {
+            stream_output: true,
+            ..options(dir.path())
+        };
+        run_process(async {
+            let fixture = GatewayFixture::with(options, echo()).await;
+            if streams {
+                fixture.channel(0).say("a", "tell b wait").await.unwrap();
+                fixture.channel(0).wait_sent(1).await;
+            }
+            fixture.echo.wait_asked(1).await;
+            assert_eq!(*fixture.echo.streams.lock().unwrap(), [streams]);
+        });
+    }
 }

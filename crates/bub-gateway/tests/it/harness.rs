@@ -211,6 +211,8 @@ pub(crate) struct Echo {
     pub(crate) tapes: Option<Arc<MemoryStore>>,
     /// Notified when the dispatch of an answer that ends with `hold` waits for a permit.
     pub(crate) holding: Arc<Notify>,
+    /// Whether each turn streams its answer to the channel.
+    pub(crate) streams: Arc<Mutex<Vec<bool>>>,
 }
 
 #[derive(Default)]
@@ -270,6 +272,7 @@ impl Echo {
             switched: Arc::default(),
             tapes: None,
             holding: Arc::default(),
+            streams: Arc::default(),
         }
     }
 
@@ -324,6 +327,8 @@ impl Echo {
             self.attempts.lock().unwrap().push(attempt.clone());
         }
         self.senders.lock().unwrap().push(turn.sender().clone());
+        let streams = turn.inbound().stream_output;
+        self.streams.lock().unwrap().push(streams);
         let session_id = turn.session_id().clone();
         self.sessions.lock().unwrap().push(session_id);
         Ok(StatePatch::new())

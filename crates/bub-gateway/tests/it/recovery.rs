@@ -104,6 +104,8 @@ fn a_loss_of_power_loses_nothing_that_was_accepted() {
             for chat in ["a", "b", "c"] {
                 fixture.channel(0).say(chat, "wait").await.unwrap();
             }
+            // Nothing is being written any more.
+            fixture.echo.wait_asked(3).await;
             faults.crash_at(faults.steps() + 1);
             fixture.channel(0).say("d", "unheard").await.unwrap_err();
         });
