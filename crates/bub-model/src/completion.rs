@@ -124,7 +124,7 @@ impl Accumulator {
     pub fn finish(self) -> Result<Completion, ModelError> {
         let Some(finish) = self.finish else {
             return Err(ModelError::truncated(
-                "the answer ended without a finish reason",
+                "incomplete answer: it ended without a finish reason",
             ));
         };
         let mut invalid_calls = Vec::new();
@@ -187,20 +187,23 @@ impl PartialToolCall {
         }
         let is_truncated = *finish == FinishReason::Length;
         if self.name.is_empty() {
-            return Some("the tool call has no name".into());
+            return Some("the tool call has no name; send the name of a tool".into());
         }
         if self.has_no_arguments() {
             return is_truncated
-                .then(|| "the token limit truncated the tool call before its arguments".into());
+                .then(|| "the token limit truncated the tool call before its arguments; send a shorter answer".into());
         }
         match serde_json::from_str::<Value>(&self.arguments) {
             Ok(Value::Object(_)) => None,
-            Ok(_) => Some("the arguments of the tool call are not a JSON object".into()),
-            Err(_) if is_truncated => {
-                Some("the token limit truncated the arguments of the tool call".into())
+            Ok(_) => {
+                Some("the arguments of the tool call are not a JSON object; send an object".into())
             }
+            Err(_) if is_truncated => Some(
+                "the token limit truncated the arguments of the tool call; send shorter arguments"
+                    .into(),
+            ),
             Err(error) => Some(format!(
-                "the arguments of the tool call are not valid JSON: {error}"
+                "the arguments of the tool call are not valid JSON: {error}; send a JSON object"
             )),
         }
     }

@@ -256,11 +256,17 @@ impl HttpOptions {
         };
         let certificate_error =
             |reason: String| setup_error(format!("SSL_CERT_FILE: {}: {reason}", path.display()));
-        let pem = std::fs::read(path)
-            .map_err(|error| certificate_error(format!("cannot be read: {error}")))?;
+        let pem = std::fs::read(path).map_err(|error| {
+            certificate_error(format!(
+                "cannot be read: {error}; correct the path or its permissions"
+            ))
+        })?;
         match Certificate::from_pem_bundle(&pem) {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(certificate_error("contains no PEM certificates".to_owned())),
+            _ => Err(certificate_error(
+                "contains no PEM certificates; set it to a PEM file with CA certificates"
+                    .to_owned(),
+            )),
         }
     }
 }

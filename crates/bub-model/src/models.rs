@@ -272,7 +272,9 @@ impl Models {
                 .map(|name| format!(", did you mean `{name}`?"));
             format!(
                 "`{setting}.{name}`: unknown provider{}",
-                hint.unwrap_or_default()
+                hint.unwrap_or_else(|| format!(
+                    "; correct the name, or add the provider with `providers.{name}.base_url`"
+                ))
             )
         });
         let open = self.catalog.iter().filter_map(|provider| {
@@ -282,7 +284,7 @@ impl Models {
                 && self.find_key(provider).is_some();
             open.then(|| {
                 format!(
-                    "the key for `{}` is sent to {base_url} without encryption",
+                    "the key for `{}` is sent to {base_url} without encryption; use an `https` URL",
                     provider.name
                 )
             })

@@ -20,7 +20,9 @@ pub struct SseEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     /// An event or a line is longer than the limit.
-    #[error("an event of the stream exceeds {limit} bytes")]
+    #[error(
+        "answer too large: an event of the stream exceeds {limit} bytes; ask for a shorter answer"
+    )]
     TooLong {
         /// The limit in bytes.
         limit: usize,

@@ -187,7 +187,7 @@ fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
                 ("BUB_MODEL", "groq:x"),
                 ("BUB_API_KEY_COMMAND", "pass 'show"),
             ],
-            "error: groq:x: `api_key_command` of `groq`: unclosed quote",
+            "error: groq:x: `api_key_command` of `groq`: unclosed quote; add the missing quote",
         ),
         (
             &[

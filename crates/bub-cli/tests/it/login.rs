@@ -152,7 +152,7 @@ fn a_refusal_of_the_server_is_one_line() {
     let last = run.stderr.lines().last().unwrap();
     assert!(
         last.ends_with(
-            "error: Codex login failed: the token endpoint rejected the request (HTTP 403): code was used"
+            "error: Codex login failed: the token endpoint rejected the request (HTTP 403): code was used; run the command again"
         ),
         "{last}"
     );

@@ -31,9 +31,9 @@ pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<S
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command
-        .spawn()
-        .map_err(|error| format!("cannot run `{program}`: {error}"))?;
+    let mut child = command.spawn().map_err(|error| {
+        format!("cannot run `{program}`: {error}; correct the command or install the program")
+    })?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
         let (stdout, stderr, status) =
@@ -43,7 +43,7 @@ pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<S
     let result = tokio::time::timeout(COMMAND_TIMEOUT, work).await;
     let (stdout, stderr, status) = result.map_err(|_| {
         format!(
-            "`{program}` did not finish within {} seconds",
+            "`{program}` did not finish within {} seconds; run it in a terminal to see why",
             COMMAND_TIMEOUT.as_secs()
         )
     })?;
@@ -79,7 +79,7 @@ pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), S
 }
 
 fn split_command_line(line: &str) -> Result<Vec<String>, String> {
-    shell_words::split_words(line).ok_or_else(|| "unclosed quote".to_owned())
+    shell_words::split_words(line).ok_or_else(|| "unclosed quote; add the missing quote".to_owned())
 }
 
 fn parse_key(stdout: Vec<u8>, program: &str) -> Result<Secret, String> {
@@ -107,7 +107,7 @@ fn failure_text(settings: &Settings, program: &str, status: ExitStatus, stderr: 
     );
     let reason = settings.redactor().redact(&reason).into_owned();
     let reason = if reason.is_empty() {
-        reason
+        "; run it in a terminal to see why".to_owned()
     } else {
         format!(": {reason}")
     };

@@ -34,6 +34,26 @@ const PROVIDER_FIELDS: [&str; 11] = [
     "quirks",
 ];
 
+/// The fields of [`Quirks`] and the values that they accept.
+const QUIRK_FORMS: [(&str, &str); 13] = [
+    ("max_tokens_field", "text"),
+    ("streaming", "true or false"),
+    ("stream_options", "true or false"),
+    (
+        "effort",
+        "one of standard, reasoning_object, thinking_switch, omit",
+    ),
+    ("reasoning_fields", "a list of text"),
+    ("replay_reasoning", "true or false"),
+    ("cache_control", "true or false"),
+    ("open_with_user", "true or false"),
+    ("media_as_file", "true or false"),
+    ("default_instructions", "text"),
+    ("default_body", "a map"),
+    ("extra_body", "a map"),
+    ("refused_fields", "a list of text"),
+];
+
 /// Applies one entry of the setting `providers` to the catalog.
 pub(super) fn apply_custom_provider(
     catalog: &mut Catalog,
@@ -61,13 +81,9 @@ pub(super) fn apply_custom_provider(
         .keys()
         .find(|field| !PROVIDER_FIELDS.contains(&field.as_str()))
     {
-        let hint = bub_settings::closest_match(unknown, PROVIDER_FIELDS.into_iter());
-        let hint = hint
-            .map(|field| format!(", did you mean `{field}`?"))
-            .unwrap_or_default();
         return Err(config_path.invalid_entry_error(
             Some(unknown),
-            format!("an unknown field{hint}"),
+            unknown_field_text(unknown, &PROVIDER_FIELDS),
             &format!("one of {}", PROVIDER_FIELDS.join(", ")),
         ));
     }
@@ -169,11 +185,10 @@ struct ConfigPath<'a> {
 
 impl ConfigPath<'_> {
     fn setting_source(&self, field: Option<&str>) -> SettingSource {
-        let entry_path = format!("providers.{}", self.name);
-        let exact = field.and_then(|field| self.settings.origin(&format!("{entry_path}.{field}")));
-        let origin = exact.or_else(|| self.settings.origin(&entry_path));
-        origin
-            .or_else(|| self.settings.origin("providers"))
+        let field = field.map(|field| format!(".{field}")).unwrap_or_default();
+        let path = format!("providers.{}{field}", self.name);
+        std::iter::successors(Some(&*path), |path| Some(path.rsplit_once('.')?.0))
+            .find_map(|path| self.settings.origin(path))
             .unwrap_or(SettingSource::Default)
     }
 
@@ -343,9 +358,37 @@ impl ConfigPath<'_> {
             .iter()
             .find(|row| row.name == provider)
             .unwrap_or(&EMPTY_ROW);
-        merge_quirks(row, overrides).map_err(|error| {
-            self.invalid_entry_error(Some(field), format!("invalid ({error})"), "a map of quirks")
+        merge_quirks(row, overrides).map_err(|_| {
+            let invalid = overrides.iter().find(|&(name, value)| {
+                let single = Map::from_iter([(name.clone(), value.clone())]);
+                merge_quirks(&EMPTY_ROW, &single).is_err()
+            });
+            match invalid {
+                Some((name, value)) => self.invalid_quirk_error(field, name, value),
+                None => self.invalid_value_error(field, value, "a map of quirks"),
+            }
         })
+    }
+
+    fn invalid_quirk_error(&self, field: &str, name: &str, value: &Value) -> SettingsError {
+        let path = format!("{field}.{name}");
+        if let Some((_, expected)) = QUIRK_FORMS.iter().find(|(known, _)| *known == name) {
+            return self.invalid_value_error(&path, value, expected);
+        }
+        let names = QUIRK_FORMS.map(|(name, _)| name);
+        self.invalid_entry_error(
+            Some(&path),
+            unknown_field_text(name, &names),
+            &format!("one of {}", names.join(", ")),
+        )
+    }
+}
+
+/// Describes an unknown field and suggests the closest known one.
+fn unknown_field_text(field: &str, known: &[&'static str]) -> String {
+    match bub_settings::closest_match(field, known.iter().copied()) {
+        Some(known) => format!("an unknown field (did you mean `{known}`?)"),
+        None => "an unknown field".to_owned(),
     }
 }
 
@@ -380,5 +423,17 @@ fn type_name(value: &Value) -> &'static str {
         Value::String(_) => "text",
         Value::Array(_) => "a list",
         Value::Object(_) => "a map",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_of_quirks_are_complete() {
+        let unknown = serde_json::from_str::<Quirks>(r#"{"x": 1}"#).unwrap_err();
+        let names = QUIRK_FORMS.map(|(name, _)| format!("`{name}`")).join(", ");
+        assert!(unknown.to_string().contains(&names), "{unknown}");
     }
 }

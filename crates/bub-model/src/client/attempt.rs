@@ -251,13 +251,15 @@ pub(super) async fn read_body_limited(response: Response, limit: usize, time: Du
 
 fn idle_timeout_error(wait_timeout: Duration) -> ModelError {
     let seconds = wait_timeout.as_secs_f64().ceil();
-    let message = format!("no data from the server for {seconds} s (`model_idle_timeout_seconds`)");
+    let message = format!(
+        "no data from the server for {seconds} s; increase `model_idle_timeout_seconds` if the model needs longer"
+    );
     ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
 }
 
 fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
     let message = format!(
-        "only keep-alive data from the server for {} s (5 × `model_idle_timeout_seconds`)",
+        "only keep-alive data from the server for {} s, which is 5 × `model_idle_timeout_seconds`; increase it if the model needs longer",
         wait_timeout.as_secs()
     );
     ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)

@@ -101,8 +101,11 @@ impl ContentDecoder {
             Self::Gzip(decoder) => decoder.write(bytes),
             Self::Deflate(decoder) => decoder.write(bytes),
         };
-        let corrupt_error =
-            |_| ModelError::malformed("cannot decompress the response: the data is damaged");
+        let corrupt_error = |_| {
+            ModelError::malformed(
+                "cannot decompress the response: the data is damaged; check the server or proxy that compresses it",
+            )
+        };
         // The decoder accepts no bytes after the end of the compressed data; ignore trailing bytes.
         while !input.is_empty() {
             match write(&input).map_err(corrupt_error)? {

@@ -169,7 +169,7 @@ impl ModelCall {
             .unwrap_or_else(|_| {
                 let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
                 let message =
-                    format!("the call took longer than {seconds} s (`model_timeout_seconds`)");
+                    format!("the call took longer than {seconds} s; increase `model_timeout_seconds` if the model needs longer");
                 Err(ModelError::new(
                     ModelErrorKind::Timeout,
                     RecoveryAction::NextModel,
@@ -281,7 +281,7 @@ impl ModelCall {
         Ok(())
     }
 
-    /// Adds to a temporary error the number of attempts, if there were several, and the delay that the server requests.
+    /// Adds to a temporary error the number of attempts, if there were several, and when to try again.
     fn with_attempt_count(&self, mut error: ModelError) -> ModelError {
         let attempts = self
             .candidate
@@ -293,12 +293,17 @@ impl ModelCall {
         if attempts > 1 {
             error.message = format!("{}; failed after {attempts} attempts", error.message);
         }
-        if let Some(delay) = error.retry_after.filter(|delay| !delay.is_zero()) {
-            error.message = format!(
-                "{}; the server requests a delay of {} s",
-                error.message,
-                delay.as_secs_f64().ceil()
-            );
+        let delay = error.retry_after.filter(|delay| !delay.is_zero());
+        // Errors of the other kinds name a setting to check.
+        let is_remote = matches!(
+            error.kind,
+            ModelErrorKind::Provider | ModelErrorKind::Truncated | ModelErrorKind::Empty
+        );
+        if let Some(delay) = delay {
+            let seconds = delay.as_secs_f64().ceil();
+            error.message = format!("{}; try again in {seconds} s", error.message);
+        } else if is_remote {
+            error.message.push_str("; try again later");
         }
         error
     }

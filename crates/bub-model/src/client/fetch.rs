@@ -19,7 +19,8 @@ impl Fetch for ModelClient {
         request: FetchRequest<'a>,
     ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
         async move {
-            let url = Url::parse(request.url).map_err(|_| FetchError("invalid URL".to_owned()))?;
+            let url = Url::parse(request.url)
+                .map_err(|error| FetchError(format!("invalid URL: {error}")))?;
             let client = self
                 .inner
                 .http

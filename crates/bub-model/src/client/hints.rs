@@ -22,7 +22,9 @@ pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelErro
             }
             None => format!("{host} rejected the key; check the configured headers"),
         },
-        (Some(403), _) => format!("{host} denies access to this machine, region or account"),
+        (Some(403), _) => format!(
+            "{host} denies access to this machine, region or account; check the account at the provider"
+        ),
         (Some(404 | 405 | 410), _) => {
             let model = endpoint.id.model();
             format!(

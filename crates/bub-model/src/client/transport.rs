@@ -18,7 +18,8 @@ pub(super) fn request_error(
         .map(|proxy| format!(" through proxy {proxy}"))
         .unwrap_or_default();
     if error.is_timeout() {
-        let message = format!("connection to {server}{via_proxy} timed out");
+        let message =
+            format!("connection to {server}{via_proxy} timed out; check the network and the URL");
         return ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message);
     }
     if let Some(tls) = find_cause::<rustls::Error>(error) {
@@ -39,7 +40,7 @@ pub(super) fn request_error(
         return transport_error(
             action,
             format!(
-                "cannot resolve the name of {host}: {}",
+                "cannot resolve the name of {host}: {}; check the network and the URL",
                 innermost_cause(error)
             ),
         );
@@ -62,12 +63,14 @@ pub(super) fn request_error(
         let proxy = proxy.unwrap_or("(unknown)");
         return transport_error(
             RecoveryAction::NextModel,
-            format!("proxy {proxy} does not connect to {server}: {reason}"),
+            format!(
+                "proxy {proxy} does not connect to {server}: {reason}; check the URL and the rules of the proxy"
+            ),
         );
     }
     if error.is_builder() {
         let message = format!(
-            "cannot build the request to {server}: {}",
+            "cannot build the request to {server}: {}; check the base URL and the configured headers",
             innermost_cause(error)
         );
         return transport_error(RecoveryAction::GiveUp, message);
@@ -79,7 +82,10 @@ pub(super) fn request_error(
     };
     transport_error(
         RecoveryAction::Retry,
-        format!("{problem} {server}{via_proxy}: {}", innermost_cause(error)),
+        format!(
+            "{problem} {server}{via_proxy}: {}; check the network and the URL",
+            innermost_cause(error)
+        ),
     )
 }
 
@@ -90,7 +96,7 @@ fn tls_error_text(error: &rustls::Error) -> String {
         NotValidForNameContext, NotValidYet, NotValidYetContext, Revoked, UnknownIssuer,
     };
     let rustls::Error::InvalidCertificate(problem) = error else {
-        return error.to_string();
+        return format!("{error}; check that the server supports HTTPS with TLS 1.2 or 1.3");
     };
     match problem {
         UnknownIssuer => {
@@ -99,21 +105,21 @@ fn tls_error_text(error: &rustls::Error) -> String {
                 .to_owned()
         }
         Expired | ExpiredContext { .. } => {
-            "its certificate has expired, or the clock of this machine is wrong".to_owned()
+            "its certificate has expired, or the clock of this machine is wrong; check both".to_owned()
         }
         NotValidForName | NotValidForNameContext { .. } => "its certificate is for another host; check the base URL".to_owned(),
         NotValidYet | NotValidYetContext { .. } => {
-            "its certificate is not valid yet, or the clock of this machine is wrong".to_owned()
+            "its certificate is not valid yet, or the clock of this machine is wrong; check both".to_owned()
         }
-        Revoked => "its certificate has been revoked".to_owned(),
-        InvalidPurpose | InvalidPurposeContext { .. } => "its certificate is not a server certificate".to_owned(),
+        Revoked => "its certificate has been revoked; install a new one on the server".to_owned(),
+        InvalidPurpose | InvalidPurposeContext { .. } => "its certificate is not for servers; install a server certificate".to_owned(),
         // The type of this error is not exported.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             "it uses a CA certificate (CA:TRUE) as its server certificate; give the server a certificate without \
              CA:TRUE, signed by that CA or self-signed"
                 .to_owned()
         }
-        other => format!("its certificate is not valid: {other}"),
+        other => format!("its certificate is not valid: {other}; check the certificate of the server"),
     }
 }
 

@@ -122,7 +122,7 @@ fn build_response(target: &str, state: &str) -> CallbackResponse {
         ),
         Err(_) => (
             "400 Bad Request",
-            "This response does not belong to the pending login.",
+            "This response does not belong to the pending login. Run the command again and use its URL.",
             None,
         ),
     }

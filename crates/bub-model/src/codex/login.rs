@@ -25,7 +25,7 @@ pub enum LoginError {
     )]
     NoCode,
     /// The user or the service refused the sign-in.
-    #[error("sign-in refused: {0}")]
+    #[error("sign-in refused: {0}; run the command again and allow access")]
     Refused(String),
     /// The browser was not redirected within this number of seconds.
     #[error("sign-in timed out after {0} seconds; run the command again with a larger `--timeout`")]
@@ -47,7 +47,7 @@ pub enum LoginError {
     #[error("{0}; make it writable, or choose another directory with `--codex-home`")]
     Unwritable(String),
     /// The code could not be exchanged for tokens, or the login file could not be locked.
-    #[error("{}{}", .0.text, if .0.is_temporary { "; try again later" } else { "" })]
+    #[error("{}{}", .0.text, if .0.is_temporary { "; try again later" } else { "; run the command again" })]
     Failed(TokenError),
 }
 
@@ -151,11 +151,13 @@ impl<'a> LoginFlow<'a> {
         let granted = token::request_tokens(&*codex.fetch, &codex.endpoints.token, grant);
         let granted = granted.await.map_err(LoginError::Failed)?;
         granted.register_secrets(&codex.redactor);
-        let _file_lock = codex
-            .file
-            .lock(LOCK_TIMEOUT)
-            .await
-            .map_err(LoginError::Failed)?;
+        let _file_lock = codex.file.lock(LOCK_TIMEOUT).await.map_err(|error| {
+            if error.is_temporary {
+                LoginError::Failed(error)
+            } else {
+                LoginError::Unwritable(error.text)
+            }
+        })?;
         codex
             .file
             .store_tokens(&granted, unix_now())

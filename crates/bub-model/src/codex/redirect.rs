@@ -86,6 +86,9 @@ mod tests {
             );
         }
         let refused = parse_pasted("?error=access_denied&state=s1", "s1").unwrap_err();
-        assert_eq!(refused.to_string(), "sign-in refused: access_denied");
+        assert_eq!(
+            refused.to_string(),
+            "sign-in refused: access_denied; run the command again and allow access"
+        );
     }
 }

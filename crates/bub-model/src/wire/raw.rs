@@ -11,6 +11,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::stream::unexpected_response_error;
 use crate::ModelError;
 use crate::sse::SseEvent;
 
@@ -22,7 +23,7 @@ impl<'a> RawObject<'a> {
     /// Parses the payload of a frame.
     pub(super) fn from_event(event: &SseEvent<'a>) -> Result<Self, ModelError> {
         let text = std::str::from_utf8(event.data)
-            .map_err(|_| ModelError::malformed("an event of the stream is not valid UTF-8"))?;
+            .map_err(|_| unexpected_response_error("an event of the stream is not valid UTF-8"))?;
         Self::parse(text)
     }
 
@@ -34,7 +35,7 @@ impl<'a> RawObject<'a> {
             return Ok(items_of_list.remove(0));
         }
         serde_json::from_str(text).map_err(|error| {
-            ModelError::malformed(format!("the response is not the expected JSON: {error}"))
+            unexpected_response_error(&format!("it is not a JSON object ({error})"))
         })
     }
 

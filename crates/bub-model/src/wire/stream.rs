@@ -85,7 +85,7 @@ impl StreamDecoder {
         self.received = self.received.saturating_add(chunk.len());
         let result = if self.received > MAX_STREAM_BYTES {
             Err(ModelError::too_large(format!(
-                "the response exceeds {MAX_STREAM_BYTES} bytes"
+                "answer too large: it exceeds {MAX_STREAM_BYTES} bytes; ask for a shorter answer"
             )))
         } else {
             self.decode_chunk(chunk, out)
@@ -116,9 +116,11 @@ impl StreamDecoder {
                 match last {
                     Ok(()) if status == DecodeStatus::Done => Ok(()),
                     // The connection ended inside the last frame, so its JSON is truncated and not malformed.
-                    Err(error) if error.kind == ModelErrorKind::Malformed => Err(
-                        ModelError::truncated("the stream ended in the middle of an event"),
-                    ),
+                    Err(error) if error.kind == ModelErrorKind::Malformed => {
+                        Err(ModelError::truncated(
+                            "incomplete answer: the stream ended in the middle of an event",
+                        ))
+                    }
                     Err(error) => Err(error),
                     Ok(()) => self.frames.finish(out).map_err(|error| {
                         if self.has_events {
@@ -159,7 +161,7 @@ impl StreamDecoder {
             DecodeMode::Body(body) => {
                 if body.len() + chunk.len() > MAX_EVENT_BYTES {
                     return Err(ModelError::too_large(format!(
-                        "the JSON response exceeds {MAX_EVENT_BYTES} bytes"
+                        "answer too large: it exceeds {MAX_EVENT_BYTES} bytes; ask for a shorter answer"
                     )));
                 }
                 body.extend_from_slice(chunk);
@@ -250,19 +252,28 @@ pub(super) fn body_text(body: &[u8]) -> Result<&str, ModelError> {
         .unwrap_or(body)
         .trim_ascii();
     let text = std::str::from_utf8(body)
-        .map_err(|_| ModelError::malformed("the response is not valid UTF-8"))?;
+        .map_err(|_| unexpected_response_error("it is not valid UTF-8"))?;
     if text.is_empty() {
         return Err(empty_error());
     }
     if looks_like_html(text) {
-        let message = format!("received a web page: {}", crate::short_message(text));
-        return Err(ModelError::malformed(message));
+        return Err(ModelError::malformed(format!(
+            "received a web page instead of an answer: {}; check the provider's `base_url`",
+            crate::short_message(text)
+        )));
     }
     Ok(text)
 }
 
+/// Returns the error for a response that is not in the wire format of the provider.
+pub(super) fn unexpected_response_error(problem: &str) -> ModelError {
+    ModelError::malformed(format!(
+        "unexpected response: {problem}; check the provider's `base_url` and `wire`"
+    ))
+}
+
 fn empty_error() -> ModelError {
-    ModelError::truncated("the response is empty")
+    ModelError::truncated("incomplete answer: the server sent an empty response")
 }
 
 /// Skips whitespace and the byte order mark at the beginning of a chunk.

@@ -114,7 +114,7 @@ async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
     }
     assert_eq!(
         (errors[0].action, errors[0].message.as_str()),
-        (RecoveryAction::Retry, "slow down")
+        (RecoveryAction::Retry, "slow down; try again later")
     );
     assert!(
         matches!(

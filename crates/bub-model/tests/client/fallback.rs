@@ -169,8 +169,8 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
     );
     assert_eq!(
         error.to_string(),
-        "a:one: slow down; failed after 3 attempts (HTTP 429, rate_limit_error); \
-         also b:two: received a web page: Bad Gateway; failed after 3 attempts (HTTP 502); \
+        "a:one: slow down; failed after 3 attempts; try again later (HTTP 429, rate_limit_error); \
+         also b:two: received a web page: Bad Gateway; failed after 3 attempts; try again later (HTTP 502); \
          also nokey:x: no API key: set X_API_KEY"
     );
     let others: Vec<_> = error

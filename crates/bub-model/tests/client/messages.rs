@@ -136,8 +136,10 @@ async fn a_proxy_that_fails_is_named_without_its_password() {
         proxy.otherwise(Reply::status(status));
         let error = error(&through(&proxy.url()), far()).await;
         let host = proxy.url().trim_start_matches("http://").to_owned();
-        let expected =
-            format!("proxy {host} does not connect to https://models.invalid/v1: {expected_text}");
+        let expected = format!(
+            "proxy {host} does not connect to https://models.invalid/v1: {expected_text}; \
+             check the URL and the rules of the proxy"
+        );
         assert_eq!(
             (error.message.as_str(), error.action),
             (expected.as_str(), RecoveryAction::NextModel)

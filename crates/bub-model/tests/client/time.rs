@@ -105,7 +105,7 @@ async fn a_server_that_never_begins_is_abandoned() {
     assert!(
         error
             .message
-            .contains("120 s (`model_idle_timeout_seconds`)"),
+            .contains("120 s; increase `model_idle_timeout_seconds`"),
         "{error}"
     );
     assert!(

@@ -404,7 +404,7 @@ async fn a_command_that_hangs_is_ended() {
     let error = fixture.endpoint("groq:x").await.unwrap_err().to_string();
     assert_eq!(
         error,
-        "`api_key_command` of `groq`: `sleep` did not finish within 60 seconds"
+        "`api_key_command` of `groq`: `sleep` did not finish within 60 seconds; run it in a terminal to see why"
     );
 }
 

@@ -170,7 +170,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "lab:\n    bas_url: https://x",
-            ":3: `providers.lab.bas_url` is an unknown field, did you mean `base_url`?",
+            ":3: `providers.lab.bas_url` is an unknown field (did you mean `base_url`?)",
         ),
         (
             "openai:\n    wire: soap",
@@ -210,7 +210,16 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "openai:\n    quirks: {strem_options: true}",
-            ":3: `providers.openai.quirks` is invalid (unknown field",
+            ":3: `providers.openai.quirks.strem_options` is an unknown field (did you mean `stream_options`?), expected \
+             one of max_tokens_field, ",
+        ),
+        (
+            "openai:\n    quirks: {streaming: 'often'}",
+            ":3: `providers.openai.quirks.streaming` is `often`, expected true or false",
+        ),
+        (
+            "openai:\n    quirks: {effort: high}",
+            ":3: `providers.openai.quirks.effort` is `high`, expected one of standard, ",
         ),
         (
             "openai:\n    quirks: 1",

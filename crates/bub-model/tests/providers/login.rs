@@ -203,7 +203,7 @@ async fn a_refusal_ends_the_wait() {
     let (outcome, _) = tokio::join!(login.wait_for_redirect(TEST_TIMEOUT), get(port, &target));
     assert_eq!(
         outcome.unwrap_err().to_string(),
-        "sign-in refused: access_denied"
+        "sign-in refused: access_denied; run the command again and allow access"
     );
     assert!(fixture.network.requests().is_empty());
 }

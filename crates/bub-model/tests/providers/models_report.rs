@@ -58,8 +58,8 @@ async fn what_looks_like_a_mistake_is_noted() {
         fixture.models().report().await.notes,
         [
             "`api_key.opnai`: unknown provider, did you mean `openai`?",
-            "`api_base.unknown`: unknown provider",
-            "the key for `groq` is sent to http://x.example/openai/v1 without encryption",
+            "`api_base.unknown`: unknown provider; correct the name, or add the provider with `providers.unknown.base_url`",
+            "the key for `groq` is sent to http://x.example/openai/v1 without encryption; use an `https` URL",
         ]
     );
 }
@@ -93,7 +93,7 @@ async fn a_key_that_cannot_work_is_not_usable() {
         (
             "BUB_API_KEY_COMMAND",
             r#"{"groq": "pass 'show"}"#,
-            "`api_key_command` of `groq`: unclosed quote",
+            "`api_key_command` of `groq`: unclosed quote; add the missing quote",
         ),
         (
             "BUB_API_KEY_COMMAND",

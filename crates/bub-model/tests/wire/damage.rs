@@ -313,7 +313,7 @@ fn malformed_arguments_are_marked() {
     .unwrap();
     assert_eq!(
         found.invalid_call(0).unwrap().reason,
-        "the tool call has no name"
+        "the tool call has no name; send the name of a tool"
     );
 }
 

@@ -9,7 +9,7 @@ use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::RawObject;
 use crate::wire::replay::BlockOrder;
-use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta};
 
@@ -247,7 +247,7 @@ impl FrameDecoder for MessagesDecoder {
         if message.raw("content").is_none() {
             return Err(match message.raw("error") {
                 Some(_) => frame_error(&message, body.as_bytes()),
-                None => ModelError::malformed("the response has no `content`"),
+                None => unexpected_response_error("it has no `content`"),
             });
         }
         self.start_message(&message, out);
@@ -266,7 +266,7 @@ impl FrameDecoder for MessagesDecoder {
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
-                "the stream ended without a stop reason",
+                "incomplete answer: the stream ended without a stop reason",
             ));
         };
         while let Some((index, _)) = self.open.first() {

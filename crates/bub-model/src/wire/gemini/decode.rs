@@ -9,7 +9,7 @@ use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{RawObject, as_count, parse_objects};
 use crate::wire::replay::BlockOrder;
-use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta, Usage};
 
@@ -174,9 +174,11 @@ impl FrameDecoder for GenerateContentDecoder {
         if body.starts_with('[') {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {
                 return Err(if error.is_eof() {
-                    ModelError::truncated("the response is truncated")
+                    ModelError::truncated(
+                        "incomplete answer: the server ended the response too early",
+                    )
                 } else {
-                    ModelError::malformed(format!("the response is not valid JSON: {error}"))
+                    unexpected_response_error(&format!("it is not valid JSON ({error})"))
                 });
             }
             return parse_objects(body)
@@ -186,7 +188,7 @@ impl FrameDecoder for GenerateContentDecoder {
         let chunk = RawObject::parse(body)?;
         let known_fields = ["candidates", "promptFeedback", "error", "usageMetadata"];
         if known_fields.iter().all(|key| chunk.raw(key).is_none()) {
-            return Err(ModelError::malformed("the response has no `candidates`"));
+            return Err(unexpected_response_error("it has no `candidates`"));
         }
         self.decode_chunk(&chunk, out)
     }
@@ -198,7 +200,7 @@ impl FrameDecoder for GenerateContentDecoder {
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
-                "the stream ended without a finish reason",
+                "incomplete answer: the stream ended without a finish reason",
             ));
         };
         self.abandon_call(out);

@@ -39,7 +39,7 @@ impl CallAssembler {
             Some(position) => position,
             None if self.calls.len() >= MAX_TOOL_CALLS => {
                 return Err(ModelError::malformed(format!(
-                    "the answer has more than {MAX_TOOL_CALLS} tool calls"
+                    "unexpected answer: it has more than {MAX_TOOL_CALLS} tool calls; use another model"
                 )));
             }
             None => {

@@ -8,7 +8,7 @@ use super::calls::{CallAssembler, CallDelta};
 use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{self, RawObject};
-use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
@@ -210,7 +210,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
         let answer = RawObject::parse(body)?;
         if answer.raw("choices").is_none() {
             return Err(object_error(&answer)
-                .unwrap_or_else(|| ModelError::malformed("the response has no `choices`")));
+                .unwrap_or_else(|| unexpected_response_error("it has no `choices`")));
         }
         // `message` first, because some servers add an empty `delta` to a complete message.
         self.decode_chunk(&answer, ["message", "delta"], out)?;
@@ -227,8 +227,9 @@ impl FrameDecoder for ChatCompletionsDecoder {
         // The end marker finishes an answer even without a finish reason, unless the answer has no content.
         let implied = (self.is_done && self.has_content_event).then_some(FinishReason::Stop);
         let Some(finish) = self.finish.take().or(implied) else {
-            let truncated_error =
-                || ModelError::truncated("the stream ended without a finish reason");
+            let truncated_error = || {
+                ModelError::truncated("incomplete answer: the stream ended without a finish reason")
+            };
             return Err(if self.is_done {
                 ModelError::empty()
             } else {

@@ -9,7 +9,7 @@ use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{RawObject, as_count};
 use crate::wire::replay::BlockOrder;
-use crate::wire::stream::{DecodeStatus, FrameDecoder};
+use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
 use crate::wire::{WireFormat, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
@@ -284,7 +284,7 @@ impl FrameDecoder for ResponsesDecoder {
         if response.raw("output").is_none() {
             return Err(match response.raw("error").or(response.raw("code")) {
                 Some(_) => response_error(&response, "error"),
-                None => ModelError::malformed("the response has no `output`"),
+                None => unexpected_response_error("it has no `output`"),
             });
         }
         self.finish_response(&response, out)?;
@@ -302,7 +302,7 @@ impl FrameDecoder for ResponsesDecoder {
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
-                "the stream ended before the response was complete",
+                "incomplete answer: the stream ended without a final event",
             ));
         };
         self.flush_text(None);
