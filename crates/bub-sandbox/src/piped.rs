@@ -63,7 +63,7 @@ impl PipedCommand<'_> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "cannot start the program: its command is empty",
+                "its command is empty",
             ));
         };
         // A relative path means a file next to the plugin manifest, not one below bub's working directory.
@@ -160,12 +160,12 @@ fn watch_supervisor(reports: impl BufRead, group: Option<Pid>, stream: &UnixStre
 impl ProcessGuard {
     /// Sends `SIGTERM` to every process of the program.
     pub fn terminate(&self) {
-        self.send_command(TERMINATE, Signal::TERM);
+        self.send_control_byte(TERMINATE, Signal::TERM);
     }
 
     /// Kills every process of the program.
     pub fn kill(&self) {
-        self.send_command(KILL, Signal::KILL);
+        self.send_control_byte(KILL, Signal::KILL);
     }
 
     /// Blocks until the program has exited or `timeout` has passed. Returns whether it has exited.
@@ -181,10 +181,10 @@ impl ProcessGuard {
         }
     }
 
-    fn send_command(&self, command: u8, signal: Signal) {
+    fn send_control_byte(&self, byte: u8, signal: Signal) {
         match &self.control {
             // Ignore errors: writing fails only after the supervisor exited.
-            Some(control) => drop((&mut &*control).write(&[command])),
+            Some(control) => drop((&mut &*control).write(&[byte])),
             None => {
                 if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
                     let _ = rustix::process::kill_process_group(group, signal);

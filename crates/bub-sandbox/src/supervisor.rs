@@ -13,7 +13,7 @@
 //! The socket is the supervisor's stdin. The supervisor writes one line when it starts the command:
 //! `started <group>` or `failed <reason>`. When the command exits, it writes `exited <code>` or
 //! `signalled <number>`, followed by `alone` or `others` (other processes may still run). It closes the socket when
-//! all processes have ended. It reads the command bytes [`TERMINATE`] and [`KILL`].
+//! all processes have ended. It reads the control bytes [`TERMINATE`] and [`KILL`].
 
 use std::{
     ffi::OsString,
@@ -40,9 +40,9 @@ pub(crate) const PIPED_FLAG: &str = "--talk";
 /// The supervisor's name in process lists.
 pub const PROCESS_NAME: &str = "shell-guard";
 
-/// Command byte: send `SIGTERM` to every process of the command.
+/// Control byte: send `SIGTERM` to every process of the command.
 pub const TERMINATE: u8 = b't';
-/// Command byte: kill every process of the command.
+/// Control byte: kill every process of the command.
 pub const KILL: u8 = b'k';
 
 /// How long the command may clean up after bub exited, before it is killed.
@@ -141,12 +141,12 @@ fn close_output() {
     }
 }
 
-/// Executes the command bytes that bub sends. Ends all processes after [`KILL`] or when bub exits.
+/// Handles the control bytes that bub sends. Ends all processes after [`KILL`] or when bub exits.
 fn handle_control(mut control: UnixStream, group: &Group) {
-    let mut command = [0];
+    let mut byte = [0];
     loop {
-        match control.read(&mut command) {
-            Ok(1) if command == [KILL] => break,
+        match control.read(&mut byte) {
+            Ok(1) if byte == [KILL] => break,
             Ok(1) => signal_group(group, Signal::TERM),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             _ => {

@@ -177,7 +177,7 @@ async fn dates_are_inclusive_and_may_be_open() {
         ),
         (
             Query::new().between_dates("2026-01-02", "2026-01-01"),
-            Err("invalid date range: the start date is after the end date"),
+            Err("invalid date range: the start date is after the end date; swap them"),
         ),
     ];
     for (query, expected) in cases {

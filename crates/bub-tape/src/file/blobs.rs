@@ -49,7 +49,7 @@ impl FileBlobs {
             not_found_to_none(self.0.fs.open(&path, OpenMode::Read)).map_err(read_error)?
         else {
             return Err(TapeError::NotFound(format!(
-                "blob `{id}` not found: its file is missing"
+                "blob `{id}` not found: its file is missing; restore it from a backup"
             )));
         };
         let size = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);

@@ -20,7 +20,7 @@ impl TimestampRange {
         if let (Some(from), Some(to)) = (start, end)
             && from > to
         {
-            let message = "invalid date range: the start date is after the end date";
+            let message = "invalid date range: the start date is after the end date; swap them";
             return Err(TapeError::InvalidInput(message.to_owned()));
         }
         Ok(Self { start, end })

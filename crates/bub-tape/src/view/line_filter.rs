@@ -7,7 +7,7 @@ use memchr::memmem;
 use super::TOOL_DONE_EVENT;
 use crate::{LineFilter, query::lines};
 
-/// Rejects events and system prompts. They are half of a tape and not part of a view.
+/// Skips system prompts, errors, and events other than `tool.done`. They are half of a tape and not part of a view.
 #[derive(Debug)]
 pub(super) struct ViewLineFilter;
 
