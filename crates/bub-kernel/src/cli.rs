@@ -278,7 +278,7 @@ impl CliApp {
         for command in offered {
             let name = &command.spec.name;
             if commands.iter().any(|other| other.spec.name == *name) {
-                tracing::warn!(command = %name, error = "the name is taken", "cli.command_skipped");
+                tracing::warn!(command = %name, error = "another command has this name", "cli.command_skipped");
             } else {
                 commands.push(command);
             }

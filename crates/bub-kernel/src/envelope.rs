@@ -218,10 +218,11 @@ impl Envelope {
             .map(|message| message.content().into_owned())
             .collect();
         let media: Vec<_> = batch.iter().flat_map(Self::media).collect();
-        let mut merged = batch
-            .into_iter()
-            .next_back()
-            .ok_or_else(|| Error::invalid_input("cannot merge messages: the batch is empty"))?;
+        let mut merged = batch.into_iter().next_back().ok_or_else(|| {
+            Error::invalid_input(
+                "cannot merge messages: the batch is empty; pass at least one message",
+            )
+        })?;
         merged.set("content", contents.join("\n"));
         if !media.is_empty() {
             merged.set_media(media);

@@ -166,10 +166,11 @@ impl Inbound {
             .iter()
             .map(|inbound| inbound.message.clone())
             .collect();
-        let mut merged = batch
-            .into_iter()
-            .next_back()
-            .ok_or_else(|| Error::invalid_input("cannot merge messages: the batch is empty"))?;
+        let mut merged = batch.into_iter().next_back().ok_or_else(|| {
+            Error::invalid_input(
+                "cannot merge messages: the batch is empty; pass at least one message",
+            )
+        })?;
         merged.message = Envelope::merge_batch(envelopes)?;
         if let Some(lowest) = lowest.filter(|lowest| lowest.role < merged.sender().role) {
             merged.sender = Some(lowest);

@@ -183,7 +183,7 @@ impl Framework {
             if !fragment.is_object() {
                 // The error does not show the value, because it may be an API key that the user typed.
                 let message = format!(
-                    "invalid result of `onboard_config` from plugin `{}`: expected a map",
+                    "invalid result of `onboard_config` from plugin `{}`: expected a map of settings; update or remove the plugin",
                     implementation.plugin()
                 );
                 return Err(Error::invalid_input(message));

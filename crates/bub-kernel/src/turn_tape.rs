@@ -77,8 +77,8 @@ struct TurnProgress {
     prompt_id: Option<EntryId>,
     /// A hash of the prompt that the model stage got, which is also the message on the tape.
     prompt_fingerprint: Option<u64>,
-    /// Whether an earlier attempt replaced the prompt.
-    was_replaced: bool,
+    /// Whether the prompt on the tape replaces an earlier one, because a hook changed it in an earlier attempt.
+    is_prompt_replaced: bool,
     /// Whether the model stage is completely recorded.
     is_complete: bool,
     /// Whether the failure that ended the turn is recorded.

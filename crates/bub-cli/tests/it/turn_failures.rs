@@ -508,7 +508,7 @@ fn check_gateway(fixture: &TurnFailureFixture) {
         (2, 2),
         "{delivered:?}"
     );
-    let reported = replies().filter(|text| text.ends_with("failed on purpose"));
+    let reported = replies().filter(|text| text.ends_with(report_end(case.failure)));
     let is_reported = case.failure == Failure::Error;
     assert_eq!(reported.count(), usize::from(is_reported), "{case:?}");
     let expected = expected_gateway_record(case.stage, case.failure);
@@ -524,6 +524,14 @@ fn check_gateway(fixture: &TurnFailureFixture) {
     fixture.check_tapes();
 }
 
+/// Returns the end of the error text that a user sees.
+fn report_end(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Panic => "failed on purpose; see the log",
+        _ => "failed on purpose",
+    }
+}
+
 /// Sends two lines through `bub chat`; the turn of the first one fails.
 fn check_pipe(fixture: &TurnFailureFixture) {
     let case = fixture.case;
@@ -537,7 +545,7 @@ fn check_pipe(fixture: &TurnFailureFixture) {
     assert_eq!(answers, expected.answers, "{case:?}: {run:?}");
     // Besides lines of the log.
     let is_report =
-        |line: &&str| line.starts_with("error: ") && line.ends_with("failed on purpose");
+        |line: &&str| line.starts_with("error: ") && line.ends_with(report_end(case.failure));
     let reports = run.stderr.lines().filter(is_report).count();
     assert_eq!(reports, 1, "{case:?}: {run:?}");
     assert_eq!(fixture.record(MESSAGE), expected, "{case:?}: {run:?}");

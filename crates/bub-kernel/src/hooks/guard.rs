@@ -96,18 +96,23 @@ fn timeout_error(limit: Option<Duration>) -> Error {
     let seconds = limit.unwrap_or_default().as_secs();
     Error::new(
         ErrorKind::Temporary,
-        format!("plugin code timed out: no answer within {seconds} s"),
+        format!("plugin code timed out: no answer within {seconds} s; try again"),
     )
 }
 
 /// Returns the error of a panic, with the message of the panic.
 pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
-    let text = panic
+    Error::unknown(format!(
+        "plugin code panicked: {}; see the log",
+        panic_text(panic)
+    ))
+}
+
+/// Returns the message of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
         .downcast_ref::<&str>()
         .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::unknown(format!(
-        "plugin code panicked: {}",
-        text.unwrap_or("no message")
-    ))
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }

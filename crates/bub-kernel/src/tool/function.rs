@@ -9,6 +9,7 @@ use super::{Tool, ToolArgument, ToolContext, ToolSpec, argument};
 use crate::{
     BoxFuture,
     error::{BoxError, Error, ErrorKind, Result},
+    hooks::guard::panic_text,
 };
 
 /// The result of a tool function.
@@ -203,7 +204,7 @@ pub fn result_to_value(result: impl Serialize) -> Result<Value> {
     serde_json::to_value(result).map_err(|error| {
         Error::new(
             ErrorKind::Tool,
-            format!("cannot convert the tool result to JSON: {error}"),
+            format!("cannot convert the tool result to JSON: {error}; the tool must return a value that JSON can represent"),
         )
     })
 }
@@ -218,5 +219,17 @@ pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::new(ErrorKind::Tool, format!("tool did not finish: {error}")))
+    done.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => {
+            let text = panic_text(panic.as_ref());
+            Error::new(
+                ErrorKind::Tool,
+                format!("tool panicked: {text}; see the log"),
+            )
+        }
+        Err(_) => Error::new(
+            ErrorKind::Tool,
+            "tool did not finish: bub is shutting down; call it again after the restart",
+        ),
+    })
 }

@@ -85,7 +85,8 @@ impl TurnTape {
     /// that the replacement stays.
     pub(crate) fn set_prompt_fingerprint(&self, prompt: &Prompt) {
         let mut progress = lock(&self.progress);
-        progress.prompt_fingerprint = (!progress.was_replaced).then(|| prompt_fingerprint(prompt));
+        progress.prompt_fingerprint =
+            (!progress.is_prompt_replaced).then(|| prompt_fingerprint(prompt));
     }
 
     /// Returns whether the prompt is a comma command that this turn accepts.

@@ -110,7 +110,7 @@ impl TurnTape {
         {
             let mut progress = lock(&self.progress);
             progress.prompt_id = Some(prompt.id);
-            progress.was_replaced = prompt.meta.contains_key(REPLACES_KEY);
+            progress.is_prompt_replaced = prompt.meta.contains_key(REPLACES_KEY);
         }
         let (own_entries, other_entries): (Vec<Entry>, Vec<Entry>) = later
             .into_iter()

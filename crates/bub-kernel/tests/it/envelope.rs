@@ -158,7 +158,7 @@ fn a_batch_of_one_is_that_message_and_an_empty_one_is_an_error() {
     let error = Envelope::merge_batch(vec![]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "[invalid_input] cannot merge messages: the batch is empty"
+        "[invalid_input] cannot merge messages: the batch is empty; pass at least one message"
     );
 }
 

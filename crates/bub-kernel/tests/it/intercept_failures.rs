@@ -23,8 +23,8 @@ const FAILURES: [(&str, &str, &str); 4] = [
     ),
     (
         "panics",
-        "hook.agent_hook_failed hook={hook} adapter=p1 error=[unknown] plugin code panicked: fell",
-        "[unknown] plugin code panicked: fell",
+        "hook.agent_hook_failed hook={hook} adapter=p1 error=[unknown] plugin code panicked: fell; see the log",
+        "[unknown] plugin code panicked: fell; see the log",
     ),
     (
         "lies",
@@ -33,8 +33,8 @@ const FAILURES: [(&str, &str, &str); 4] = [
     ),
     (
         "hangs",
-        "hook.agent_hook_failed hook={hook} adapter=p1 error=[temporary] plugin code timed out: no answer within 300 s",
-        "[temporary] plugin code timed out: no answer within 300 s",
+        "hook.agent_hook_failed hook={hook} adapter=p1 error=[temporary] plugin code timed out: no answer within 300 s; try again",
+        "[temporary] plugin code timed out: no answer within 300 s; try again",
     ),
 ];
 

@@ -97,7 +97,7 @@ async fn what_was_entered_is_left_with_the_error_of_the_turn() {
         failed
     );
     let panicking = FakePlugin::new().on_async::<RunModel>(|_| panic!("fell"));
-    let fell = r#"exit Some("[unknown] plugin code panicked: fell")"#;
+    let fell = r#"exit Some("[unknown] plugin code panicked: fell; see the log")"#;
     assert_eq!(run_traced(panicking).await, ["enter", fell, "dropped"]);
 }
 
@@ -147,7 +147,10 @@ async fn one_that_cannot_be_entered_fails_the_turn_and_is_not_left() {
 async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
     for (scope, reason) in [
         ("exit?", "[unknown] door is stuck"),
-        ("exit!", "[unknown] plugin code panicked: door fell"),
+        (
+            "exit!",
+            "[unknown] plugin code panicked: door fell; see the log",
+        ),
     ] {
         let (trace, log) = (Trace::default(), LogCapture::start());
         run(

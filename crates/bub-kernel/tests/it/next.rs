@@ -97,7 +97,10 @@ async fn a_wrapper_can_recover_from_what_failed_below() {
         .plugin("fallback", FallbackPlugin)
         .build();
     let output = turn(&framework).await.unwrap().model_output;
-    assert_eq!(output, "sorry: [unknown] plugin code panicked: bad day");
+    assert_eq!(
+        output,
+        "sorry: [unknown] plugin code panicked: bad day; see the log"
+    );
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ async fn a_failing_observer_is_logged_and_neither_stops_others_nor_hides_the_err
         log.lines(),
         [
             "ERROR turn.failed error=original",
-            "ERROR hook.on_error_failed stage=turn adapter=p2 error=[unknown] plugin code panicked: observer fell",
+            "ERROR hook.on_error_failed stage=turn adapter=p2 error=[unknown] plugin code panicked: observer fell; see the log",
             "ERROR hook.on_error_failed stage=turn adapter=p1 error=observer broke",
         ]
     );

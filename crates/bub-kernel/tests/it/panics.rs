@@ -35,7 +35,7 @@ async fn a_panic_in_a_sync_hook_is_its_error() {
     .await;
     assert_eq!(
         error.to_string(),
-        "[unknown] plugin code panicked: number 7"
+        "[unknown] plugin code panicked: number 7; see the log"
     );
     assert_eq!(error.origin().unwrap().hook, "load_state");
     assert_eq!(&*error.origin().unwrap().plugin, "p0");
@@ -48,7 +48,7 @@ async fn a_panic_after_an_await_is_the_error_of_the_hook() {
     let error = failing_turn(&framework([save_plugin(&trace), panicking])).await;
     assert_eq!(
         error.to_string(),
-        "[unknown] plugin code panicked: in the middle"
+        "[unknown] plugin code panicked: in the middle; see the log"
     );
     assert_eq!(trace.lines(), [error.to_string()]);
 }
@@ -65,7 +65,7 @@ async fn a_panic_before_the_future_exists_is_the_error_of_the_hook() {
         FakePlugin::new().register_with(|hooks| hooks.add_async::<RunModel>(PanickingHook));
     assert_eq!(
         failing_turn(&framework([plugin])).await.message(),
-        "plugin code panicked: no future"
+        "plugin code panicked: no future; see the log"
     );
 }
 
@@ -74,7 +74,7 @@ async fn a_panic_without_text_is_an_error_too() {
     let plugin = FakePlugin::new().on::<LoadState>(|_| std::panic::panic_any(7_u8));
     assert_eq!(
         failing_turn(&framework([plugin])).await.message(),
-        "plugin code panicked: no message"
+        "plugin code panicked: no message; see the log"
     );
 }
 
@@ -102,7 +102,7 @@ async fn a_panic_inside_a_stream_fails_the_turn_and_it_is_saved() {
     let error = failing_turn(&framework([save_plugin(&trace), streaming])).await;
     assert_eq!(
         error.to_string(),
-        "[unknown] plugin code panicked: stream tore"
+        "[unknown] plugin code panicked: stream tore; see the log"
     );
     assert_eq!(trace.lines(), [error.to_string()]);
 }
@@ -116,7 +116,7 @@ async fn a_stream_that_panicked_is_over() {
     assert!(stream.next().await.is_none());
     assert_eq!(
         stream.error().unwrap().message(),
-        "plugin code panicked: stream tore"
+        "plugin code panicked: stream tore; see the log"
     );
 }
 
@@ -143,7 +143,10 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
         .process_inbound(Inbound::from(hi()).with_streaming())
         .await
         .unwrap_err();
-    assert_eq!(error.message(), "plugin code panicked: lost the list");
+    assert_eq!(
+        error.message(),
+        "plugin code panicked: lost the list; see the log"
+    );
     assert_eq!(trace.lines(), [error.to_string()]);
 }
 
@@ -175,8 +178,11 @@ async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
         .iter()
         .map(|status| status.state.clone())
         .collect();
-    let failed =
-        |text: &str| PluginState::Failed(format!("[unknown] plugin code panicked: {text}"));
+    let failed = |text: &str| {
+        PluginState::Failed(format!(
+            "[unknown] plugin code panicked: {text}; see the log"
+        ))
+    };
     assert_eq!(
         states,
         [
@@ -188,8 +194,8 @@ async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
     assert_eq!(
         log.lines(),
         [
-            "WARN plugin.init_failed plugin=made error=[unknown] plugin code panicked: no such file",
-            "WARN plugin.init_failed plugin=registered error=[unknown] plugin code panicked: half way",
+            "WARN plugin.init_failed plugin=made error=[unknown] plugin code panicked: no such file; see the log",
+            "WARN plugin.init_failed plugin=registered error=[unknown] plugin code panicked: half way; see the log",
         ]
     );
     assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
@@ -236,4 +242,15 @@ async fn many_panics_in_a_row_do_no_harm() {
         let result = framework.process_inbound(message).await;
         assert_eq!(result.is_ok(), number % 2 == 0);
     }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_blocking_tool_is_an_error_with_its_message() {
+    let error = bub_kernel::tool::run_blocking::<u8>(|| panic!("no such disk"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "[tool] tool panicked: no such disk; see the log"
+    );
 }

@@ -215,7 +215,7 @@ fn onboarding_that_returns_no_map_is_an_error() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(
             error.message(),
-            "invalid result of `onboard_config` from plugin `p0`: expected a map"
+            "invalid result of `onboard_config` from plugin `p0`: expected a map of settings; update or remove the plugin"
         );
     }
 }

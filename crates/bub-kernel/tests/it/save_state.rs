@@ -81,18 +81,18 @@ async fn one_that_cannot_save_does_not_stop_the_others() {
         observer(&trace).on::<RunModel>(|_| some("out")),
     ];
     let error = failing_turn(&framework(plugins)).await;
-    assert_eq!(error.message(), "plugin code panicked: first");
+    assert_eq!(error.message(), "plugin code panicked: first; see the log");
     assert_eq!(
         trace.lines(),
         [
             r#"save "out" None"#,
-            "on_error turn: [unknown] plugin code panicked: first"
+            "on_error turn: [unknown] plugin code panicked: first; see the log"
         ]
     );
     assert_eq!(
         log.lines()[..2],
         [
-            "ERROR save_state.failed adapter=p2 error=[unknown] plugin code panicked: first",
+            "ERROR save_state.failed adapter=p2 error=[unknown] plugin code panicked: first; see the log",
             "ERROR save_state.failed adapter=p1 error=second",
         ]
     );

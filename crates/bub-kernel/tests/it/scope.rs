@@ -143,7 +143,7 @@ async fn what_was_opened_is_closed_when_the_rest_cannot_be_opened() {
 async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
     for (guard, message) in [
         ("failing", "would not close"),
-        ("panicking", "plugin code panicked: fell"),
+        ("panicking", "plugin code panicked: fell; see the log"),
     ] {
         let trace = Trace::default();
         let framework = framework([store_plugin("store", &trace), inbox_plugin(guard, &trace)]);
@@ -176,7 +176,7 @@ async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
         .close()
         .await
         .unwrap_err();
-    assert_eq!(error.message(), "plugin code panicked: fell");
+    assert_eq!(error.message(), "plugin code panicked: fell; see the log");
     assert_eq!(
         log.lines(),
         ["ERROR scope.close_failed error=[unknown] would not close"]

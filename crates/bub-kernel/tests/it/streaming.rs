@@ -164,7 +164,7 @@ async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
         (EventResult::Fails, "[unknown] screen is gone"),
         (
             EventResult::Panics,
-            "[unknown] plugin code panicked: screen fell down",
+            "[unknown] plugin code panicked: screen fell down; see the log",
         ),
     ] {
         let (trace, log) = (Trace::default(), LogCapture::start());

@@ -214,7 +214,7 @@ async fn a_hook_that_hangs_ends_the_turn_in_time() {
     let error = failing_turn(&slow_framework::<BuildPrompt, _>(HOOK_TIMEOUT * 10)).await;
     assert_eq!(
         error.to_string(),
-        "[temporary] plugin code timed out: no answer within 300 s"
+        "[temporary] plugin code timed out: no answer within 300 s; try again"
     );
     assert_eq!(error.origin().unwrap().hook, "build_prompt");
     assert!(started.elapsed() < HOOK_TIMEOUT * 2);

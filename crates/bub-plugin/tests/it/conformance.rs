@@ -271,7 +271,7 @@ async fn a_python_program_does_what_the_linked_plugin_does() {
     let name = "turn build panic";
     assert_eq!(
         linked[name]["error"].take(),
-        "plugin code panicked: the probe panics"
+        "plugin code panicked: the probe panics; see the log"
     );
     assert_eq!(
         python[name]["error"].take(),
