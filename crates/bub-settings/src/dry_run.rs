@@ -102,7 +102,12 @@ impl Settings {
             (ValueKind::Map, Some(_)) => {
                 let parsed = yaml::parse(text, &|_| SettingSource::Default);
                 let node = parsed
-                    .map_err(|_| unfit("not YAML".to_owned(), "a value in YAML".to_owned()))?
+                    .map_err(|_| {
+                        unfit(
+                            "not valid YAML".to_owned(),
+                            "a YAML value; put quotes around text".to_owned(),
+                        )
+                    })?
                     .root;
                 return Ok(node
                     .as_ref()

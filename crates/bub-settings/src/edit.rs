@@ -59,7 +59,7 @@ pub enum EditError {
         file: PathBuf,
     },
     /// The file cannot be written.
-    #[error("{}: cannot be written: {source}", file.display())]
+    #[error("{}: cannot be written: {source}; check its permissions and the free space", file.display())]
     Unwritable {
         /// The config file.
         file: PathBuf,

@@ -21,7 +21,7 @@ pub enum SettingsError {
         source: io::Error,
     },
     /// A file or a variable is not UTF-8 text.
-    #[error("{location}: not valid UTF-8 text")]
+    #[error("{location}: not valid UTF-8 text; convert it to UTF-8")]
     NotText {
         /// The file or the variable.
         location: String,

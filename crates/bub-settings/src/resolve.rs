@@ -92,14 +92,14 @@ impl Settings {
             .iter()
             .any(|registered| *registered == section.name && !is_replaced(registered))
         {
-            return Some("a section with this name already exists".to_owned());
+            return Some("a section with this name already exists; choose another name".to_owned());
         }
         if self
             .slots
             .iter()
             .any(|slot| slot.spec().key() == section.name)
         {
-            return Some("a setting with this name already exists".to_owned());
+            return Some("a setting with this name already exists; choose another name".to_owned());
         }
         self.keys_problem(section, |slot| {
             let is_own_key = slot
@@ -141,9 +141,9 @@ impl Settings {
             let registered = registered.map(SettingSlot::spec);
             let mut others = registered.chain(settings.iter().take(index).copied());
             let variable = setting.variable();
-            others
-                .any(|other| other.is_variable(&variable))
-                .then(|| format!("the variable {variable} belongs to another setting"))
+            others.any(|other| other.is_variable(&variable)).then(|| {
+                format!("the variable {variable} belongs to another setting; choose another key")
+            })
         })
     }
 

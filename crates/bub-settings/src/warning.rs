@@ -96,10 +96,16 @@ impl fmt::Display for SettingsWarning {
                 name,
                 suggestion: None,
             } => {
-                write!(f, "{origin}: unknown setting `{name}`; it is ignored")
+                write!(
+                    f,
+                    "{origin}: unknown setting `{name}`; it is ignored, run `bub config list` to see all settings"
+                )
             }
             Self::Duplicate { origin, name } => {
-                write!(f, "{origin}: `{name}` is set twice; this value is used")
+                write!(
+                    f,
+                    "{origin}: `{name}` is set twice; this value is used, remove the other one"
+                )
             }
             Self::Deprecated {
                 origin,
@@ -117,13 +123,13 @@ impl fmt::Display for SettingsWarning {
             } => {
                 write!(
                     f,
-                    "{origin}: `{name}` is deprecated and ignored, because `{replacement}` is set"
+                    "{origin}: `{name}` is deprecated and ignored, because `{replacement}` is set; remove it"
                 )
             }
             Self::Untrusted { origin, name } => {
                 write!(
                     f,
-                    "{origin}: `{name}` is ignored: this workspace is not trusted to set it"
+                    "{origin}: `{name}` is ignored: this workspace is not trusted to set it; set it in the environment or the config file"
                 )
             }
             Self::NotInFile {
@@ -144,7 +150,7 @@ impl fmt::Display for SettingsWarning {
             Self::SecretReference { origin, name } => {
                 write!(
                     f,
-                    "{origin}: `${{{name}}}` is empty: this workspace is not trusted to read it"
+                    "{origin}: `${{{name}}}` is empty: this workspace is not trusted to read it; remove the reference"
                 )
             }
         }

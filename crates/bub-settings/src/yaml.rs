@@ -166,7 +166,10 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
                 (Event::StreamStart | Event::DocumentEnd, _) => {}
                 (Event::StreamEnd, _) => return Ok(root),
                 (Event::DocumentStart(..), span) if root.is_some() => {
-                    return Err(problem_at(&span, "expected a single document"));
+                    return Err(problem_at(
+                        &span,
+                        "more than one document; remove the other documents",
+                    ));
                 }
                 (Event::DocumentStart(..), _) => {
                     let first = self.next_event()?;
@@ -279,8 +282,12 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
 
     fn resolve_alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlProblem> {
         let anchored = self.anchors.iter().find(|(anchor, _)| *anchor == id);
-        let (_, node) = anchored
-            .ok_or_else(|| problem_at(span, "an alias refers to the value that contains it"))?;
+        let (_, node) = anchored.ok_or_else(|| {
+            problem_at(
+                span,
+                "an alias refers to the value that contains it; remove the alias",
+            )
+        })?;
         // Shared, so that nothing is copied before it is counted.
         let node = Rc::clone(node);
         self.count_nodes(node.node_count(), span)?;
@@ -290,7 +297,7 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
     fn count_nodes(&mut self, nodes: usize, span: &Span) -> Result<(), YamlProblem> {
         self.nodes += nodes;
         if self.nodes > MAX_NODES {
-            return Err(problem_at(span, "more than 20000 values"));
+            return Err(problem_at(span, "more than 20000 values; shorten the file"));
         }
         Ok(())
     }

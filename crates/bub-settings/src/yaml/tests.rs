@@ -189,7 +189,7 @@ fn refuses_multiplied(first: &str) {
     assert!(
         load(&text.concat())
             .unwrap_err()
-            .ends_with("more than 20000 values")
+            .ends_with("more than 20000 values; shorten the file")
     );
 }
 

@@ -40,7 +40,7 @@ fn the_new_key_wins_in_the_same_source_and_the_former_one_is_reported() {
         given.warnings(),
         [
             "user/.bub/config.yml:3: `gateway.queue` is deprecated and ignored, \
-             because `gateway.max_unfinished` is set"
+             because `gateway.max_unfinished` is set; remove it"
         ]
     );
     let given = SettingsFixture::new()
@@ -51,7 +51,7 @@ fn the_new_key_wins_in_the_same_source_and_the_former_one_is_reported() {
         given.warnings(),
         [
             "environment variable BUB_GATEWAY_QUEUE: `BUB_GATEWAY_QUEUE` is deprecated and ignored, \
-             because `BUB_GATEWAY_MAX_UNFINISHED` is set"
+             because `BUB_GATEWAY_MAX_UNFINISHED` is set; remove it"
         ]
     );
 }

@@ -140,7 +140,7 @@ fn a_wrong_variable_is_named() {
     let fixture = SettingsFixture::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
     assert_eq!(
         fixture.error(),
-        "environment variable BUB_MODEL: not valid UTF-8 text"
+        "environment variable BUB_MODEL: not valid UTF-8 text; convert it to UTF-8"
     );
 }
 
@@ -216,7 +216,7 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
 
     assert_eq!(
         SettingsFixture::new().config([b'a', b':', 0xff]).error(),
-        "user/.bub/config.yml: not valid UTF-8 text"
+        "user/.bub/config.yml: not valid UTF-8 text; convert it to UTF-8"
     );
     assert_eq!(
         SettingsFixture::new()

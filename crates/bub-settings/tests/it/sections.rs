@@ -85,11 +85,11 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
         ),
         (
             Section::new("telegram", &[]),
-            "cannot register settings section `telegram`: a section with this name already exists",
+            "cannot register settings section `telegram`: a section with this name already exists; choose another name",
         ),
         (
             Section::new("model", &[]),
-            "cannot register settings section `model`: a setting with this name already exists",
+            "cannot register settings section `model`: a setting with this name already exists; choose another name",
         ),
         (
             Section::new("shop", WRONG),
@@ -97,7 +97,7 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
         ),
         (
             Section::new("max", CLASHING),
-            "cannot register settings section `max`: the variable BUB_MAX_STEPS belongs to another setting",
+            "cannot register settings section `max`: the variable BUB_MAX_STEPS belongs to another setting; choose another key",
         ),
     ] {
         let error = settings.register(section).unwrap_err();
@@ -153,11 +153,11 @@ fn a_root_key_that_clashes_is_refused() {
     for (keys, problem) in [
         (
             KNOWN,
-            "cannot register settings section ``: the variable BUB_MODEL belongs to another setting",
+            "cannot register settings section ``: the variable BUB_MODEL belongs to another setting; choose another key",
         ),
         (
             TWICE,
-            "cannot register settings section ``: the variable BUB_DAY belongs to another setting",
+            "cannot register settings section ``: the variable BUB_DAY belongs to another setting; choose another key",
         ),
         (
             WRONG,
@@ -165,7 +165,7 @@ fn a_root_key_that_clashes_is_refused() {
         ),
         (
             NAMED,
-            "cannot register settings section `shop`: a setting with this name already exists",
+            "cannot register settings section `shop`: a setting with this name already exists; choose another name",
         ),
     ] {
         let loader = SettingsFixture::new()

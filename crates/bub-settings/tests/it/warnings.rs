@@ -22,10 +22,13 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
             "telegrm: {token: x}",
             ":1: unknown setting `telegrm`, did you mean `telegram`?",
         ),
-        ("color: blue", ":1: unknown setting `color`; it is ignored"),
+        (
+            "color: blue",
+            ":1: unknown setting `color`; it is ignored, run `bub config list` to see all settings",
+        ),
         (
             "spill: {depth: 1}",
-            ":1: unknown setting `spill.depth`; it is ignored",
+            ":1: unknown setting `spill.depth`; it is ignored, run `bub config list` to see all settings",
         ),
         (
             "spill.threshold: 1",
@@ -33,7 +36,7 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
         ),
         (
             "model: a:b\nmodel: c:d",
-            ":2: `model` is set twice; this value is used",
+            ":2: `model` is set twice; this value is used, remove the other one",
         ),
     ] {
         assert_eq!(

@@ -39,7 +39,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     assert_eq!(warnings.len(), 9, "{warnings:#?}");
     assert!(
         warnings.contains(
-            &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` is ignored: this workspace is not trusted to set it"
+            &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` is ignored: this workspace is not trusted to set it; set it in the environment or the config file"
                 .into()
         )
     );
@@ -68,7 +68,7 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
     assert_eq!(
         fixture.warnings(),
         [
-            "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` is empty: this workspace is not trusted to read it"
+            "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` is empty: this workspace is not trusted to read it; remove the reference"
         ]
     );
     assert_eq!(
@@ -135,7 +135,7 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
     for (content, warning) in [
         (
             vec![b'A', b'=', 0xff],
-            "work/.env: not valid UTF-8 text; the file is ignored",
+            "work/.env: not valid UTF-8 text; convert it to UTF-8; the file is ignored",
         ),
         (
             vec![b'#'; 1024 * 1024 + 1],
