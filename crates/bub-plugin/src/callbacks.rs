@@ -43,7 +43,7 @@ impl RequestHandler for HostRequestHandler {
         };
         if method == "initialize" {
             return peer
-                .close("the process does not speak the plugin protocol: it echoes its input");
+                .close("the process does not speak the plugin protocol: it echoes its input; check `command`");
         }
         let context = CallContext::new(&plugin, None);
         match plugin.runtime() {
@@ -147,14 +147,16 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
         "ui/ask" => {
             let (plugin, params) = (Arc::clone(&context.plugin), params);
             let asking = tokio::task::spawn_blocking(move || ask_user(&plugin, &params));
-            asking
-                .await
-                .map_err(|error| Error::unknown(error.to_string()))?
+            asking.await.map_err(|_| {
+                Error::unknown("cannot ask the user: the prompt was interrupted; see the log")
+            })?
         }
         "next/call" => Err(Error::invalid_input(
-            "`next/call` failed: the call in `call` has ended",
+            "`next/call` failed: the call in `call` has ended; call it before you answer the hook",
         )),
-        _ => Err(Error::not_found(format!("unknown method `{method}`"))),
+        _ => Err(Error::not_found(format!(
+            "unknown method `{method}`; available methods: tape/query, tape/append, message/send, channel/inbound, ui/ask, next/call"
+        ))),
     }
 }
 

@@ -116,7 +116,9 @@ impl ToolDecl {
     /// reject every model call.
     fn schema_problem(&self) -> Option<&'static str> {
         let Some(schema) = self.input_schema.as_object() else {
-            return Some("`inputSchema` is missing");
+            return Some(
+                "`inputSchema` is missing; set it to a JSON Schema with the type `object`",
+            );
         };
         let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
         let properties = schema.get("properties");
@@ -279,7 +281,7 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
     }
     if hook.observe_only && name != "before_tool_call" {
         return Err(Error::config(format!(
-            "hook `{name}` cannot be `observe_only`: only `before_tool_call` can"
+            "hook `{name}` cannot be `observe_only`: only `before_tool_call` can; remove `observe_only`"
         )));
     }
     Ok(())

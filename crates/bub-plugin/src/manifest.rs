@@ -80,7 +80,10 @@ impl Manifest {
     /// Fails if the path does not exist or if the manifest cannot be read or is invalid.
     pub fn load_for_path(path: &Path) -> Result<(Self, PathBuf, PathBuf)> {
         let absolute = path.canonicalize().map_err(|error| {
-            Error::invalid_input(format!("cannot read `{}`: {error}", path.display()))
+            Error::invalid_input(format!(
+                "cannot read `{}`: {error}; check the path",
+                path.display()
+            ))
         })?;
         if absolute.is_dir() {
             return Ok((
@@ -112,14 +115,18 @@ impl Manifest {
             ))
         })?;
         if !metadata.is_file() {
-            return Err(file_error("not a regular file".to_owned()));
+            return Err(file_error(
+                "not a regular file; replace it with a manifest".to_owned(),
+            ));
         }
         if metadata.len() > MAX_MANIFEST_BYTES {
             return Err(file_error(format!(
-                "larger than {MAX_MANIFEST_BYTES} bytes"
+                "larger than {MAX_MANIFEST_BYTES} bytes; shorten it"
             )));
         }
-        let text = std::fs::read_to_string(file).map_err(|error| file_error(error.to_string()))?;
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            file_error(format!("{error}; check that it is a readable UTF-8 file"))
+        })?;
         Self::parse(&text).map_err(file_error)
     }
 

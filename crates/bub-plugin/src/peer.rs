@@ -146,7 +146,7 @@ impl Peer {
     fn close_reason(&self) -> String {
         lock(&self.cause)
             .clone()
-            .unwrap_or_else(|| "the process ended".to_owned())
+            .unwrap_or_else(|| "the process ended; see the log".to_owned())
     }
 
     /// Closes the connection. Fails all unanswered requests of this side and cancels the requests of the other side.
@@ -256,7 +256,8 @@ impl Peer {
         line.push(b'\n');
         let unwritten = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
         if unwritten > MAX_UNWRITTEN_BYTES {
-            return self.close("the process does not read its input");
+            return self
+                .close("the process does not read its input; read stdin also while a hook runs");
         }
         if let Some(outgoing) = &*lock(&self.outgoing) {
             let _ = outgoing.send(line);
@@ -295,7 +296,7 @@ impl Peer {
                     .filter(|id| *id < self.next_id.load(Ordering::Relaxed))
                 else {
                     // The request that this response belongs to would never be answered.
-                    self.close(&format!("the process answered with unknown id {id}"));
+                    self.close(&format!("the process answered with unknown id {id}; answer each request once, with its `id`"));
                     return true;
                 };
                 let waiter = lock(&self.waiting).remove(&number);

@@ -263,9 +263,10 @@ impl PluginProcess {
             )
         })?;
         let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
-        starting
-            .await
-            .unwrap_or_else(|error| Err(self.plugin_error(ErrorKind::Unknown, &error.to_string())))
+        starting.await.unwrap_or_else(|_| {
+            let text = "cannot start the process: the start was interrupted; see the log";
+            Err(self.plugin_error(ErrorKind::Unknown, text))
+        })
     }
 
     /// Blocking variant of [`Self::connect`].
@@ -400,7 +401,7 @@ impl PluginProcess {
                 .first()
                 .map(|program| program.to_string_lossy().into_owned());
             Error::config(format!(
-                "cannot start program `{}`: {error}",
+                "cannot start program `{}`: {error}; check that it is installed and executable",
                 program.unwrap_or_default()
             ))
         })?;
@@ -556,7 +557,10 @@ impl PluginProcess {
             .next_message_before(deadline_after(PING_TIMEOUT))
             .is_none()
         {
-            self.kill(peer, "the process did not answer `ping`");
+            self.kill(
+                peer,
+                "the process did not answer `ping`; answer it also while a hook runs",
+            );
         }
     }
 

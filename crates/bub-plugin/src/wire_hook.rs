@@ -22,15 +22,15 @@ use crate::{
 pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     (
         "provide_tape_store",
-        "a tape store cannot run in another process",
+        "a tape store cannot run in another process; remove the hook",
     ),
     (
         "provide_tape_sidecar",
-        "a sidecar cannot run in another process",
+        "a sidecar cannot run in another process; remove the hook",
     ),
     (
         "provide_steering_inbox",
-        "a steering inbox cannot run in another process",
+        "a steering inbox cannot run in another process; remove the hook",
     ),
     (
         "provide_channels",

@@ -56,7 +56,7 @@ pub(super) fn write_lines(
             .and_then(|()| writer.flush())
             .is_err()
         {
-            return peer.close("the process closed its input");
+            return peer.close("the process closed its input; keep stdin open until `shutdown`");
         }
         peer.unwritten.fetch_sub(batch.len(), Ordering::Relaxed);
     }
@@ -78,12 +78,14 @@ pub(super) fn read_lines(
             .take(MAX_LINE_BYTES as u64 + 1)
             .read_until(b'\n', &mut line)
         {
-            Ok(0) => return "the process ended".to_owned(),
+            Ok(0) => return "the process ended; see the log".to_owned(),
             Ok(_) if line.len() > MAX_LINE_BYTES => {
-                return format!("the process sent a line longer than {MAX_LINE_BYTES} bytes");
+                return format!(
+                    "the process sent a line longer than {MAX_LINE_BYTES} bytes; send shorter messages"
+                );
             }
             Ok(_) => {}
-            Err(error) => return format!("cannot read from the process: {error}"),
+            Err(error) => return format!("cannot read from the process: {error}; see the log"),
         }
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
@@ -105,7 +107,9 @@ pub(super) fn read_lines(
             }
         }
         if invalid_lines > MAX_INVALID_LINES {
-            return format!("the process sent more than {MAX_INVALID_LINES} invalid lines");
+            return format!(
+                "the process sent more than {MAX_INVALID_LINES} invalid lines; write only protocol messages to stdout"
+            );
         }
         if peer.is_closed() {
             return peer.close_reason();

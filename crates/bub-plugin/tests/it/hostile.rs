@@ -799,7 +799,10 @@ async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
         assert!(status.success());
     };
     let (failed, ()) = tokio::join!(fixture.turn("bad"), kill);
-    assert_eq!(failed.unwrap_err(), "plugin probe: the process ended");
+    assert_eq!(
+        failed.unwrap_err(),
+        "plugin probe: the process ended; see the log"
+    );
     let pid = fixture.pids()[0];
     eventually("it is gone, too", || !is_alive(pid)).await;
     assert_eq!(fixture.turn("good").await.unwrap().0, "fine");
