@@ -9,6 +9,7 @@ mod exit;
 mod gateway;
 mod hooks;
 mod login;
+mod man;
 mod models;
 mod onboard;
 mod outbox;
@@ -33,6 +34,9 @@ use self::{approve::ApprovalHook, chat::ChatHooks};
 
 /// The name of the plugin [`CliHooks`].
 pub(crate) const CLI: &str = "cli";
+
+/// Name of the program in completion scripts and man pages.
+const PROGRAM_NAME: &str = "bub";
 
 /// Text that `bub` prints without a command.
 pub(crate) const QUICK_START: &str = "\
@@ -73,7 +77,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
         skill::command(),
         policy::command(),
         completions::command(),
-        completions::man_command(),
+        man::command(),
         plugin::command(),
     ];
     commands.extend(plugin::alias_commands());

@@ -24,7 +24,7 @@ use std::{io::Write, process::ExitCode};
 use bub::{AppCommand, CommandContext};
 use bub_kernel::Error;
 use bub_settings::Settings;
-use bub_tape::{Result, TapeError, TapeErrorKind};
+use bub_tape::{EntryKind, Result, TapeError, TapeErrorKind};
 use clap::{ArgMatches, Command};
 
 use self::workspace_tapes::{HomeTapes, WorkspaceTapes};
@@ -139,6 +139,22 @@ fn flag_arg(name: &'static str, help: &'static str) -> clap::Arg {
         .long(name)
         .action(clap::ArgAction::SetTrue)
         .help(help)
+}
+
+fn kinds_arg() -> clap::Arg {
+    clap::Arg::new("kinds").long("kinds").value_name("KIND,…").value_delimiter(',').action(clap::ArgAction::Append).help(
+        "Only entries of these kinds: message, system, anchor, tool_call, tool_result, event, error, or any other",
+    )
+}
+
+/// Returns the kinds from `--kinds`. An empty list means all kinds.
+fn selected_kinds(matches: &ArgMatches) -> Vec<EntryKind> {
+    matches
+        .get_many::<String>("kinds")
+        .into_iter()
+        .flatten()
+        .map(|kind| EntryKind::from(kind.trim()))
+        .collect()
 }
 
 /// Returns the value of a text argument.

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::{
     color::ColorSupport,
-    flag_arg, json_arg, payload,
+    flag_arg, json_arg, kinds_arg, payload,
     progress::ProgressLine,
-    show, text, text_arg,
+    selected_kinds, text, text_arg,
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
@@ -30,7 +30,7 @@ pub(super) fn command() -> Command {
         .arg(flag_arg("all-workspaces", "Search the sessions of all workspaces").conflicts_with("tape"))
         .arg(date("since", "Only entries on or after this date (YYYY-MM-DD) or ISO 8601 time (UTC)"))
         .arg(date("until", "Only entries on or before this date or time"))
-        .arg(show::kinds_arg())
+        .arg(kinds_arg())
         .arg(
             Arg::new("limit")
                 .long("limit")
@@ -101,7 +101,7 @@ fn search_from_args(matches: &ArgMatches) -> Search {
         .get_one::<usize>("limit")
         .copied()
         .unwrap_or(search.limit);
-    let kinds = show::selected_kinds(matches);
+    let kinds = selected_kinds(matches);
     let mut within = if kinds.is_empty() {
         search.within.clone()
     } else {

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use bub_tape::{Entry, EntryKind, Query, Result, Tape, codec};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use bub_tape::{Entry, Query, Result, Tape, codec};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use futures_util::TryStreamExt as _;
 
 use super::{
-    color::ColorSupport, json_arg, payload, tape_arg, text, text_arg,
+    color::ColorSupport, json_arg, kinds_arg, payload, selected_kinds, tape_arg, text, text_arg,
     workspace_tapes::WorkspaceTapes, writer::ResultWriter,
 };
 
@@ -30,22 +30,6 @@ pub(super) fn command() -> Command {
         )
         .arg(kinds_arg())
         .arg(json_arg())
-}
-
-pub(super) fn kinds_arg() -> Arg {
-    Arg::new("kinds").long("kinds").value_name("KIND,…").value_delimiter(',').action(ArgAction::Append).help(
-        "Only entries of these kinds: message, system, anchor, tool_call, tool_result, event, error, or any other",
-    )
-}
-
-/// Returns the kinds from `--kinds`. An empty list means all kinds.
-pub(super) fn selected_kinds(matches: &ArgMatches) -> Vec<EntryKind> {
-    matches
-        .get_many::<String>("kinds")
-        .into_iter()
-        .flatten()
-        .map(|kind| EntryKind::from(kind.trim()))
-        .collect()
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
