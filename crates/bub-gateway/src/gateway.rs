@@ -33,7 +33,10 @@ pub struct Gateway {
 pub struct GatewayHandle(Arc<GatewayInner>);
 
 impl GatewayHandle {
-    /// Cancels the running turns of a session. Its queued messages then run.
+    /// Cancels all running turns of a session. Its queued messages then run.
+    ///
+    /// A session normally runs one turn at a time. Several run only if admission decided
+    /// [`AdmissionDecision::Process`](bub_kernel::AdmissionDecision::Process) for a message while a turn was running.
     pub fn cancel_turns(&self, session_id: &SessionId) {
         self.0.lanes.cancel_turns(session_id);
     }

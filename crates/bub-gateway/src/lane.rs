@@ -5,8 +5,8 @@
 
 mod debounce;
 mod message;
-mod pending;
 mod queue;
+mod steering;
 pub(crate) mod turn;
 
 use std::{

@@ -1,4 +1,4 @@
-//! Messages whose turn has not started: in the steering inbox of the running turn, or queued behind it.
+//! Steering of the running turn, and the order of steering messages among the queued ones.
 
 use bub_kernel::{Inbound, InboundAttempt};
 
@@ -33,7 +33,7 @@ impl Lane {
         if journaled.is_err() {
             Some(item)
         } else {
-            self.offer_to_turn(item).await
+            self.steer_journaled(item).await
         }
     }
 
@@ -41,12 +41,14 @@ impl Lane {
     /// messages it has read.
     pub(super) async fn offer_earlier_steering(&mut self, turn: &mut QueuedMessage) {
         for item in std::mem::take(&mut turn.steered) {
-            let rejected = self.offer_to_turn(item).await;
+            let rejected = self.steer_journaled(item).await;
             self.pending.extend(rejected);
         }
     }
 
-    async fn offer_to_turn(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
+    /// Offers a message whose steering is already in the journal to the running turn. Returns the message if the turn does
+    /// not accept it.
+    async fn steer_journaled(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let mut inbound = item.inbound.clone();
         inbound.attempt = Some(InboundAttempt {
             number: item.attempt + 1,
