@@ -58,7 +58,7 @@ pub static GATEWAY_SESSION_QUEUE: SettingKey<u64> = SettingKey::new(
 pub static GATEWAY_MAX_UNFINISHED: SettingKey<u64> = SettingKey::new(
     "gateway.max_unfinished",
     10_000,
-    "Maximum unfinished messages, and undelivered replies per channel; further messages are rejected.",
+    "Maximum unfinished messages in total, and maximum undelivered replies per channel; further messages are rejected.",
 )
 .deprecated_names(&["gateway.queue"])
 .at_least(1);

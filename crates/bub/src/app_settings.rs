@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
     "plugins",
     (),
-    "Options of external plugins by name: `limits` (timeouts in seconds: start, hook, synchronous, tool, model, hooks) and `role` (maximum role of users of the plugin's channels).",
+    "Options of external plugins by name: `limits` and `role` (maximum role of users of the plugin's channels). `limits` are timeouts in seconds: `start` (process start), `hook` (asynchronous hooks), `synchronous` (synchronous hooks), `hooks` (map from hook name to its own timeout), `tool` (tool calls), `model` (pauses in a model stream).",
 )
 .trusted();
 
