@@ -1,6 +1,7 @@
 //! A program: parses arguments, loads settings and plugins, runs a command and returns the exit code.
 
 use std::{
+    any::Any,
     ffi::OsString,
     io::Write,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -297,31 +298,58 @@ fn parse_args(
     {
         commands.retain(|command| !command.is_offered());
     }
-    let parsed = parse(commands).or_else(|_| {
-        tracing::error!(error = "the commands conflict", "plugin.commands_skipped");
+    let parsed = parse(commands).or_else(|panic| {
+        let hint = "rename the command in the plugin, or disable the plugin with `bub plugin disable NAME`";
+        let error = describe_conflict(commands, &*panic);
+        tracing::error!(error, hint, "plugin.commands_skipped");
         commands.retain(|command| !command.is_offered());
         parse(commands)
     });
-    parsed.map_err(|_| {
-        ExitError::usage_error(
-            "cannot parse the arguments: the commands of plugins conflict; disable one with `bub plugin disable`",
-        )
+    // Only commands that are compiled in are left.
+    parsed.map_err(|panic| {
+        ExitError::usage_error(format!(
+            "cannot use the commands of this program: {}; rename one where it is defined and rebuild the program",
+            describe_conflict(commands, &*panic)
+        ))
     })
+}
+
+/// Describes why the commands cannot be used together: a name of two commands, or otherwise the message of clap.
+fn describe_conflict(commands: &[AppCommand], panic: &(dyn Any + Send)) -> String {
+    for (index, command) in commands.iter().enumerate() {
+        let mut names = std::iter::once(command.name()).chain(command.aliases());
+        let mut earlier = commands.iter().take(index);
+        if let Some(name) = names.find(|name| earlier.clone().any(|other| other.has_name(name)))
+            && let Some(other) = earlier.find(|other| other.has_name(name))
+        {
+            return format!(
+                "the name `{name}` belongs to the commands `{}` and `{}`",
+                other.name(),
+                command.name()
+            );
+        }
+    }
+    let message = panic.downcast_ref::<String>().map(String::as_str);
+    let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+    let line = message.and_then(|message| message.lines().next());
+    line.unwrap_or("two commands or arguments have the same name")
+        .to_owned()
 }
 
 fn parse_default_command(
     args: &[&str],
     commands: &[AppCommand],
 ) -> Result<(String, ArgMatches), ExitError> {
-    let args: Vec<_> = std::iter::once(&"bub")
+    let line: Vec<_> = std::iter::once(&"bub")
         .chain(args)
         .map(OsString::from)
         .collect();
-    match args::parse(&args, commands, None) {
+    match args::parse(&line, commands, None) {
         ParsedArgs::Command(name, matches) => Ok((name, matches)),
-        _ => Err(ExitError::usage_error(
-            "invalid default command: it is not a command of the program",
-        )),
+        _ => Err(ExitError::usage_error(format!(
+            "invalid default command `{}`: unknown command or arguments; correct the call of `App::default_command`",
+            args.join(" ")
+        ))),
     }
 }
 
@@ -355,7 +383,7 @@ fn run_command(command: &AppCommand, context: CommandContext) -> Result<ExitCode
         })
         .enable_all()
         .build()
-        .map_err(|error| Error::unknown(format!("cannot start the runtime: {error}")))?;
+        .map_err(|error| Error::unknown(format!("cannot start threads: {error}; raise the process limit (`ulimit -u`) or free memory")))?;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on((command.run)(context))
     }));
@@ -414,5 +442,30 @@ impl ExitError {
             has_lines: false,
             code: EXIT_USAGE,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    #[test]
+    fn conflicting_commands_are_named() {
+        let command =
+            |command: Command| AppCommand::new(command, |_| async { Ok(ExitCode::SUCCESS) });
+        let mut commands = vec![
+            command(Command::new("deploy").alias("push")),
+            command(Command::new("push")),
+        ];
+        let error = parse_args(&["bub".into(), "push".into()], &mut commands, None).err();
+        assert_eq!(
+            error.map(|error| error.text).as_deref(),
+            Some(
+                "cannot use the commands of this program: the name `push` belongs to the commands `deploy` and `push`; \
+                 rename one where it is defined and rebuild the program"
+            )
+        );
     }
 }

@@ -215,7 +215,7 @@ pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
             workspace.display()
         )),
         Err(error) => Err(format!(
-            "cannot use workspace `{}`: {error}",
+            "cannot use workspace `{}`: {error}; check its permissions or use another directory",
             workspace.display()
         )),
     }
@@ -224,7 +224,7 @@ pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
 /// Formats an error of clap in one line: the error, its tips, and the help command.
 fn format_parse_error(error: &clap::Error, help: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
-        return "invalid argument: not valid UTF-8".to_owned();
+        return "invalid argument: an argument is not valid UTF-8; pass text in UTF-8".to_owned();
     }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(collapse_whitespace);

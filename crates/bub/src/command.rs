@@ -128,9 +128,13 @@ impl AppCommand {
         self.source == CommandSource::Offered
     }
 
+    pub(crate) fn aliases(&self) -> impl Iterator<Item = &str> {
+        self.command.get_all_aliases()
+    }
+
     /// Returns whether the name or an alias of the command is `word`.
     pub(crate) fn has_name(&self, word: &str) -> bool {
-        self.name() == word || self.command.get_all_aliases().any(|alias| alias == word)
+        self.name() == word || self.aliases().any(|alias| alias == word)
     }
 
     /// Converts a plugin's command to a command of the program.
@@ -180,7 +184,7 @@ impl AppCommand {
         for command in offered {
             let name = &command.spec.name;
             if name == "help" || commands.iter().any(|existing| existing.has_name(name)) {
-                tracing::warn!(command = %name, error = "another command has this name", "cli.command_skipped");
+                tracing::warn!(command = %name, error = "another command has this name", hint = "rename the command in the plugin", "cli.command_skipped");
             } else {
                 commands.push(Self::from_plugin(command));
             }

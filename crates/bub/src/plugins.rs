@@ -102,7 +102,7 @@ impl LoadedPlugins {
                 Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
                     descriptor.is_guard(),
                     Error::config(format!(
-                        "plugin name `{name}` is already used by a plugin of the program; remove this plugin or rename it"
+                        "plugin name `{name}` is taken by a plugin that is built into bub; run `bub plugin remove {name}`, or change `name` in its `bub-plugin.yml` and add it again"
                     )),
                 )),
                 Ok(configured) => Ok(configured),
@@ -163,7 +163,7 @@ pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -
         .find(|channel| is_bundled(&channel.name))
     {
         return Err(Error::config(format!(
-            "channel `{}` already exists in the program; rename it in the plugin",
+            "channel name `{}` is taken by a channel that is built into bub; rename the channel in the plugin and add the plugin again",
             channel.name
         )));
     }
@@ -187,7 +187,7 @@ pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
             .any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
         {
             return Err(Error::config(format!(
-                "{variable} is a setting of a provider; rename the setting `{}` of the plugin",
+                "setting `{}` cannot be used: its variable {variable} belongs to a provider; rename the setting in `bub-plugin.yml` and add the plugin again",
                 setting.name
             )));
         }

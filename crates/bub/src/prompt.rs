@@ -151,11 +151,12 @@ pub fn read_stdin() -> Result<String> {
         .read_to_end(&mut text)?;
     if text.len() as u64 > MAX_STDIN_BYTES {
         return Err(Error::invalid_input(
-            "cannot read the value: stdin is longer than 1 MiB",
+            "cannot read the value: stdin is longer than 1 MiB; pass a shorter value",
         ));
     }
-    let text = String::from_utf8(text)
-        .map_err(|_| Error::invalid_input("cannot read the value: stdin is not valid UTF-8"))?;
+    let text = String::from_utf8(text).map_err(|_| {
+        Error::invalid_input("cannot read the value: stdin is not valid UTF-8; pass text in UTF-8")
+    })?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

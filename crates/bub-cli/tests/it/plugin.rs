@@ -312,7 +312,7 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "p",
             "",
             r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
-            "channel `webhook` already exists in the program",
+            "channel name `webhook` is taken by a channel that is built into bub",
         ),
         (
             "p",
@@ -360,31 +360,31 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "api",
             "settings: [{name: key}]\n",
             nothing(),
-            "BUB_API_KEY is a setting of a provider",
+            "its variable BUB_API_KEY belongs to a provider",
         ),
         (
             "openai",
             "settings: [{name: api_key}]\n",
             nothing(),
-            "BUB_OPENAI_API_KEY is a setting of a provider",
+            "its variable BUB_OPENAI_API_KEY belongs to a provider",
         ),
         (
             "openai_api",
             "settings: [{name: key}]\n",
             nothing(),
-            "BUB_OPENAI_API_KEY is a setting of a provider",
+            "its variable BUB_OPENAI_API_KEY belongs to a provider",
         ),
         (
             "lab",
             "settings: [{name: Api_Base}]\n",
             nothing(),
-            "BUB_LAB_API_BASE is a setting of a provider",
+            "its variable BUB_LAB_API_BASE belongs to a provider",
         ),
         (
             "a_api_key",
             "settings: [{name: command}]\n",
             nothing(),
-            "BUB_A_API_KEY_COMMAND is a setting",
+            "its variable BUB_A_API_KEY_COMMAND belongs to a provider",
         ),
     ]) {
         let refused = add_described_plugin(&sandbox, name, manifest, &descriptor);

@@ -383,7 +383,9 @@ fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     assert!(!run.stdout.contains("\nran"), "{run:?}");
     let output = format!("{}{}", run.stdout, run.stderr);
     assert!(
-        output.contains("is already used by a plugin of the program"),
+        output.contains(
+            "is taken by a plugin that is built into bub; run `bub plugin remove faulty`"
+        ),
         "{output}"
     );
     // A new plugin cannot replace the guard that denies, either.
