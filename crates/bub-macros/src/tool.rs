@@ -86,7 +86,7 @@ impl ToolDefinition {
         if !signature.generics.params.is_empty() {
             return Err(Error::new(
                 signature.generics.span(),
-                "a tool cannot be generic",
+                "a tool cannot be generic: use concrete types",
             ));
         }
         let description = doc_comment_text(attributes);
@@ -292,7 +292,8 @@ fn parse_parameters(
                 None
             }
             (Some(_), _) => {
-                let message = "the context must be the first argument of a tool";
+                let message =
+                    "the context must be the first argument of a tool; move it to the front";
                 Some(Error::new(typed.span(), message))
             }
             (None, _) => parameter.map(|parameter| parameters.push(parameter)).err(),

@@ -91,8 +91,9 @@ impl ToolList {
         let model_name = definition.name.replace('.', "_");
         if let Some((first, _)) = self.names.iter().find(|(_, name)| *name == model_name) {
             let second = &definition.ident;
-            let message =
-                format!("duplicate tool name `{model_name}`: used by `{first}` and `{second}`");
+            let message = format!(
+                "duplicate tool name `{model_name}`: used by `{first}` and `{second}`; rename one, for example with `#[tool(name = \"…\")]`"
+            );
             return Err(Error::new(second.span(), message));
         }
         self.names.push((definition.ident.clone(), model_name));
