@@ -54,10 +54,10 @@ impl GatewayInner {
         }
         let accepting = async move { self.accept_in_task(inbound).await };
         let accepted = tokio::spawn(accepting.in_current_span()).await;
-        accepted.unwrap_or_else(|error| {
-            Err(Error::unknown(format!(
-                "cannot accept the message: {error}"
-            )))
+        accepted.unwrap_or_else(|_| {
+            Err(Error::unknown(
+                "cannot accept the message: internal error (panic); see the log for the panic",
+            ))
         })
     }
 
@@ -67,7 +67,7 @@ impl GatewayInner {
         let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all_channel()?)) else {
             tracing::warn!(channel = %name, "gateway.unknown_channel");
             return Err(Error::invalid_input(format!(
-                "unknown channel `{name}`: the gateway does not run it; see `enabled_channels`"
+                "unknown channel `{name}`: the gateway does not run it; add it to `enabled_channels` and restart the gateway"
             )));
         };
         if let Some((id, answer)) = control::parse_approval(&inbound.message) {
@@ -282,14 +282,14 @@ impl GatewayInner {
         let undelivered = self.journal.lock_state().undelivered_count(channel);
         if undelivered >= self.options.queue {
             return Err(capacity_error(format!(
-                "channel `{channel}` has too many undelivered replies ({undelivered}); run `bub outbox list`"
+                "message rejected: channel `{channel}` has {undelivered} undelivered replies; see `bub outbox list`, or raise `gateway.max_unfinished`"
             )));
         }
         let acquiring = Arc::clone(&self.room).acquire_owned();
         match tokio::time::timeout(QUEUE_WAIT_TIMEOUT, acquiring).await {
             Ok(Ok(permit)) => Ok(Some(permit)),
             _ => Err(capacity_error(
-                "gateway queue is full: too many messages are queued; try again later",
+                "gateway queue is full: too many messages are unfinished; try again later, or raise `gateway.max_unfinished`",
             )),
         }
     }

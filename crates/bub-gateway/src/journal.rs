@@ -238,7 +238,7 @@ pub(crate) fn random_u16() -> u16 {
 fn closed_error() -> Error {
     Error::new(
         ErrorKind::Cancelled,
-        "cannot write the journal: the gateway is stopping",
+        "cannot write the journal: the gateway is stopping; try again after its restart",
     )
 }
 

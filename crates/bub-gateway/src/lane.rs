@@ -266,9 +266,13 @@ impl Lane {
         let error = match tokio::time::timeout(ADMISSION_TIMEOUT, admission.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
-            Ok(Err(_)) => Error::unknown("`admit_message` of the channel panicked"),
+            Ok(Err(_)) => Error::unknown(format!(
+                "`admit_message` of channel `{}` panicked; see the log for the panic",
+                channel.name()
+            )),
             Err(_) => Error::unknown(format!(
-                "`admit_message` of the channel timed out after {} s",
+                "`admit_message` of channel `{}` timed out after {} s",
+                channel.name(),
                 ADMISSION_TIMEOUT.as_secs()
             )),
         };

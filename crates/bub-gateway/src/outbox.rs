@@ -278,7 +278,7 @@ async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: 
             }
             // Not an attempt: the reply is sent when the channel has started.
             None => Err(temporary_error(format!(
-                "channel `{}` is not running",
+                "channel `{}` is not running; see `bub status`",
                 item.reply.channel
             ))),
         };
@@ -345,7 +345,7 @@ async fn send_once(channel: &dyn Channel, outbound: &Outbound) -> Result<()> {
             "channel panicked while it sent the reply; see the log for the panic".to_owned(),
         )),
         Err(_) => Err(temporary_error(format!(
-            "channel timed out: the reply was not sent within {} s",
+            "reply not sent within {} s: the channel timed out",
             SEND_TIMEOUT.as_secs()
         ))),
     }

@@ -208,7 +208,7 @@ impl Pairings {
     ) -> Result<T> {
         let write_error = |error: std::io::Error| {
             Error::unknown(format!(
-                "cannot write the pairings in `{}`: {error}",
+                "cannot write the pairings in `{}`: {error}; check its permissions and the disk space",
                 self.0.display()
             ))
         };

@@ -195,7 +195,11 @@ async fn journal_and_send(
         Ok(())
     });
     let sent = sending.await;
-    sent.unwrap_or_else(|error| Err(Error::unknown(format!("cannot queue the reply: {error}"))))
+    sent.unwrap_or_else(|_| {
+        Err(Error::unknown(
+            "cannot queue the reply: internal error (panic); see the log for the panic",
+        ))
+    })
 }
 
 /// Sends a failure notice to the sender of a message, unless a plugin has sent one. Returns `false` if no notice can

@@ -56,7 +56,7 @@ pub(crate) fn open_socket(inner: &Arc<GatewayInner>) -> Result<Option<StatusSock
     let _ = std::fs::remove_file(&path);
     let listen_error = |error: std::io::Error| {
         Error::config(format!(
-            "cannot open the status socket `{}`: {error}",
+            "cannot open the status socket `{}`: {error}; check the permissions of its directory, or use a shorter path with BUB_HOME",
             path.display()
         ))
     };

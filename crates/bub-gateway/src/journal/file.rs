@@ -211,7 +211,7 @@ pub(super) fn read_directory(
 
 fn journal_error(directory: &Path, action: &str, error: &io::Error) -> Error {
     Error::unknown(format!(
-        "cannot {action} the journal in {}: {error}",
+        "cannot {action} the journal in `{}`: {error}; check the permissions and the disk space",
         directory.display()
     ))
 }

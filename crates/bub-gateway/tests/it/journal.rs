@@ -294,9 +294,9 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
     }
     let refused = channel.say("c", "hi").await.unwrap_err();
     assert!(
-        refused
-            .message()
-            .contains("has too many undelivered replies (2); run `bub outbox list`"),
+        refused.message().contains(
+            "has 2 undelivered replies; see `bub outbox list`, or raise `gateway.max_unfinished`"
+        ),
         "{refused}"
     );
     assert!(refused.retry_after().is_some());

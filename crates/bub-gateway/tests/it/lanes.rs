@@ -153,7 +153,9 @@ async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
     channel.say("b", "wait").await.unwrap();
     let refused = channel.say("c", "hi").await.unwrap_err();
     assert!(
-        refused.message().contains("too many messages are queued"),
+        refused
+            .message()
+            .contains("too many messages are unfinished; try again later"),
         "{refused}"
     );
     let waiting = channel.say("c", "hi");
