@@ -270,5 +270,5 @@ fn error_text(error: &Error, role: Role) -> String {
         _ if has_internals => "a file or service that bub needs is unavailable",
         _ => return text,
     };
-    format!("{summary}; see the log for details")
+    format!("{summary}; ask the owner of this bot, who sees the details in the log")
 }

@@ -97,7 +97,9 @@ impl ApiError {
         };
         let text = match error_kind {
             ApiErrorKind::Token => "Telegram rejected the bot token; set `telegram.token`, or create a new token with @BotFather".to_owned(),
-            _ => format!("Telegram: {description}"),
+            ApiErrorKind::Flood => format!("Telegram limits the rate of requests: {description}"),
+            ApiErrorKind::Unavailable => format!("Telegram is unavailable: {description}; try again later"),
+            _ => format!("Telegram rejected the request: {description}"),
         };
         let mut api_error = Self::new(error_kind, text);
         if let Some(seconds) = body["parameters"]["retry_after"].as_u64() {
@@ -370,7 +372,7 @@ async fn read_body(
 fn stalled_error() -> ApiError {
     ApiError::new(
         ApiErrorKind::Unavailable,
-        "Telegram stopped responding: no data received in time",
+        "Telegram stopped responding: no data received in time; check the network",
     )
 }
 
@@ -382,7 +384,9 @@ fn connection_error(error: reqwest::Error) -> ApiError {
     };
     ApiError::new(
         ApiErrorKind::Unavailable,
-        format!("cannot reach Telegram: {text}"),
+        format!(
+            "cannot reach Telegram: {text}; check the network, `telegram.proxy` and `telegram.api_base`"
+        ),
     )
 }
 

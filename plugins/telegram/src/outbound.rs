@@ -263,8 +263,8 @@ impl OutgoingReply {
                 (self, outcome)
             });
             let outcome;
-            (self, outcome) = task.await.map_err(|error| {
-                let text = format!("cannot send part {} of the reply: {error}", index + 1);
+            (self, outcome) = task.await.map_err(|_| {
+                let text = format!("cannot send part {} of the reply: internal error (panic); see the log for the panic", index + 1);
                 Error::new(ErrorKind::Temporary, text)
             })?;
             outcome?;
@@ -419,8 +419,12 @@ enum FileSource {
 async fn load_file(item: &MediaItem) -> Result<FileSource> {
     let is_image = item.kind == MediaKind::Image;
     let url = item.resolve_url().await?.unwrap_or_default();
-    let file_error =
-        |reason: String| Error::not_found(format!("cannot send a file of the reply: {reason}"));
+    let file_error = |reason: String| {
+        Error::not_found(format!(
+            "cannot send file `{}` of the reply: {reason}",
+            item.filename.as_deref().unwrap_or(item.kind.name())
+        ))
+    };
     let (bytes, name) = if let Some(path) = url.strip_prefix("file://") {
         let bytes = tokio::task::spawn_blocking({
             let path = path.to_owned();
@@ -449,7 +453,7 @@ async fn load_file(item: &MediaItem) -> Result<FileSource> {
     } else if url.starts_with("http") {
         return Ok(FileSource::Link(url, is_image));
     } else {
-        return Err(file_error("the file has no content".to_owned()));
+        return Err(file_error("it has no content and no URL".to_owned()));
     };
     let filename = item
         .filename

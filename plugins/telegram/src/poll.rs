@@ -157,7 +157,7 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(_) => {
-                let error = "the channel panicked";
+                let error = "the channel panicked; the update is not processed";
                 tracing::error!(update_id = id, error, "telegram.update_skipped");
                 return;
             }

@@ -99,7 +99,7 @@ impl Route {
         let chat = message.chat_id().unwrap_or_default();
         let chat = chat.trim().parse().map_err(|_| {
             Error::invalid_input(format!(
-                "invalid Telegram chat `{chat}`: expected a numeric id"
+                "invalid `chat_id` `{chat}`: expected the numeric id of a Telegram chat"
             ))
         })?;
         let route = message

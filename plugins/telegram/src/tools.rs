@@ -203,7 +203,7 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
         route.filter(|_| is_turn_chat)?.message_id
     };
     let message_id = message_id.or_else(answered_message).ok_or_else(|| {
-        Error::invalid_input("missing `message_id`: the turn answers no message of this chat")
+        Error::invalid_input("missing `message_id`: the turn answers no message of this chat; pass the id of a message")
     })?;
     let reaction = match emoji.trim() {
         "" => json!([]),
@@ -224,13 +224,13 @@ fn resolve_chat(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
         .flatten();
     match chat.or(turn_chat) {
         None => Err(Error::invalid_input(
-            "missing `chat_id`: this conversation is not on Telegram",
+            "missing `chat_id`: this conversation is not on Telegram; pass the id of a Telegram chat",
         )),
         Some(chat) if Some(chat) == turn_chat => Ok((chat, true)),
         Some(chat) if sender.role == Role::Owner => Ok((chat, false)),
         Some(_) => Err(Error::new(
             ErrorKind::Tool,
-            "permission denied: only owners can use other chats",
+            "permission denied: only owners can use other chats; omit `chat_id` to use this chat",
         )),
     }
 }
@@ -249,13 +249,21 @@ fn resolve_file(turn: &Turn, file: &str) -> Result<PathBuf> {
         .canonicalize()
         .is_ok_and(|workspace| path.starts_with(workspace));
     if !is_inside && turn.sender().role != Role::Owner {
-        return Err(file_error("the file is not in the workspace".to_owned()));
+        return Err(file_error(
+            "it is not in the workspace; copy it there".to_owned(),
+        ));
     }
     let metadata = std::fs::metadata(&path).map_err(|error| file_error(error.to_string()))?;
     match (metadata.is_file(), metadata.len()) {
-        (false, _) => Err(file_error("not a regular file".to_owned())),
-        (_, 0) => Err(file_error("the file is empty".to_owned())),
-        (_, MAX_UPLOAD_BYTES..) => Err(file_error("the file is 50 MiB or larger".to_owned())),
+        (false, _) => Err(file_error(
+            "not a regular file; pass the path of a file".to_owned(),
+        )),
+        (_, 0) => Err(file_error(
+            "it is empty; Telegram accepts no empty files".to_owned(),
+        )),
+        (_, MAX_UPLOAD_BYTES..) => Err(file_error(
+            "it is 50 MiB or larger; send a smaller file".to_owned(),
+        )),
         _ => Ok(path),
     }
 }

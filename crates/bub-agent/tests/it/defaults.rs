@@ -284,7 +284,7 @@ async fn a_failure_is_reported_when_the_tape_cannot_be_written() {
     for (inbound, expected) in [
         (
             message().into(),
-            "a file or service that bub needs is unavailable; see the log",
+            "a file or service that bub needs is unavailable; ask the owner",
         ),
         (owned(message()), "/srv/tapes/x"),
     ] {
@@ -295,7 +295,9 @@ async fn a_failure_is_reported_when_the_tape_cannot_be_written() {
     }
     // Now the tape cannot be opened.
     fixture.turn(message()).await.unwrap_err();
-    assert_notice("bub is not configured correctly; see the log for details");
+    assert_notice(
+        "bub is not configured correctly; ask the owner of this bot, who sees the details in the log",
+    );
     fixture.turn(owned(message())).await.unwrap_err();
     assert_notice(tapes.to_str().unwrap());
     running.close().await.unwrap();
@@ -311,12 +313,12 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         (
             ErrorKind::Temporary,
             "nothing answers at http://127.0.0.1:4015/v1",
-            "is unavailable; see the log",
+            "is unavailable; ask the owner",
         ),
         (
             ErrorKind::Temporary,
             "no connection to inner-host in time",
-            "is unavailable; see the log",
+            "is unavailable; ask the owner",
         ),
         (
             ErrorKind::Provider,

@@ -326,7 +326,7 @@ fn a_broken_home_is_reported_without_its_paths() {
         server.texts(OWNER).join(" "),
     );
     assert!(
-        member.contains("see the log for details") && !member.contains("tapes"),
+        member.contains("ask the owner of this bot") && !member.contains("tapes"),
         "{member}"
     );
     assert!(owner.contains("tapes"), "{owner}");
@@ -466,7 +466,9 @@ fn pictures_and_text_documents_reach_the_model() {
         requests[2]
     );
     assert!(
-        requests[3].contains("files_not_read=gone.txt (Telegram: Bad Request: wrong file_id"),
+        requests[3].contains(
+            "files_not_read=gone.txt (Telegram rejected the request: Bad Request: wrong file_id"
+        ),
         "{}",
         requests[3]
     );

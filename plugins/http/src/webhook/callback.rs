@@ -112,9 +112,12 @@ impl Callbacks {
 
 /// Checks a URL without resolving its host name. Returns the normalized URL.
 pub(super) fn check_url(url: &str, hosts: &[String]) -> Result<String, String> {
-    let url = Url::parse(url.trim()).map_err(|error| format!("invalid `callback_url`: {error}"))?;
+    let url = Url::parse(url.trim()).map_err(|error| format!("invalid `callback_url`: {error}; pass an absolute URL such as https://example.com/callback"))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err("invalid `callback_url`: expected `http:` or `https:`".to_owned());
+        return Err(
+            "invalid `callback_url`: expected a URL that begins with `http:` or `https:`"
+                .to_owned(),
+        );
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
@@ -172,7 +175,10 @@ fn classify_response(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     if status.is_success() {
         return Ok(());
     }
-    let text = format!("callback to `{host}` failed: status {}", status.as_u16());
+    let text = format!(
+        "callback to `{host}` failed: it responded with status {}",
+        status.as_u16()
+    );
     if !(status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)) {
         return Err(Error::invalid_input(text));
     }

@@ -67,7 +67,7 @@ impl Submission {
         let value: Value = serde_json::from_slice(body).map_err(|error| {
             bad_request_error(
                 "malformed_json",
-                format!("invalid body: expected JSON: {error}"),
+                format!("invalid body: not valid JSON: {error}; send a JSON object"),
             )
         })?;
         let Value::Object(map) = value else {
@@ -239,10 +239,10 @@ impl RequestFields {
                     .map_err(|problem| bad_request_error("callback_refused", problem))
             }
             (None, ReplyMode::Callback) => Err(invalid_request_error(
-                "missing `callback_url`: `reply` is `callback`",
+                "missing `callback_url`: `reply` is `callback`; pass the URL that receives the reply",
             )),
             (Some(_), _) => Err(invalid_request_error(
-                "unexpected `callback_url`: it requires `reply` to be `callback`",
+                "unexpected `callback_url`: omit it, or set `reply` to `callback`",
             )),
             (None, _) => Ok(None),
         }

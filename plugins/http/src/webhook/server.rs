@@ -238,7 +238,8 @@ impl Server {
 
     /// Handles `GET /v1/messages/{id}`.
     fn handle_status(&self, id: &str) -> Result<HttpResponse, HttpError> {
-        let text = "unknown message: the id is wrong, or bub no longer keeps the message";
+        let text =
+            "unknown message: bub does not keep it any more, or the id is wrong; check the id";
         let exchange = self.exchanges.find_by_id(id);
         let exchange = exchange
             .ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
@@ -279,11 +280,15 @@ impl Server {
             .subscribe_deltas_if(reply == ReplyMode::Stream);
         // In a task, so that a client that disconnects does not interrupt the acceptance of the message.
         let accepted = tokio::spawn((self.handler)(inbound)).await;
-        let accepted = accepted.unwrap_or_else(|error| Err(Error::unknown(error.to_string())));
+        let accepted = accepted.unwrap_or_else(|_| {
+            Err(Error::unknown(
+                "cannot accept the message: internal error (panic); see the log for the panic",
+            ))
+        });
         accepted.map_err(|error| self.not_accepted_error(&error))?;
         let Some(id) = receipt.message_id() else {
             return Err(self.not_accepted_error(&Error::unknown(
-                "internal error: the gateway accepted the message without an id",
+                "cannot accept the message: the gateway returned no id; report this",
             )));
         };
         let exchange = self.exchanges.assign_id(&pending.exchange, id);
