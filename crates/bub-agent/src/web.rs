@@ -217,7 +217,9 @@ fn check_url(url: &Url) -> Result<()> {
         ));
     }
     if host_name(url).is_empty() {
-        return Err(Error::invalid_input("invalid URL: it has no host"));
+        return Err(Error::invalid_input(
+            "invalid URL: it has no host; pass a complete URL",
+        ));
     }
     Ok(())
 }
@@ -274,9 +276,12 @@ fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
             _ => return Err(header_error("expected a string as its value")),
         };
         let key = HeaderName::from_bytes(lower.as_bytes())
-            .map_err(|_| header_error("its name contains characters that are not allowed"))?;
-        let value = HeaderValue::from_str(text.trim())
-            .map_err(|_| header_error("its value contains characters that are not allowed"))?;
+            .map_err(|_| header_error("its name contains characters that are not allowed; use ASCII letters, digits and `-`"))?;
+        let value = HeaderValue::from_str(text.trim()).map_err(|_| {
+            header_error(
+                "its value contains characters that are not allowed; pass one line of ASCII text",
+            )
+        })?;
         headers.insert(key, value);
     }
     Ok(headers)

@@ -193,8 +193,11 @@ fn parse_call<'a>(call: &'a Value, index: usize, answer: &Completion) -> Request
             "{}; call it again with one JSON object as its arguments",
             broken.reason
         )),
-        None => serde_json::from_str(raw)
-            .map_err(|error| format!("invalid arguments: expected one JSON object: {error}")),
+        None => serde_json::from_str(raw).map_err(|error| {
+            format!(
+                "invalid arguments: {error}; call it again with one JSON object as its arguments"
+            )
+        }),
     };
     RequestedCall {
         id: text("/id"),

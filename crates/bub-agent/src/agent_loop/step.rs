@@ -376,10 +376,17 @@ fn handoff_notice(percent: u64) -> String {
 fn incomplete_error(answer: &Completion) -> Option<Error> {
     let reason = match &answer.finish {
         FinishReason::Length => "it reached the `max_tokens` limit; raise the setting".to_owned(),
-        FinishReason::ContentFilter => "the provider's content filter stopped it".to_owned(),
-        FinishReason::Refusal => "the model refused to continue".to_owned(),
+        FinishReason::ContentFilter => {
+            "the provider's content filter stopped it; rephrase the request".to_owned()
+        }
+        FinishReason::Refusal => {
+            "the model refused to continue; rephrase the request or choose another model".to_owned()
+        }
         finish if finish.is_complete() => return None,
-        finish => format!("the provider stopped it ({})", finish.as_str()),
+        finish => format!(
+            "the provider stopped it ({}); send the message again",
+            finish.as_str()
+        ),
     };
     Some(Error::new(
         ErrorKind::Provider,

@@ -139,7 +139,7 @@ pub async fn request_approval(
         Some(Ok(None)) => (
             ApprovalOutcome::Failed,
             None,
-            Some("no channel or plugin can ask users".to_owned()),
+            Some("neither the channel nor a plugin can ask a user; use `bub chat`, or change `policy.rules`".to_owned()),
         ),
         Some(Err(error)) => {
             // The error of the call contains the message, too.

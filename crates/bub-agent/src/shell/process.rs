@@ -142,7 +142,7 @@ impl SpawnRequest<'_> {
         if group.is_none() && !watch.handle_supervisor_loss().await {
             let reason = first
                 .strip_prefix("failed ")
-                .unwrap_or("the supervisor exited before it started the command");
+                .unwrap_or("its supervisor process exited early; try again");
             return Err(io::Error::other(reason.to_owned()));
         }
         Ok(Process {

@@ -88,7 +88,7 @@ impl Template<'_> {
             }
             if setting.is_trusted() && self.source == SkillSource::Project {
                 warn(format!(
-                    "`${{config.{path}}}` is empty because workspace skills cannot read `{key}`"
+                    "`${{config.{path}}}` is empty because workspace skills cannot read `{key}`; move the skill to `~/.agents/skills`"
                 ));
                 return String::new();
             }
@@ -99,7 +99,7 @@ impl Template<'_> {
             Ok(LookupValue::Value(value)) => value.to_string(),
             Ok(LookupValue::Secret(_)) => {
                 warn(format!(
-                    "`${{config.{path}}}` is empty because the value is secret"
+                    "`${{config.{path}}}` is empty because the value is secret; request a variable in `metadata.env` instead"
                 ));
                 return String::new();
             }

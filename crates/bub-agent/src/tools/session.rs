@@ -272,5 +272,5 @@ async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()>
 }
 
 fn no_tape_error() -> Error {
-    Error::not_found("cannot resume: no tape store is open")
+    Error::not_found("cannot resume: no plugin provides a tape store; see `bub hooks`")
 }

@@ -143,7 +143,7 @@ impl DailyLimit {
         let path = self.ledger_path(&day);
         let read_error = |error: io::Error| {
             let text = format!(
-                "cannot read the usage of the day from {}: {error}",
+                "cannot read the usage of the day from `{}`: {error}; check its permissions",
                 path.display()
             );
             Error::new(ErrorKind::Temporary, text)
@@ -275,7 +275,7 @@ async fn rebuild_ledger(
     };
     write().map_err(|error| {
         let text = format!(
-            "cannot write the usage of the day to {}: {error}",
+            "cannot write the usage of the day to `{}`: {error}; check its permissions and the disk space",
             path.display()
         );
         Error::new(ErrorKind::Temporary, text)

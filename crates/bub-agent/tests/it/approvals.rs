@@ -322,7 +322,10 @@ async fn when_no_user_can_be_asked_or_asking_fails_the_answer_is_no() {
         }
     }
     for (builder, expected) in [
-        (Framework::builder(), "no channel or plugin can ask users"),
+        (
+            Framework::builder(),
+            "neither the channel nor a plugin can ask a user; use `bub chat`, or change `policy.rules`",
+        ),
         (
             Framework::builder().plugin("broken", FailingApprover),
             "the line is dead",

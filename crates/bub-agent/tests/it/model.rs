@@ -146,7 +146,7 @@ async fn an_answer_cut_off_by_its_limit_is_reported() {
         *seen,
         [
             "run_model: [provider] the answer is incomplete: it reached the `max_tokens` limit; raise the setting",
-            "run_model: [provider] the answer is incomplete: the provider's content filter stopped it",
+            "run_model: [provider] the answer is incomplete: the provider's content filter stopped it; rephrase the request",
         ]
     );
 }

@@ -720,7 +720,7 @@ async fn a_launcher_that_is_none_is_an_error() {
     let error = fixture.run_for("true", LONG).await.unwrap_err();
     assert_eq!(
         error.message(),
-        "cannot start the command: the supervisor exited before it started the command"
+        "cannot start the command: its supervisor process exited early; try again"
     );
 }
 

@@ -134,7 +134,7 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
         (
             Reply::new().finish(Finish::Filter),
             "",
-            "the provider's content filter stopped it",
+            "the provider's content filter stopped it; rephrase the request",
         ),
     ] {
         let run = ask(reply, &[]);

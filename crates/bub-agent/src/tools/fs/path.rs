@@ -54,7 +54,7 @@ pub fn resolve_path(path: &Path, workspace: Option<&Path>, confine: bool) -> Res
     }
     let workspace = workspace.ok_or_else(|| {
         Error::invalid_input(
-            "cannot access files: access is limited to the workspace, but no workspace is set",
+            "cannot access files: only files in the workspace are allowed, but no workspace is set; start bub with `-w DIR`",
         )
     })?;
     if resolved.starts_with(resolve_symlinks(workspace)?) {
