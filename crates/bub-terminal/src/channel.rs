@@ -373,7 +373,10 @@ impl Channel for CliChannel {
                 Ok(())
             } else {
                 // The next chat shows the reply.
-                Err(Error::new(ErrorKind::Temporary, "the chat has ended"))
+                Err(Error::new(
+                    ErrorKind::Temporary,
+                    "the chat has ended; the next `bub chat` shows the reply",
+                ))
             }
         })
     }

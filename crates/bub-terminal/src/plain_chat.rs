@@ -638,7 +638,7 @@ fn spawn_line_reader(is_terminal: bool) -> mpsc::Receiver<io::Result<StdinLine>>
                 Ok(0) if is_terminal => Ok(StdinLine::End),
                 Ok(0) => return,
                 Ok(_) if line.len() as u64 > MAX_LINE_BYTES => Err(io::Error::other(format!(
-                    "line exceeds {MAX_LINE_BYTES} bytes"
+                    "a line has more than {MAX_LINE_BYTES} bytes; split it"
                 ))),
                 Ok(_) => Ok(StdinLine::Line(decode_line(&line))),
                 Err(error) => Err(error),

@@ -269,7 +269,7 @@ fn open(
                 if mode == ChatMode::Pipe {
                     // A program expects exactly the session that it names.
                     return Err(Error::config(format!(
-                        "session {} is open in another chat",
+                        "session `{}` is open in another chat; leave that chat, or pass another `--session`",
                         chat_controller.session()
                     )));
                 }

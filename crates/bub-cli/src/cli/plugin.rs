@@ -166,7 +166,7 @@ async fn add_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<Ex
     if let Some(command) = conflicting_command(&record.descriptor, context) {
         return Err(add_error(
             &record.manifest,
-            &format!("command `{command}` already exists; rename it in the plugin"),
+            &format!("command `{command}` already exists in bub; rename it in the plugin"),
         ));
     }
     if !is_confirmed {
@@ -211,7 +211,7 @@ fn query_descriptor(record: &InstalledPlugin, context: &CommandContext) -> Resul
 }
 
 fn add_error(manifest: &Manifest, cause: &str) -> Error {
-    Error::config(format!("{} was not added: {cause}", manifest.name))
+    Error::config(format!("plugin `{}` was not added: {cause}", manifest.name))
 }
 
 /// Returns a note that lists the directories that the pin does not cover, or an empty string.
@@ -263,7 +263,7 @@ fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) ->
         if enabled && !has_files(record) {
             let path = record.pinned.display();
             return Err(Error::config(format!(
-                "files of plugin `{name}` not found at `{path}`; restore them, or remove the plugin"
+                "files of plugin `{name}` not found at `{path}`; restore them, or run `bub plugin remove {name}`"
             )));
         }
         record.enabled = enabled;
@@ -294,7 +294,11 @@ fn list_plugins(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCo
         );
     }
     let damaged = installed.damaged.iter().map(|row| {
-        let state = format!("error: {}; remove the plugin and add it again", row.problem);
+        let state = format!(
+            "error: {}; run `bub plugin remove {}` and add it again",
+            row.problem,
+            row.name()
+        );
         [row.name(), "-", "-", &state].map(super::sanitize_line)
     });
     let rows: Vec<_> = installed
@@ -344,7 +348,10 @@ pub(super) fn start_problem(framework: &Framework, record: &InstalledPlugin) -> 
         .find(|status| *status.name == *record.manifest.name);
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
-        _ if !has_files(record) => Some("files not found".to_owned()),
+        _ if !has_files(record) => Some(format!(
+            "files not found; restore them, or run `bub plugin remove {}`",
+            record.manifest.name
+        )),
         _ => pin_mismatch(
             &record.pinned,
             &record.directory,

@@ -115,7 +115,9 @@ async fn run_turn(
         handler = Some(MessageHandler::clone(message_handler));
         vec![Arc::clone(channel) as Arc<dyn Channel>]
     })?;
-    let handler = handler.ok_or_else(|| Error::unknown("the gateway has no message handler"))?;
+    let handler = handler.ok_or_else(|| {
+        Error::unknown("cannot send the message: the gateway has no message handler; report this")
+    })?;
     channel.set_chat(&inbound);
     let receipt = Arc::new(InboundReceipt::new(None));
     inbound.receipt = Some(Arc::clone(&receipt));
@@ -145,12 +147,12 @@ fn report(outcome: MessageOutcome) -> Result<TurnReport> {
             report: Some(report),
             ..
         } => Ok(report),
-        MessageOutcome::Dropped { reason } => {
-            Err(Error::unknown(format!("the message was dropped: {reason}")))
-        }
+        MessageOutcome::Dropped { reason } => Err(Error::unknown(format!(
+            "the message was not answered: {reason}"
+        ))),
         MessageOutcome::Unfinished { error } => Err(error),
         _ => Err(Error::unknown(
-            "the message was not processed in its own turn",
+            "the message was not answered: it was added to another turn; see `bub tape show`",
         )),
     }
 }
@@ -273,12 +275,17 @@ fn message(matches: &ArgMatches) -> Result<String> {
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
         return Err(Error::invalid_input(format!(
-            "the message is too long: the maximum is {MAX_INPUT_BYTES} bytes"
+            "the message is too long: the maximum is {MAX_INPUT_BYTES} bytes; write it to a file and send its path"
         )));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| Error::invalid_input("the message is not valid UTF-8"))?;
-    parse_non_blank(&text).map_err(|_| Error::invalid_input("no message on stdin"))
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Error::invalid_input(
+            "cannot read the message: stdin is not valid UTF-8; pass text in UTF-8",
+        )
+    })?;
+    parse_non_blank(&text).map_err(|_| {
+        Error::invalid_input("no message: stdin is empty; pipe the message to `bub run -`")
+    })
 }
 
 fn inbound(matches: &ArgMatches, content: String) -> Inbound {

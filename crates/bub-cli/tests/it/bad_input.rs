@@ -140,12 +140,15 @@ fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
     check_raw(
         &["run".into(), message],
-        "invalid argument: not valid UTF-8",
+        "invalid argument: an argument is not valid UTF-8; pass text in UTF-8",
     );
 }
 
 // Invalid stdin is reported like other invalid input.
 #[test]
 fn standard_input_without_a_message_is_refused() {
-    check(&["run", "-"], "no message on stdin");
+    check(
+        &["run", "-"],
+        "no message: stdin is empty; pipe the message to `bub run -`",
+    );
 }

@@ -104,7 +104,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         let refused = link(target);
         assert_ne!(refused.code, Some(0), "{target}");
         assert!(
-            refused.stderr.contains("p was not added: `"),
+            refused.stderr.contains("plugin `p` was not added: `"),
             "{target}: {}",
             refused.stderr
         );

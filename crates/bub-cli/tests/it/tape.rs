@@ -324,7 +324,7 @@ fn a_fork_replaces_nothing() {
             &sandbox,
             &["fork", "cli", "--session-id", "new", "--at-anchor", "x"],
         ),
-        &["Anchor 'x' was not found. See `bub tape anchors cli:local`."],
+        &["anchor `x` not found; see `bub tape anchors cli:local`"],
     );
     assert_eq!(json(tape(&sandbox, &["list", "--json"])).len(), 3);
 }

@@ -450,8 +450,9 @@ impl ChatController {
     async fn accept_line(&self, line: u64, text: String) -> Result<()> {
         let _submission = self.submission.lock().await;
         let handler = self.handler.get();
-        let handler = handler
-            .ok_or_else(|| Error::unknown("cannot send the line: the chat is not running"))?;
+        let handler = handler.ok_or_else(|| {
+            Error::unknown("cannot send the line: the chat is not running; start `bub chat` again")
+        })?;
         self.follow_session_switch().await?;
         let mut message = self.build_message(text);
         let receipt = self.lines.register(line, &mut message);

@@ -50,7 +50,7 @@ pub(super) async fn edit_config(settings: &Settings) -> Result<ExitCode> {
         prompt::print_stderr(&format!("not saved: {}\n", output::sanitize_line(&error)));
         if !prompt::has_terminal() || !prompt::confirm("Edit again?", true).await? {
             return Err(Error::config(
-                "config file not saved: the edited text is invalid",
+                "config file not saved: the edited text is invalid; run `bub config edit` again",
             ));
         }
     };

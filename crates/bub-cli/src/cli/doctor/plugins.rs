@@ -32,7 +32,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         match (&status.state, start_problem) {
             (PluginState::Failed(reason), _) => findings.push(Finding::error(
                 sanitize_line(&format!("{name}: {reason}")),
-                "correct the reported problem, or remove the plugin",
+                format!("correct the reported problem, or run `bub plugin remove {name}`"),
             )),
             (PluginState::Active, Some((record, problem))) => findings.push(Finding::error(
                 sanitize_line(&format!("{name}: {problem}")),

@@ -148,7 +148,10 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
 
 fn write_file(path: &Path, text: &str) -> Result<()> {
     let write_error = |error: std::io::Error| {
-        Error::invalid_input(format!("cannot write `{}`: {error}", path.display()))
+        Error::invalid_input(format!(
+            "cannot write `{}`: {error}; choose another directory with `--dir`",
+            path.display()
+        ))
     };
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(write_error)?;

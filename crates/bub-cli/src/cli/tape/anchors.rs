@@ -57,9 +57,9 @@ pub(super) async fn find_anchor(tape: &Tape, name: &str, label: &str) -> Result<
         .await?
         .pop();
     anchor.ok_or_else(|| {
-        let error = TapeError::anchor_not_found(name);
         TapeError::NotFound(format!(
-            "{error} See `bub tape anchors {}`.",
+            "anchor `{}` not found; see `bub tape anchors {}`",
+            text::sanitize_line(name),
             text::sanitize_line(label)
         ))
     })

@@ -56,7 +56,10 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     let mut entries = entries_to_copy(&from, &source, matches).await?;
     let count = entries.len() as u64;
     let Some(last) = entries.last() else {
-        let text = format!("cannot fork tape `{}`: it is empty", source.name);
+        let text = format!(
+            "cannot fork tape `{}`: it is empty; choose another one from `bub tape list`",
+            source.name
+        );
         return Err(TapeError::InvalidInput(text));
     };
     let target = tapes.open_tape(TapeName::for_session(&tapes.workspace, session_id));

@@ -61,7 +61,8 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
         .await;
     validated.map_err(|error| match error {
         TapeError::InvalidInput(message) => TapeError::InvalidInput(format!(
-            "{message} Write dates as 2026-01-31 or 2026-01-31T12:00:00Z."
+            "{}; write dates as 2026-01-31 or 2026-01-31T12:00:00Z",
+            message.trim_end_matches('.')
         )),
         other => other,
     })?;

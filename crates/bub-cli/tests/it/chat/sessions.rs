@@ -165,7 +165,7 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     let run = crate::sandbox::Run::from_output(piped.wait_with_output().unwrap());
     assert!(
         run.stderr
-            .contains("session cli:local is open in another chat"),
+            .contains("session `cli:local` is open in another chat; leave that chat, or pass another `--session`"),
         "{run:?}"
     );
     assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");

@@ -121,7 +121,7 @@ fn bad_input_is_one_clear_line() {
     check(&["check", "a/b"], &["invalid tape name", "path separator"]);
     check(
         &["show", "cli", "--after-anchor", "x"],
-        &["Anchor 'x' was not found. See `bub tape anchors cli:local`."],
+        &["anchor `x` not found; see `bub tape anchors cli:local`"],
     );
     check(
         &["show", "cli", "--last", "some"],
@@ -129,7 +129,7 @@ fn bad_input_is_one_clear_line() {
     );
     check(
         &["search", "x", "--since", "yesterday"],
-        &["Invalid ISO date or datetime: 'yesterday'.", "2026-01-31"],
+        &["Invalid ISO date or datetime: 'yesterday'; write dates as 2026-01-31"],
     );
     check(
         &[
