@@ -28,7 +28,7 @@ use crate::{
 /// use bub_settings::{Environment, Loader};
 ///
 /// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
-/// let settings = Arc::new(Loader::new(Environment::process())
+/// let settings = Arc::new(Loader::new(Environment::from_process())
 ///     .sections(bub_model::settings::sections())
 ///     .load()?);
 /// let http = HttpOptions::from_environment(settings.environment());
