@@ -328,7 +328,7 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         (
             ErrorKind::Config,
             "set `api_key.openai`",
-            "not configured correctly; see the log",
+            "not configured correctly; ask the owner",
         ),
         (
             ErrorKind::Tool,
