@@ -23,7 +23,12 @@ pub(crate) fn check(input: &[u8]) {
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
         lines.extend(pieces.push(piece));
-        assert!(pieces.preview(8).iter().all(|line| line.columns() <= width));
+        assert!(
+            pieces
+                .unfinished_tail(8)
+                .iter()
+                .all(|line| line.columns() <= width)
+        );
         rest = after;
     }
     lines.extend(pieces.finish());

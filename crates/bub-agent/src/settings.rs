@@ -30,7 +30,7 @@ pub static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
 pub static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
     4096,
-    "Size in tokens (about 4 characters each) above which tool output is spilled; 0 disables spilling.",
+    "Size in tokens (about 4 characters each) above which tool output is stored beside the tape and the model sees a preview; 0 disables this.",
 );
 
 /// The rules of the tool policy. A workspace's `.env` cannot set them.
@@ -53,7 +53,7 @@ pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
 pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
-    "Whether owners, like other users, can use fs.read, fs.write and fs.edit only in the workspace.",
+    "Restrict fs.read, fs.write and fs.edit to the workspace for owners, too; other users are always restricted.",
 )
 .trusted();
 

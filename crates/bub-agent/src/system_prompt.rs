@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 const AGENTS_FILE: &str = "AGENTS.md";
 
 /// Maximum bytes read from `AGENTS.md`; the rest is ignored.
-const MAX_NOTES_BYTES: u64 = 256 * 1024;
+const MAX_AGENTS_FILE_BYTES: u64 = 256 * 1024;
 
 const INSTRUCTIONS: &str = "\
 <general_instruction>
@@ -46,13 +46,13 @@ pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
         })
     };
     let workspace = text("_runtime_workspace")
-        .and_then(|workspace| workspace_notes_file(Path::new(&workspace)));
-    let session = text("session_id").and_then(|session| session_notes_file(home, &session));
+        .and_then(|workspace| workspace_agents_file(Path::new(&workspace)));
+    let session = text("session_id").and_then(|session| session_agents_file(home, &session));
     let mut fragment = INSTRUCTIONS.to_owned();
     for notes in workspace
         .into_iter()
         .chain(session)
-        .map(|file| read_notes(&file))
+        .map(|file| read_agents_file(&file))
         .filter(|notes| !notes.is_empty())
     {
         fragment.push_str("\n\n");
@@ -63,7 +63,7 @@ pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
 
 /// Returns the path of the `AGENTS.md` of a workspace. Returns `None` if it links to a file outside the workspace:
 /// otherwise an untrusted workspace could send other files of the user to the model.
-fn workspace_notes_file(workspace: &Path) -> Option<PathBuf> {
+fn workspace_agents_file(workspace: &Path) -> Option<PathBuf> {
     static WARNED: Once = Once::new();
     let target = workspace.join(AGENTS_FILE).canonicalize().ok()?;
     if workspace
@@ -84,7 +84,7 @@ fn workspace_notes_file(workspace: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the path of the `AGENTS.md` of a session. The file may not exist.
-pub(crate) fn session_notes_file(home: &Path, session_id: &str) -> Option<PathBuf> {
+pub(crate) fn session_agents_file(home: &Path, session_id: &str) -> Option<PathBuf> {
     (!session_id.is_empty()).then(|| {
         home.join("sessions")
             .join(session_directory_name(session_id))
@@ -113,16 +113,18 @@ fn session_directory_name(session_id: &str) -> String {
 }
 
 /// Returns the text of an `AGENTS.md`, or an empty text if the file cannot be read.
-fn read_notes(file: &Path) -> String {
+fn read_agents_file(file: &Path) -> String {
     let mut bytes = Vec::new();
-    match open_notes(file).map(|file| file.take(MAX_NOTES_BYTES).read_to_end(&mut bytes)) {
+    match open_agents_file(file)
+        .map(|file| file.take(MAX_AGENTS_FILE_BYTES).read_to_end(&mut bytes))
+    {
         Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().to_owned(),
         Some(Err(_)) | None => String::new(),
     }
 }
 
 /// Opens a regular file. Returns `None` for a pipe or a device, which may have no end.
-fn open_notes(path: &Path) -> Option<File> {
+fn open_agents_file(path: &Path) -> Option<File> {
     let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     if is_file { File::open(path).ok() } else { None }
 }

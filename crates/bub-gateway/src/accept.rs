@@ -9,8 +9,7 @@ use std::{
 };
 
 use bub_kernel::{
-    DropReason, Error, ErrorKind, Inbound, InboundReceipt, MessageId, MessageOutcome, Result,
-    SessionId,
+    Error, ErrorKind, Inbound, InboundReceipt, MessageId, MessageOutcome, Result, SessionId,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
@@ -74,27 +73,14 @@ impl GatewayInner {
             return control::answer_approval(self, &inbound, &id, answer).await;
         }
         let id = self.journal.next_message_id();
-        let arrival = Lanes::announce_message(self, &id, &inbound);
+        let arrival = Lanes::announce_message(self, &id, lane::chat_key(&inbound.message));
         let permit = self.reserve_capacity(&name, inbound.is_quit()).await?;
         let receipt = inbound.receipt.clone();
         if !self.journal_message(&name, &id, &inbound).await? {
             return Ok(());
         }
         let (inbound, slot) = match self.resolve_queue_slot(&name, &arrival, inbound).await {
-            Ok(Some(resolved)) => resolved,
-            Ok(None) => {
-                let reason = DropReason::SessionQuit;
-                self.journal.append_later(JournalRecord::Dropped {
-                    ids: vec![id.clone()],
-                    reason: reason.to_string(),
-                    is_rejected: false,
-                });
-                if let Some(receipt) = receipt {
-                    receipt.accept(&id, false);
-                    receipt.settle(MessageOutcome::Dropped { reason });
-                }
-                return Ok(());
-            }
+            Ok(resolved) => resolved,
             Err(error) => {
                 let dropped = JournalRecord::Dropped {
                     ids: vec![id],
@@ -162,18 +148,13 @@ impl GatewayInner {
         Ok(true)
     }
 
-    /// Resolves the session of a message and reserves a slot in the queue of that session. Returns `None` if a `,quit`
-    /// drops the message in the meantime.
+    /// Resolves the session of a message and reserves a slot in the queue of that session.
     async fn resolve_queue_slot(
         self: &Arc<Self>,
         channel: &str,
         arrival: &Arrival,
         mut inbound: Inbound,
-    ) -> Result<Option<(Inbound, QueueSlot)>> {
-        if inbound.is_quit() {
-            let chat = lane::chat_key(&inbound.message);
-            self.lanes.drop_arrivals(&chat);
-        }
+    ) -> Result<(Inbound, QueueSlot)> {
         let resolving = async {
             self.framework.resolve_session(&mut inbound).await?;
             if !inbound.is_quit() {
@@ -188,7 +169,6 @@ impl GatewayInner {
                 tracing::warn!(%channel, "gateway.message_refused");
                 return Err(capacity_error("message rejected: the gateway is stopping; send it again later"));
             }
-            () = arrival.wait_until_dropped() => return Ok(None),
             resolved = resolving => resolved,
         };
         if let Err(error) = resolved {
@@ -204,7 +184,7 @@ impl GatewayInner {
             ))
             .with_kind(ErrorKind::SessionFull)
         })?;
-        Ok(Some((inbound, slot)))
+        Ok((inbound, slot))
     }
 
     /// Rejects a message whose session cannot be resolved. Records the failure and notifies the sender.
@@ -250,8 +230,8 @@ impl GatewayInner {
         }
     }
 
-    /// Sets the receipt of a duplicate to the id of the first message with its key. Releases unclaimed replies to that
-    /// message.
+    /// Answers a message whose idempotency key was used before: its receipt gets the id of the first message. If that
+    /// message is finished, the receipt is settled. Otherwise replies that no client has fetched are sent again.
     async fn answer_duplicate(
         self: &Arc<Self>,
         receipt: &InboundReceipt,

@@ -74,7 +74,7 @@ pub struct GatewayOptions {
     pub debounce: Duration,
     /// Maximum time that the debounce holds a message.
     pub max_wait: Duration,
-    /// How long a chat stays active after a message addressed bub.
+    /// How long bub reads all messages of a group after a user addressed it.
     pub active_window: Duration,
     /// Whether channels receive the stream events of answers.
     pub stream_output: bool,

@@ -166,7 +166,7 @@ impl Outbox {
         let _ = self.triggers.send(retry_trigger);
     }
 
-    /// Retries the unclaimed replies to a message and returns their number.
+    /// Sends again the replies to a message that no client has fetched yet (unclaimed). Returns their number.
     pub(crate) async fn claim_replies(
         inner: &Arc<GatewayInner>,
         inbound: &MessageId,
@@ -185,7 +185,8 @@ impl Outbox {
         Ok(waiting.len())
     }
 
-    /// Drops unclaimed replies whose idempotency key has expired.
+    /// Drops replies that no client has fetched (unclaimed) and that none can fetch any more, because the idempotency key
+    /// has expired.
     pub(crate) fn drop_expired_unclaimed(inner: &GatewayInner) {
         let expired: Vec<_> = inner
             .journal

@@ -25,11 +25,11 @@ pub static MAX_WAIT: SettingKey<Duration> = SettingKey::new(
     "Maximum seconds that a message is held to collect further messages.",
 );
 
-/// How long a chat stays active after a message addressed bub.
+/// How long bub reads all messages of a group after a user addressed it.
 pub static ACTIVE_TIME_WINDOW: SettingKey<Duration> = SettingKey::new(
     "active_time_window",
     Duration::from_mins(1),
-    "Seconds that a chat stays active after a message addressed bub.",
+    "Seconds that bub reads all messages of a group after a user addressed it.",
 );
 
 /// Whether channels show answers while the model produces them.

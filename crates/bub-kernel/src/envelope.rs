@@ -29,7 +29,7 @@ const NO_OUTPUT_CHANNEL: &str = "null";
 #[derive(Clone, Debug, Default)]
 pub struct Envelope {
     fields: Fields,
-    /// The items of the field `media`, with their fetchers. Empty if only the field is known.
+    /// The attached items with their fetchers, which JSON cannot hold. If empty, [`Self::media`] parses the field `media`.
     media: Vec<MediaItem>,
 }
 

@@ -147,7 +147,8 @@ impl Inbound {
 
     /// Returns whether the message is a `,quit` from a sender who may stop the session. Guests may not.
     pub fn is_quit(&self) -> bool {
-        self.message.content().trim() == ",quit" && self.sender().role > Role::Guest
+        let is_quit = self.message.is_command() && self.message.content().trim_end() == ",quit";
+        is_quit && self.sender().role > Role::Guest
     }
 
     /// Merges messages that arrived together. The last one is the template; content is joined by newlines, and media

@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use crate::Role;
 
-/// The senders with the owner role. Trusted, because the setting grants permissions.
+/// The senders with the owner role.
+///
+/// The `.env` of a workspace cannot set it, because the setting grants permissions.
 pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",

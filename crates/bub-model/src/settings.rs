@@ -30,7 +30,9 @@ pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
 )
 .format(&text_format::KEY);
 
-/// Base URLs of the providers. Trusted, because they decide which server receives the key.
+/// Base URLs of the providers.
+///
+/// The `.env` of a workspace cannot set it, because they decide which server receives the key.
 pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
@@ -39,7 +41,9 @@ pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
 .format(&text_format::BASE_URL)
 .trusted();
 
-/// Commands that print API keys. Trusted, because bub runs them.
+/// Commands that print API keys.
+///
+/// The `.env` of a workspace cannot set it, because bub runs them.
 pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_key_command",
     (),
@@ -47,11 +51,13 @@ pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
 )
 .trusted();
 
-/// Providers to add or change. Trusted, because they decide which server receives the key.
+/// Providers to add or change.
+///
+/// The `.env` of a workspace cannot set it, because they decide which server receives the key.
 pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
-    "Providers to add or change: a map of name to `base_url`, `wire` and other fields.",
+    "Providers to add or change: a map of name to `base_url`, `wire` (format of its API) and other fields; see docs/providers.md.",
 )
 .trusted();
 
@@ -76,7 +82,9 @@ pub static MODEL_IDLE_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "Maximum time in seconds without data from a model, before and during an answer.",
 );
 
-/// Options of the HTTP client. Trusted, because they can redirect requests.
+/// Options of the HTTP client.
+///
+/// The `.env` of a workspace cannot set it, because they can redirect requests.
 pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),

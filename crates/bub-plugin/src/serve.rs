@@ -158,7 +158,11 @@ impl ServedPlugin {
             .tools()
             .iter()
             .find(|tool| tool.spec().name == name);
-        let tool = tool.ok_or_else(|| Error::not_found(format!("unknown tool `{name}`")))?;
+        let tool = tool.ok_or_else(|| {
+            Error::not_found(format!(
+                "unknown tool `{name}`: the plugin does not declare it in `initialize`"
+            ))
+        })?;
         let meta = params.get("_meta").cloned().unwrap_or_default();
         let state = <&State as ArgumentCodec<'_>>::decode(
             meta.get("state").cloned().unwrap_or_default(),

@@ -138,8 +138,8 @@ fn convert_tree(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -
     }
 }
 
-/// Returns the value for all providers, without the map around it, if the setting has no other
-/// value.
+/// Returns a value without its map if it applies to all providers and the setting has no other value. Otherwise returns
+/// the node unchanged.
 fn unwrap_any_provider<'a>(setting: &SettingSpec, node: &'a Node) -> &'a Node {
     let NodeData::Map(map) = &node.data else {
         return node;

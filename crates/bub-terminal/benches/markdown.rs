@@ -124,7 +124,7 @@ fn push_and_preview(bencher: Bencher, answer: &Answer) {
             let mut markdown = Markdown::new(80, MarkdownStyle::Styled);
             deltas
                 .iter()
-                .map(|delta| markdown.push(delta).len() + markdown.preview(20).len())
+                .map(|delta| markdown.push(delta).len() + markdown.unfinished_tail(20).len())
                 .sum::<usize>()
         });
 }

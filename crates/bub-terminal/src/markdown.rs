@@ -58,7 +58,7 @@ impl MarkdownStyle {
 ///
 /// let mut answer = Markdown::new(80, MarkdownStyle::Styled);
 /// assert!(answer.push("Hel").is_empty());
-/// assert_eq!(answer.preview(10)[0].text(), "Hel");
+/// assert_eq!(answer.unfinished_tail(10)[0].text(), "Hel");
 /// assert_eq!(answer.push("lo\n\n- one")[0].text(), "Hello");
 /// assert_eq!(answer.finish()[1].text(), "• one");
 /// ```
@@ -111,7 +111,7 @@ impl Markdown {
 
     /// Returns the last lines of the unfinished text, laid out as if the text ended here. No line is wider than the
     /// terminal.
-    pub fn preview(&self, max_lines: usize) -> Vec<Line> {
+    pub fn unfinished_tail(&self, max_lines: usize) -> Vec<Line> {
         let mut blocks = self.blocks.preview_copy();
         let partial = blocks::preview_tail(&self.partial);
         if !partial.is_empty() {

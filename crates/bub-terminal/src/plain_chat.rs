@@ -278,7 +278,7 @@ pub async fn run_plain_chat(
     prompt: &str,
 ) -> Result<ChatExit> {
     let mut typed = spawn_line_reader(true);
-    let mut interrupts = signal(SignalKind::interrupt()).map_err(input_error)?;
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(interrupt_error)?;
     let mut plain_chat = PlainChat {
         view: TurnView::new(
             tty::size().columns,
@@ -669,7 +669,16 @@ fn decode_line(line: &[u8]) -> String {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn input_error(error: io::Error) -> Error {
-    Error::invalid_input(format!("cannot read stdin: {error}"))
+    Error::invalid_input(format!(
+        "cannot read stdin: {error}; check the input and start the chat again"
+    ))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn interrupt_error(error: io::Error) -> Error {
+    Error::unknown(format!(
+        "cannot handle Ctrl-C: {error}; start the chat again"
+    ))
 }
 
 impl std::fmt::Debug for PlainChatOptions {

@@ -246,11 +246,11 @@ impl TurnView {
     }
 
     /// Returns the unfinished text in at most `max_rows` rows, none wider than the screen.
-    pub fn preview(&self, max_rows: usize) -> Vec<Line> {
+    pub fn unfinished_tail(&self, max_rows: usize) -> Vec<Line> {
         let room = self.width.saturating_sub(1).max(1);
         let mut rows = Vec::new();
         if self.reasoning.is_open {
-            let partial = self.reasoning.streamed.preview(room);
+            let partial = self.reasoning.streamed.unfinished_tail(room);
             let row = if self.is_thinking_shown {
                 partial
             } else {
@@ -259,8 +259,8 @@ impl TurnView {
             rows.extend(row.map(|row| truncate_line(&row, room)));
         }
         match &self.text {
-            Some(AnswerText::Markdown(markdown)) => rows.extend(markdown.preview(max_rows)),
-            Some(AnswerText::Verbatim(verbatim)) => rows.extend(verbatim.preview(room)),
+            Some(AnswerText::Markdown(markdown)) => rows.extend(markdown.unfinished_tail(max_rows)),
+            Some(AnswerText::Verbatim(verbatim)) => rows.extend(verbatim.unfinished_tail(room)),
             None => {}
         }
         for call in &self.calls.requested {

@@ -362,9 +362,10 @@ fn set_process_undumpable() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Validates the structured settings `providers` and `policy`.
+/// Returns the first problem in the structured settings `providers` and `policy`.
 ///
-/// bub reports an invalid provider before the first model call. An invalid policy denies everything.
+/// Without this check, bub would report an invalid provider only before the first model call, and an invalid policy
+/// would silently deny everything.
 #[doc(hidden)]
 pub fn check_settings(settings: &Settings) -> Result<(), String> {
     bub_model::Catalog::new(settings).map_err(|problem| problem.to_string())?;

@@ -46,7 +46,9 @@ pub static LOG_FORMAT: SettingKey<LogFormat> = SettingKey::new(
     "Format of log lines: `text` or `json`.",
 );
 
-/// Path of the log file. Trusted, because bub writes the file.
+/// Path of the log file.
+///
+/// The `.env` of a workspace cannot set it, because bub writes the file.
 pub static LOG_FILE: SettingKey<Option<PathBuf>> = SettingKey::new(
     "log.file",
     None,
@@ -64,7 +66,9 @@ pub static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
 .at_least(1)
 .trusted();
 
-/// Whether the log may contain the text of messages. Trusted, because it affects privacy.
+/// Whether the log may contain the text of messages.
+///
+/// The `.env` of a workspace cannot set it, because it affects privacy.
 pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
     "log.contents",
     false,

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bub::kernel::Role;
 use bub::settings::{AnySetting, Secret, Section, SettingKey, text_format};
 
-/// Token for clients of the webhook. Trusted, because setting it opens the channel.
+/// Token for clients of the webhook.
+///
+/// The `.env` of a workspace cannot set it, because setting it opens the channel.
 pub static WEBHOOK_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "webhook.token",
     None,
@@ -13,7 +15,9 @@ pub static WEBHOOK_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
 )
 .trusted();
 
-/// Address that the webhook listens on. Trusted, because it decides who can reach the channel.
+/// Address that the webhook listens on.
+///
+/// The `.env` of a workspace cannot set it, because it decides who can reach the channel.
 pub static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
     "webhook.listen",
     "127.0.0.1:8787",
@@ -22,7 +26,9 @@ pub static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
 .format(&text_format::LISTEN)
 .trusted();
 
-/// Role of webhook clients that send the token. Trusted, because it grants permissions.
+/// Role of webhook clients that send the token.
+///
+/// The `.env` of a workspace cannot set it, because it grants permissions.
 pub static WEBHOOK_ROLE: SettingKey<Role> = SettingKey::new(
     "webhook.role",
     Role::Member,
@@ -30,7 +36,9 @@ pub static WEBHOOK_ROLE: SettingKey<Role> = SettingKey::new(
 )
 .trusted();
 
-/// Private hosts that replies may be posted to. Trusted, because it opens access to private networks.
+/// Private hosts that replies may be posted to.
+///
+/// The `.env` of a workspace cannot set it, because it opens access to private networks.
 pub static WEBHOOK_CALLBACK_HOSTS: SettingKey<Vec<String>> = SettingKey::new(
     "webhook.callback_hosts",
     "",

@@ -10,7 +10,9 @@ pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "Telegram bot token; the channel is disabled without one.",
 );
 
-/// Users with access. Trusted, because it is access policy.
+/// Users with access.
+///
+/// The `.env` of a workspace cannot set it, because it is access policy.
 pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
@@ -18,7 +20,9 @@ pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::n
 )
 .trusted();
 
-/// Chats in which the bot may be used. Trusted, because it is access policy.
+/// Chats in which the bot may be used.
+///
+/// The `.env` of a workspace cannot set it, because it is access policy.
 pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_chats",
     None,
@@ -26,7 +30,9 @@ pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::n
 )
 .trusted();
 
-/// Proxy for requests to the Bot API. Trusted, because a proxy sees the traffic.
+/// Proxy for requests to the Bot API.
+///
+/// The `.env` of a workspace cannot set it, because a proxy sees the traffic.
 pub static TELEGRAM_PROXY: SettingKey<Option<String>> = SettingKey::new(
     "telegram.proxy",
     None,
@@ -35,7 +41,9 @@ pub static TELEGRAM_PROXY: SettingKey<Option<String>> = SettingKey::new(
 .format(&text_format::PROXY)
 .trusted();
 
-/// Base URL of the Bot API. Trusted, because the server gets the token.
+/// Base URL of the Bot API.
+///
+/// The `.env` of a workspace cannot set it, because the server gets the token.
 pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
@@ -65,7 +73,9 @@ pub static TELEGRAM_DROP_PENDING: SettingKey<bool> = SettingKey::new(
     "Discard messages that arrived while bub was not running.",
 );
 
-/// Whether unknown users can request access. Trusted, because it is access policy.
+/// Whether unknown users can request access.
+///
+/// The `.env` of a workspace cannot set it, because it is access policy.
 pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
     "telegram.pairing",
     true,

@@ -330,7 +330,7 @@ fn is_in_file(origin: Option<&SettingSource>) -> bool {
     matches!(origin, Some(SettingSource::Config { .. }))
 }
 
-/// Prints a note for each unscoped key or base URL that a change of the model affects.
+/// Prints a note for each API key or base URL that is set without a provider and that a change of the model affects.
 fn print_owner_change(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
     let after = unscoped_owner(revised, &open_file(revised)?);
     let Some((before, after)) = before

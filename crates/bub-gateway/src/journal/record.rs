@@ -112,8 +112,8 @@ pub(crate) struct ReplyRecord {
     /// Whether the client fetches the reply with its idempotency key.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_claimed: bool,
-    /// Whether the reply finishes the message. Both are one record, because a message whose failure was reported must
-    /// not be retried.
+    /// Whether this record also marks the inbound message as finished. One record does both, so that a crash in between
+    /// cannot cause a retry of a message whose failure was reported.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_last: bool,
     pub(crate) message: Box<RawValue>,
@@ -208,7 +208,7 @@ fn decode_envelope(raw: &RawValue) -> Envelope {
 pub(crate) fn encode_envelope(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
     serde_json::value::to_raw_value(envelope).map_err(|error| {
         bub_kernel::Error::invalid_input(format!(
-            "cannot store the message in the journal: {error}"
+            "cannot store the message in the journal: {error}; check the fields that the channel or a plugin set"
         ))
     })
 }

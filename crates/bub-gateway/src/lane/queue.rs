@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use bub_kernel::{CancellationToken, Inbound, MessageId, SessionId};
+use bub_kernel::{CancellationToken, MessageId, SessionId};
 use tokio::sync::{Notify, oneshot};
 
 use super::{Lane, QueuedMessage};
@@ -36,8 +36,6 @@ struct LaneMap {
 struct ArrivalState {
     chat: ChatKey,
     switches: Vec<(SessionId, SessionId)>,
-    is_quit: bool,
-    dropped: CancellationToken,
 }
 
 /// A channel and the id of one of its chats.
@@ -103,8 +101,6 @@ pub(crate) struct Arrival {
     earlier: Option<CancellationToken>,
     /// Cancelled when this message is accepted or rejected.
     ended: CancellationToken,
-    /// Cancelled when a `,quit` drops the message.
-    dropped: CancellationToken,
 }
 
 impl Drop for Arrival {
@@ -125,11 +121,6 @@ impl Drop for Arrival {
 impl Arrival {
     pub(crate) fn id(&self) -> &MessageId {
         &self.id
-    }
-
-    /// Waits until a `,quit` drops the message.
-    pub(crate) async fn wait_until_dropped(&self) {
-        self.dropped.cancelled().await;
     }
 
     /// Waits until the earlier messages of the chat are accepted or rejected.
@@ -194,27 +185,20 @@ impl Lanes {
     pub(crate) fn announce_message(
         inner: &Arc<GatewayInner>,
         id: &MessageId,
-        inbound: &Inbound,
+        chat: ChatKey,
     ) -> Arrival {
-        let chat = super::chat_key(&inbound.message);
         let ended = CancellationToken::new();
         let mut map = lock(&inner.lanes.0);
         let last = (id.clone(), ended.clone());
         let earlier = map.last_arrivals.insert(chat.clone(), last);
-        let dropped = CancellationToken::new();
-        let arrival = ArrivalState {
-            chat,
-            switches: Vec::new(),
-            is_quit: inbound.is_quit(),
-            dropped: dropped.clone(),
-        };
+        let switches = Vec::new();
+        let arrival = ArrivalState { chat, switches };
         map.arrivals.insert(id.clone(), arrival);
         Arrival {
             inner: Arc::clone(inner),
             id: id.clone(),
             earlier: earlier.map(|(_, ended)| ended),
             ended,
-            dropped,
         }
     }
 
@@ -281,15 +265,6 @@ impl Lanes {
     pub(super) fn remove_lane(&self, inner: &GatewayInner, session_id: &SessionId) {
         lock(&self.0).by_session.remove(session_id);
         inner.idle.notify_waiters();
-    }
-
-    /// Drops the messages of a chat that are being accepted. Each `,quit` is kept, because it has its own turn.
-    pub(crate) fn drop_arrivals(&self, chat: &ChatKey) {
-        for arrival in lock(&self.0).arrivals.values() {
-            if arrival.chat == *chat && !arrival.is_quit {
-                arrival.dropped.cancel();
-            }
-        }
     }
 
     /// Returns whether a message is being accepted, which includes `resolve_session`.

@@ -24,8 +24,8 @@ pub(super) enum Field<'a> {
 }
 
 impl<'a> RequestBody<'a> {
-    /// Creates a body from `completion_args` and the provider's quirks. `completion_args` override `default_body`;
-    /// `extra_body` overrides both.
+    /// Creates a body from these fields, in increasing priority: `quirks.default_body`, `request.extra` (the setting
+    /// `completion_args`) and `quirks.extra_body`.
     pub(super) fn new(request: &'a ChatRequest, quirks: &'a Quirks) -> Self {
         let mut body = Self(Vec::new());
         body.set_fields(&quirks.default_body);

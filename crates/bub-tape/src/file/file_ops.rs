@@ -54,7 +54,7 @@ impl StoreContext {
                 .and_then(|()| self.fs.rename(from, to)),
             other => other,
         };
-        moved.map_err(|error| self.io_error("rename", to, error))
+        moved.map_err(|error| self.io_error("rename a file to", to, error))
     }
 
     /// Syncs the directory of a file, so that a new name of the file survives power loss.

@@ -97,8 +97,8 @@ pub(crate) fn frequency_rank(character: char) -> usize {
 #[derive(Debug)]
 pub(crate) struct SubstringFilter {
     finder: Finder,
-    /// The ASCII text around the piece that `finder` searches for, and the offset of the piece in it. `None` if the
-    /// text is not ASCII.
+    /// The part of the query that is always written in the same way, and the offset in it of the text that `finder`
+    /// searches for. `None` if that part is not ASCII.
     literal: Option<(Vec<u8>, usize)>,
     /// Whether the piece contains non-ASCII characters, which can be written as escapes.
     has_non_ascii: bool,

@@ -202,7 +202,7 @@ impl ChatScreen {
     /// Handles Ctrl-Z: suspends the program until the shell resumes it.
     fn suspend(&mut self) -> Result<()> {
         // Keep the unfinished answer visible.
-        let mut rows = self.view.preview(self.size.rows.saturating_sub(2));
+        let mut rows = self.view.unfinished_tail(self.size.rows.saturating_sub(2));
         rows.push(crate::Line::default());
         let cursor = (rows.len() - 1, 0);
         let lines = self.view.take_lines();

@@ -41,7 +41,7 @@ impl ChatScreen {
         let mut queued = self.queued_rows(width);
         queued.truncate(rows_left);
         rows_left -= queued.len();
-        let mut rows = self.view.preview(rows_left);
+        let mut rows = self.view.unfinished_tail(rows_left);
         rows.truncate(rows_left);
         rows.append(&mut queued);
         rows.extend(activity);

@@ -40,7 +40,7 @@ fn cut_at(source: &str, width: usize, cuts: &[usize]) -> Vec<Line> {
     for cut in cuts.into_iter().chain([source.len()]) {
         lines.extend(markdown.push(&source[start..cut]));
         start = cut;
-        for line in markdown.preview(5) {
+        for line in markdown.unfinished_tail(5) {
             assert!(
                 line.columns() <= width,
                 "preview of {source:?} has {line:?}"
@@ -214,7 +214,7 @@ fn code_comes_out_line_by_line_and_items_one_by_one() {
     assert_eq!(step("2. y\n3"), ["", "1. x"]);
     assert_eq!(
         markdown
-            .preview(10)
+            .unfinished_tail(10)
             .iter()
             .map(Line::text)
             .collect::<Vec<_>>(),
@@ -328,24 +328,27 @@ fn a_preview_is_what_would_be_finished_now() {
     markdown.push("done\n\n```\nsome code that is long\nab``");
     assert_eq!(
         markdown
-            .preview(9)
+            .unfinished_tail(9)
             .iter()
             .map(Line::text)
             .collect::<Vec<_>>(),
         ["ab``"]
     );
     markdown.push("\n``");
-    assert!(markdown.preview(9).is_empty(), "the fence is being closed");
+    assert!(
+        markdown.unfinished_tail(9).is_empty(),
+        "the fence is being closed"
+    );
     markdown.push("`\nlast **w");
     assert_eq!(
         markdown
-            .preview(9)
+            .unfinished_tail(9)
             .iter()
             .map(Line::text)
             .collect::<Vec<_>>(),
         ["", "last **w"]
     );
-    assert_eq!(markdown.preview(1).len(), 1);
+    assert_eq!(markdown.unfinished_tail(1).len(), 1);
 }
 
 fn examples() -> Vec<(u64, String, String)> {
@@ -637,7 +640,7 @@ fn a_preview_costs_the_same_however_much_is_open() {
             markdown.push(&source[start..source.len().min(start + 997)]);
             if index % 29 == 0 {
                 let before = markdown.blocks.laid_out_bytes.load(Ordering::Relaxed);
-                let lines = markdown.preview(20);
+                let lines = markdown.unfinished_tail(20);
                 let laid_out_bytes =
                     markdown.blocks.laid_out_bytes.load(Ordering::Relaxed) - before;
                 assert!(

@@ -31,7 +31,7 @@ impl VerbatimText {
     }
 
     /// Returns the end of the incomplete line, as much as fits into one row.
-    pub(super) fn preview(&self, width: usize) -> Option<Line> {
+    pub(super) fn unfinished_tail(&self, width: usize) -> Option<Line> {
         // Skip text that cannot be visible.
         let start = self.partial.len().saturating_sub(width * 16);
         let tail = (start..).find_map(|at| self.partial.get(at..))?;
@@ -141,8 +141,8 @@ mod tests {
     fn the_preview_is_the_end_of_the_line() {
         let mut verbatim = VerbatimText::new(Style::NONE);
         verbatim.push("one\nabcdef你好");
-        assert_eq!(verbatim.preview(6).unwrap().text(), "ef你好");
-        assert_eq!(verbatim.preview(5).unwrap().text(), "f你好");
-        assert_eq!(verbatim.preview(3).unwrap().text(), "好");
+        assert_eq!(verbatim.unfinished_tail(6).unwrap().text(), "ef你好");
+        assert_eq!(verbatim.unfinished_tail(5).unwrap().text(), "f你好");
+        assert_eq!(verbatim.unfinished_tail(3).unwrap().text(), "好");
     }
 }

@@ -117,6 +117,8 @@ pub(super) struct ChatController {
     submitting: Mutex<Option<CancellationToken>>,
     /// Held while a line is being submitted.
     submission: tokio::sync::Mutex<()>,
+    /// Number of times that all lines were cancelled. A line that waits for its submission is cancelled, too.
+    cancellations: AtomicU64,
     terminal: TerminalApprover,
     handler: OnceLock<MessageHandler>,
     gateway: OnceLock<GatewayHandle>,
@@ -157,6 +159,7 @@ impl ChatController {
             lines: OpenLines::default(),
             submitting: Mutex::default(),
             submission: tokio::sync::Mutex::default(),
+            cancellations: AtomicU64::default(),
             terminal: TerminalApprover::default(),
             handler: OnceLock::new(),
             gateway: OnceLock::new(),
@@ -448,7 +451,11 @@ impl ChatController {
 
     /// Passes a line to the gateway. When this returns, the line is on disk.
     async fn accept_line(&self, line: u64, text: String) -> Result<()> {
+        let cancellations = self.cancellations.load(Ordering::SeqCst);
         let _submission = self.submission.lock().await;
+        if self.cancellations.load(Ordering::SeqCst) != cancellations {
+            return Err(Error::new(ErrorKind::Cancelled, "the line was cancelled"));
+        }
         let handler = self.handler.get();
         let handler = handler.ok_or_else(|| {
             Error::unknown("cannot send the line: the chat is not running; start `bub chat` again")
@@ -525,6 +532,7 @@ impl ChatHost for ChatController {
     }
 
     fn cancel_all(&self) -> BoxFuture<'_, ()> {
+        self.cancellations.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
             self.cancel_submission().await;
             if let Some(router) = self.framework.router() {

@@ -76,7 +76,8 @@ impl ChatSession {
         (self.recorded, self.id) = (id.to_owned(), id.to_owned());
     }
 
-    /// Returns whether the user selected another session than the one that the tape of the chat names.
+    /// Returns whether `--session` or `--continue` selected a session other than the one that `,new` or `,resume` last
+    /// recorded for this chat.
     pub(super) fn is_selected(&self) -> bool {
         self.id != self.recorded
     }

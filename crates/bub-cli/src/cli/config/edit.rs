@@ -87,7 +87,7 @@ impl EditCopy {
     fn read_text(&self) -> Result<String> {
         let read_error = |reason: &str| {
             Error::unknown(format!(
-                "cannot read the edited file: {reason}; nothing was saved"
+                "cannot read the edited file: {reason}; nothing was saved; run `bub config edit` again"
             ))
         };
         // Reading a named pipe would block until a process writes to it.

@@ -310,7 +310,7 @@ pub(in super::super) fn unscoped_key_owner(
     catalog.plain_key_owner(key).map(|owner| owner.name.clone())
 }
 
-/// Fails if an unscoped key that belongs to `owner` would be sent to `provider`.
+/// Fails if an API key that is set without a provider, and so belongs to `owner`, would be sent to `provider`.
 ///
 /// Asking for another key does not help, because the environment overrides the config file.
 fn check_key_owner(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {

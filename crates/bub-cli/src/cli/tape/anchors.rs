@@ -35,7 +35,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<
     } else {
         let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
         rows.extend(anchors.iter().map(|anchor| {
-            let state = text::truncate(&payload::entry_text(anchor), MAX_STATE_CHARS);
+            let state = text::sanitize_and_truncate(&payload::entry_text(anchor), MAX_STATE_CHARS);
             [
                 anchor.id.to_string(),
                 text::entry_date(anchor),

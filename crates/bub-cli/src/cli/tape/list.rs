@@ -79,7 +79,7 @@ fn session_row(listed: &ListedTape) -> [String; 6] {
     let text_or_dash =
         |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::sanitize_line);
     [
-        text::truncate(listed.label(), MAX_NAME_WIDTH),
+        text::sanitize_and_truncate(listed.label(), MAX_NAME_WIDTH),
         text_or_dash(listed.channel()),
         summary.entries.to_string(),
         summary

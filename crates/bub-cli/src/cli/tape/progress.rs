@@ -52,7 +52,7 @@ impl ProgressLine {
                 self.label,
                 self.done,
                 self.total,
-                super::text::truncate(name, 40)
+                super::text::sanitize_and_truncate(name, 40)
             );
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());

@@ -7,8 +7,8 @@ use bub_terminal::{columns as cells, sanitize::is_unsafe_char};
 
 pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line};
 
-/// Truncates a line to `max_chars` characters and appends `…` if it was longer.
-pub(super) fn truncate(text: &str, max_chars: usize) -> String {
+/// Replaces control characters in a line, truncates it to `max_chars` characters, and appends `…` if it was longer.
+pub(super) fn sanitize_and_truncate(text: &str, max_chars: usize) -> String {
     let text = sanitize_line(text);
     match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default().trim_end()),
@@ -39,7 +39,7 @@ pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
 pub(super) fn entry_date(entry: &Entry) -> String {
     match entry.timestamp() {
         Some(time) => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-        None => truncate(&entry.date, 19),
+        None => sanitize_and_truncate(&entry.date, 19),
     }
 }
 
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn lines_are_cut_between_characters() {
-        assert_eq!(truncate("你好 世界", 3), "你好…");
-        assert_eq!(truncate(" a\n b ", 3), "a b");
+        assert_eq!(sanitize_and_truncate("你好 世界", 3), "你好…");
+        assert_eq!(sanitize_and_truncate(" a\n b ", 3), "a b");
     }
 
     #[test]

@@ -149,6 +149,30 @@ fn what_was_typed_is_answered_before_the_chat_ends() {
     );
 }
 
+// ,quit cancels the line whose session is being resolved and the lines behind it. The model gets none of them.
+#[test]
+fn quit_cancels_lines_that_are_not_in_the_session_yet() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("Answered."));
+    let program = crate::sandbox::example("failing_stage");
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let mut chat = options.program(&program).start();
+    chat.wait_idle();
+    sandbox.write("workspace/fault", "resolve_session hang");
+    chat.send("one\r");
+    while !sandbox.workspace().join("reached").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    for line in ["two", "three"] {
+        chat.send(&format!("{line}\r"));
+        chat.wait_for(&format!("… {line}"));
+    }
+    chat.send(",quit\r");
+    let (code, screen) = chat.wait_end();
+    assert_eq!(code, Some(0), "{screen}");
+    assert!(server.requests().is_empty(), "{screen}");
+}
+
 // ,quit works immediately, also while a turn runs.
 #[test]
 fn quit_does_not_wait() {

@@ -53,7 +53,7 @@ impl ChatCompletionsDecoder {
         content_keys: [&str; 2],
         out: &mut Vec<ModelEvent>,
     ) -> Result<(), ModelError> {
-        if let Some(error) = object_error(chunk) {
+        if let Some(error) = find_error(chunk) {
             return Err(error);
         }
         let choices = chunk.objects("choices");
@@ -69,7 +69,7 @@ impl ChatCompletionsDecoder {
             self.usage = Some(parse_usage(usage));
         }
         let Some(choice) = choice else { return Ok(()) };
-        if let Some(error) = object_error(choice) {
+        if let Some(error) = find_error(choice) {
             return Err(error);
         }
         let before = out.len();
@@ -209,7 +209,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
     fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let answer = RawObject::parse(body)?;
         if answer.raw("choices").is_none() {
-            return Err(object_error(&answer)
+            return Err(find_error(&answer)
                 .unwrap_or_else(|| unexpected_response_error("it has no `choices`")));
         }
         // `message` first, because some servers add an empty `delta` to a complete message.
@@ -321,7 +321,7 @@ fn append_text(fields: &mut Map<String, Value>, key: &str, more: &str) {
 }
 
 /// Returns the error in an object, if it contains one in any of the forms that servers use.
-fn object_error(object: &RawObject<'_>) -> Option<ModelError> {
+fn find_error(object: &RawObject<'_>) -> Option<ModelError> {
     let is_nested = object
         .raw("error")
         .is_some_and(|raw| !matches!(raw, "false" | "\"\"" | "{}"));

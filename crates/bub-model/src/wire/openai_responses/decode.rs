@@ -302,7 +302,7 @@ impl FrameDecoder for ResponsesDecoder {
     fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
             return Err(ModelError::truncated(
-                "incomplete answer: the stream ended without a final event",
+                "incomplete answer: the connection ended before the answer was complete; send the message again",
             ));
         };
         self.flush_text(None);
