@@ -27,7 +27,7 @@ use crate::{
 const MAX_REPLY_AGE_MS: u64 = 24 * 60 * 60 * 1000;
 /// Maximum number of delivery attempts. After that, the reply is marked as failed.
 const MAX_DELIVERY_ATTEMPTS: u32 = 200;
-/// Capacity of the channel for retry triggers.
+/// Maximum number of retry triggers that are queued for a waiting delivery.
 const TRIGGER_CAPACITY: usize = 64;
 /// Timeout for one delivery attempt.
 const SEND_TIMEOUT: Duration = Duration::from_mins(2);

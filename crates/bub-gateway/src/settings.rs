@@ -29,7 +29,7 @@ pub static MAX_WAIT: SettingKey<Duration> = SettingKey::new(
 pub static ACTIVE_TIME_WINDOW: SettingKey<Duration> = SettingKey::new(
     "active_time_window",
     Duration::from_mins(1),
-    "Seconds that bub reads all messages of a group after a user addressed it.",
+    "Seconds that bub reads all messages of a group after a user addressed bub.",
 );
 
 /// Whether channels show answers while the model produces them.

@@ -50,7 +50,7 @@ impl Outbound {
         }
     }
 
-    /// Creates a reply from a tool call.
+    /// Creates a reply that a tool call sends.
     pub fn from_tool(message: impl Into<Envelope>) -> Self {
         Self {
             message: message.into(),

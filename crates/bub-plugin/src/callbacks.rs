@@ -152,7 +152,7 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
             })?
         }
         "next/call" => Err(Error::invalid_input(
-            "`next/call` failed: the call in `call` has ended; call it before you answer the hook",
+            "`next/call` failed: the hook request named in `call` has ended; send `next/call` before you answer that request",
         )),
         _ => Err(Error::not_found(format!(
             "unknown method `{method}`; available methods: tape/query, tape/append, message/send, channel/inbound, ui/ask, next/call"

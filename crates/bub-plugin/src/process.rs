@@ -305,7 +305,8 @@ impl PluginProcess {
         })
     }
 
-    /// Returns the connection to the running process. Starts the process if necessary, without a limit for the caller.
+    /// Returns the connection to the running process. Starts the process if necessary; the start continues after the
+    /// timeout of the caller.
     fn connect_unbounded(&self) -> Result<Arc<Peer>> {
         let _start_guard = lock(&self.starting);
         if let Some(peer) = self.running_peer() {

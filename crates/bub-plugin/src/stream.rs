@@ -202,7 +202,7 @@ impl StreamCall {
                 biased;
                 () = answering => {}
                 () = served.cancel.cancelled() => {}
-                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("`next/call` failed: the call in `call` has ended; call it before you answer the hook"))),
+                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("`next/call` failed: the hook request named in `call` has ended; send `next/call` before you answer that request"))),
             }
             lock(&stream_call.next_call_credits).retain(|other| !Arc::ptr_eq(other, &credits));
         };

@@ -31,7 +31,7 @@ pub(crate) struct ModelCall {
     wants_stream: bool,
     options: CallOptions,
     current_model: Arc<Mutex<Option<ModelId>>>,
-    /// The current candidate.
+    /// The model that the call tries now: the requested one or a fallback.
     candidate: Option<CandidateState>,
     /// The current attempt, after its response has started.
     attempt: Option<Attempt>,

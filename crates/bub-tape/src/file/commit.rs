@@ -1,4 +1,5 @@
-//! Writes batches to a tape in three steps: intent record, bytes, idle record.
+//! Writes batches to a tape in three steps: announce the batch in the lock record (intent), write its bytes, and mark
+//! the lock record as idle.
 
 use super::{
     batch::{Batch, CommitBuffer, PendingBatch},

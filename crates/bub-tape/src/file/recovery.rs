@@ -274,7 +274,8 @@ impl TapeFile {
         }
     }
 
-    /// Removes the archive name of a tape whose reset was interrupted before the tape was replaced.
+    /// Removes the `.bak` name of the current tape file. A reset that was interrupted before it replaced the tape
+    /// leaves this second name.
     fn remove_unfinished_archive(&self, inode: u64) -> Result<()> {
         let root = self.store_context.paths.root();
         let names = self

@@ -34,8 +34,8 @@ impl LogFile {
         }
     }
 
-    /// Writes a line. Returns only the first error, because logging must not stop the program; lines
-    /// that cannot be written are lost.
+    /// Writes a line. Returns the first error of this file. Later errors are ignored and their lines are lost, because logging must
+    /// not stop the program.
     pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
         match self.try_write(line.as_bytes()) {
             Err(error) if !std::mem::replace(&mut self.has_failed, true) => Err(error),

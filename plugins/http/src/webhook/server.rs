@@ -39,7 +39,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Value of `Retry-After` when a limit is reached.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of concurrent connections that get a response when the connection limit is reached.
+/// Maximum number of connections beyond the limit that get a 503 at the same time. Further connections are closed
+/// without a response.
 const MAX_REJECTED_CONNECTIONS: usize = 64;
 /// Response to a connection beyond the limit. It is written without reading the request.
 const TOO_MANY_CONNECTIONS_RESPONSE: &[u8] =

@@ -164,7 +164,7 @@ fn quit_cancels_lines_that_are_not_in_the_session_yet() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     for line in ["two", "three"] {
-        chat.send(&format!("{line}\r"));
+        chat.send(format!("{line}\r"));
         chat.wait_for(&format!("… {line}"));
     }
     chat.send(",quit\r");
