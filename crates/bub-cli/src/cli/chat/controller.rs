@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -117,8 +117,8 @@ pub(super) struct ChatController {
     submitting: Mutex<Option<CancellationToken>>,
     /// Held while a line is being submitted.
     submission: tokio::sync::Mutex<()>,
-    /// Number of times that all lines were cancelled. A line that waits for its submission is cancelled, too.
-    cancellations: AtomicU64,
+    /// Whether the user leaves and all lines were cancelled. Lines that wait for their submission are cancelled, too.
+    is_leaving: AtomicBool,
     terminal: TerminalApprover,
     handler: OnceLock<MessageHandler>,
     gateway: OnceLock<GatewayHandle>,
@@ -159,7 +159,7 @@ impl ChatController {
             lines: OpenLines::default(),
             submitting: Mutex::default(),
             submission: tokio::sync::Mutex::default(),
-            cancellations: AtomicU64::default(),
+            is_leaving: AtomicBool::default(),
             terminal: TerminalApprover::default(),
             handler: OnceLock::new(),
             gateway: OnceLock::new(),
@@ -451,9 +451,8 @@ impl ChatController {
 
     /// Passes a line to the gateway. When this returns, the line is on disk.
     async fn accept_line(&self, line: u64, text: String) -> Result<()> {
-        let cancellations = self.cancellations.load(Ordering::SeqCst);
         let _submission = self.submission.lock().await;
-        if self.cancellations.load(Ordering::SeqCst) != cancellations {
+        if self.is_leaving.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Cancelled, "the line was cancelled"));
         }
         let handler = self.handler.get();
@@ -532,7 +531,7 @@ impl ChatHost for ChatController {
     }
 
     fn cancel_all(&self) -> BoxFuture<'_, ()> {
-        self.cancellations.fetch_add(1, Ordering::SeqCst);
+        self.is_leaving.store(true, Ordering::SeqCst);
         Box::pin(async {
             self.cancel_submission().await;
             if let Some(router) = self.framework.router() {
