@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Entry, EntryId, EntryKind,
-    EntryRange, EntryStream, Lease, LeaseWait, LineFilter, MemoryStore, Order, Position, Query,
-    ResetOutcome, ResetRequest, Result, Search, Tape, TapeListFilter, TapeName, TapeStore,
-    TapeSummary, ViewOptions, codec,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, Entry, EntryId, EntryKind, EntryRange,
+    EntryStream, Lease, LeaseWait, LineFilter, MemoryStore, Order, Position, Query, ResetOutcome,
+    ResetRequest, Result, Search, Tape, TapeListFilter, TapeName, TapeStore, TapeSummary,
+    ViewOptions, async_trait, codec,
 };
 use futures_util::{FutureExt as _, stream};
 
@@ -59,17 +59,14 @@ impl Lines {
     }
 }
 
+#[async_trait]
 impl TapeStore for Lines {
-    fn list(&self, listing: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        self.rest.list(listing)
+    async fn list(&self, listing: TapeListFilter) -> Result<Vec<TapeName>> {
+        self.rest.list(listing).await
     }
 
-    fn append<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<AppendReceipt>> {
-        self.rest.append(tape, batch)
+    async fn append(&self, tape: &TapeName, batch: Vec<Entry>) -> Result<AppendReceipt> {
+        self.rest.append(tape, batch).await
     }
 
     fn read<'a>(&'a self, _: &'a TapeName, span: EntryRange) -> EntryStream<'a> {
@@ -105,21 +102,13 @@ impl TapeStore for Lines {
         Box::pin(stream::iter(Self::ordered(entries, span)))
     }
 
-    fn fetch<'a>(
-        &'a self,
-        _: &'a TapeName,
-        ids: &'a [EntryId],
-    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
+    async fn fetch(&self, _: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
         let entries = self.inside(EntryRange::ALL).filter_map(codec::decode);
         let found = entries.filter(|entry| ids.contains(&entry.id)).collect();
-        Box::pin(std::future::ready(Ok(found)))
+        Ok(found)
     }
 
-    fn anchors<'a>(
-        &'a self,
-        _: &'a TapeName,
-        search: AnchorQuery,
-    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
+    async fn anchors(&self, _: &TapeName, search: AnchorQuery) -> Result<Vec<AnchorMark>> {
         let entries = self
             .all
             .iter()
@@ -132,31 +121,27 @@ impl TapeStore for Lines {
                 position: Position::new(at),
             })
             .collect();
-        Box::pin(std::future::ready(Ok(search.select_marks(&marks))))
+        Ok(search.select_marks(&marks))
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        self.rest.summary(tape)
+    async fn summary(&self, tape: &TapeName) -> Result<TapeSummary> {
+        self.rest.summary(tape).await
     }
 
-    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        self.rest.archive(tape, stamp)
+    async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {
+        self.rest.archive(tape, stamp).await
     }
 
-    fn reset<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        reset: ResetRequest,
-    ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        self.rest.reset(tape, reset)
+    async fn reset(&self, tape: &TapeName, reset: ResetRequest) -> Result<ResetOutcome> {
+        self.rest.reset(tape, reset).await
     }
 
-    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        self.rest.discard(tape)
+    async fn discard(&self, tape: &TapeName) -> Result<()> {
+        self.rest.discard(tape).await
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
-        self.rest.lease(tape, wait)
+    async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> Result<Lease> {
+        self.rest.lease(tape, wait).await
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {

@@ -7,7 +7,10 @@ use bub_kernel::{
     State, StreamEvent, Tool, Turn,
 };
 use bub_model::settings::MODEL;
-use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelId, Models};
+use bub_model::{
+    CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream, ModelId,
+    Models,
+};
 use bub_settings::Settings;
 use serde_json::{Value, json};
 
@@ -26,26 +29,27 @@ use crate::{
 pub struct Agent {
     framework: FrameworkRef,
     /// The models, or the error in the provider settings. The error is reported only when a model is used, so that
-    /// commands still work.
+    /// comma commands still work.
     models: Result<Arc<Models>>,
     client: ModelClient,
-    settings: Arc<Settings>,
-    calibration: Calibration,
-    daily_limit: DailyLimit,
+    pub(crate) settings: Arc<Settings>,
+    /// Correction factors for token estimates.
+    pub(crate) calibration: Calibration,
+    pub(crate) daily_limit: DailyLimit,
     model_override: Option<Arc<ModelOverride>>,
-    policy: Policy,
-    skills: Arc<Skills>,
-    shells: Arc<Shells>,
+    pub(crate) policy: Policy,
+    pub(crate) skills: Arc<Skills>,
+    pub(crate) shells: Arc<Shells>,
     all_tools: OnceLock<Arc<ToolSet>>,
 }
 
-/// A service that answers model calls without the network, such as a script in a test or an in-process model.
+/// A function that answers model calls in place of a provider, such as a script in a test or an in-process model.
 pub struct ModelOverride(pub Box<ModelOverrideFn>);
 
 /// A function that answers one model call.
 pub type ModelOverrideFn = dyn Fn(&ModelId, &ChatRequest) -> Vec<ModelEvent> + Send + Sync;
 
-/// One run: a turn or a subagent, with the tools it may use.
+/// A turn, or the nested run of a subagent, with the tools that the model may use in it.
 #[derive(Clone)]
 pub(crate) struct AgentTask {
     pub(crate) turn: Turn,
@@ -63,15 +67,11 @@ impl Agent {
     ) -> Self {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
-        let models = models
-            .map(Arc::new)
-            .map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
-        let daily_limit = DailyLimit::new(&settings);
         Self {
             framework,
-            models,
+            models: models.map(Arc::new).map_err(access_error),
             client,
-            daily_limit,
+            daily_limit: DailyLimit::new(&settings),
             calibration: Calibration::default(),
             model_override,
             policy: Policy::new(&settings),
@@ -120,7 +120,7 @@ impl Agent {
         let agent = Arc::clone(self);
         Ok(emitter::stream_events(move |events| async move {
             let cancel = CancellationToken::new();
-            // Cancels the calls of the run when it ends for any reason.
+            // Cancels the model call and the tool calls of the run when the run ends for any reason.
             let _guard = cancel.clone().drop_guard();
             let run = AgentLoop {
                 agent,
@@ -135,21 +135,17 @@ impl Agent {
         }))
     }
 
-    /// Returns the tool set for a turn: all tools, or only those named in `allowed_tools` of the state.
+    /// Returns the tool set for a turn: all tools that a model may call, or only those named in `allowed_tools` of the
+    /// state.
     fn turn_tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
-        let all = self
-            .all_tools
-            .get_or_init(|| Arc::new(ToolSet::new(model_tools(framework))));
-        match state.get("allowed_tools") {
-            Some(Value::Array(names)) => {
-                let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-                Ok(Arc::new(ToolSet::new(crate::tools::select_tools(
-                    &names,
-                    all.tools(),
-                )?)))
-            }
-            _ => Ok(Arc::clone(all)),
-        }
+        let new_set = || Arc::new(ToolSet::new(model_tools(framework)));
+        let all = self.all_tools.get_or_init(new_set);
+        let Some(Value::Array(names)) = state.get("allowed_tools") else {
+            return Ok(Arc::clone(all));
+        };
+        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+        let tools = crate::tools::select_tools(&names, all.tools())?;
+        Ok(Arc::new(ToolSet::new(tools)))
     }
 
     /// Returns the tools that the model may use in a turn.
@@ -158,25 +154,21 @@ impl Agent {
         Ok(tools.tools().to_vec())
     }
 
-    /// Returns the models to try in order: the model of the turn, or else the configured model and its fallbacks.
+    /// Returns the models to try, in order: the model that the state names, or else the configured model and its
+    /// fallbacks.
     async fn candidate_models(&self, state: &State) -> Result<Vec<ModelId>> {
         let models = self.models.clone()?;
         if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
             let model = self.resolve_model(&model)?;
-            // The fallbacks belong to the configured model; another model has none.
-            let configured = self
-                .settings
-                .get(&MODEL)
-                .and_then(|text| models.resolve_model(&text).ok());
+            // Only the configured model has fallbacks.
+            let configured = self.settings.get(&MODEL);
+            let configured = configured.and_then(|text| models.resolve_model(&text).ok());
             if configured.as_ref() != Some(&model) {
                 return Ok(vec![model]);
             }
         }
-        Ok(models
-            .choose_model()
-            .await
-            .map_err(access_error)?
-            .candidates())
+        let choice = models.choose_model().await.map_err(access_error)?;
+        Ok(choice.candidates())
     }
 
     /// Starts a model call. Tries the models in order until one answers.
@@ -185,36 +177,26 @@ impl Agent {
         models: Vec<ModelId>,
         request: ChatRequest,
         options: CallOptions,
-    ) -> Result<bub_model::ModelEventStream> {
+    ) -> Result<ModelEventStream> {
         if let (Some(model_override), Some(model)) = (&self.model_override, models.first()) {
-            return Ok(bub_model::ModelEventStream::from_events(
-                model.clone(),
-                (model_override.0)(model, &request),
-            ));
+            let events = (model_override.0)(model, &request);
+            return Ok(ModelEventStream::from_events(model.clone(), events));
         }
-        Ok(self.client.stream_candidates(
-            Candidates::new(self.models.clone()?, models),
-            request,
-            options,
-        ))
+        let candidates = Candidates::new(self.models.clone()?, models);
+        Ok(self.client.stream(candidates, request, options))
     }
 
-    /// Resolves a model name or an alias.
+    /// Parses a model such as `provider:model`. The provider may be an alias.
     pub(crate) fn resolve_model(&self, model: &str) -> Result<ModelId> {
-        self.models
-            .clone()?
-            .resolve_model(model)
-            .map_err(access_error)
+        let models = self.models.clone()?;
+        models.resolve_model(model).map_err(access_error)
     }
 
     /// Returns the context window of a model in tokens, if it is known.
     pub(crate) fn context_window(&self, model: &ModelId) -> Option<u64> {
-        self.models
-            .as_ref()
-            .ok()?
-            .catalog()
-            .get(model.provider())?
-            .context_window(model.model())
+        let models = self.models.as_ref().ok()?;
+        let provider = models.catalog().get(model.provider())?;
+        provider.context_window(model.model())
     }
 
     /// Fails if the daily limit does not allow a call to these models.
@@ -222,40 +204,11 @@ impl Agent {
         if !self.daily_limit.is_set() {
             return Ok(());
         }
-        let store = self.framework()?.tape_store();
-        self.daily_limit
-            .check(models, self.models.clone()?.catalog(), store.as_deref())
+        let (store, access) = (self.framework()?.tape_store(), self.models.clone()?);
+        let limit = &self.daily_limit;
+        limit
+            .check(models, access.catalog(), store.as_deref())
             .await
-    }
-
-    /// Returns the tool policy.
-    pub(crate) fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    /// Returns the skills of all workspaces.
-    pub(crate) fn skills(&self) -> &Skills {
-        &self.skills
-    }
-
-    /// Returns the shells of all sessions.
-    pub(crate) fn shells(&self) -> &Shells {
-        &self.shells
-    }
-
-    /// Returns the daily limit of tokens and cost.
-    pub(crate) fn daily_limit(&self) -> &DailyLimit {
-        &self.daily_limit
-    }
-
-    /// Returns the correction factors for token estimates.
-    pub(crate) fn calibration(&self) -> &Calibration {
-        &self.calibration
-    }
-
-    /// Returns the settings.
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// Returns the framework that the agent belongs to. Fails during shutdown.
@@ -272,16 +225,15 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// Returns the tools that a model may call. Commands for users are not among them.
+/// Returns the tools that a model may call. Tools that only users may call are not among them.
 fn model_tools(framework: &Framework) -> Vec<Arc<dyn Tool>> {
-    framework
-        .tools()
-        .iter()
+    let tools = framework.tools().iter();
+    tools
         .filter(|tool| tool.spec().agent_use)
         .cloned()
         .collect()
 }
 
-fn access_error(error: bub_model::AccessError) -> Error {
+fn access_error(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::from(error).with_kind(ErrorKind::Config)
 }

@@ -4,8 +4,8 @@
 //! step: steering messages → view (context budget) → before_llm_call → model → record → tools → record
 //! ```
 //!
-//! Each result is on the tape before the next action. So a turn can stop at any point and resume from its tape: after
-//! an error, a cancellation or a crash.
+//! The results of a step are on the tape before the next model call. So after a crash at any point, the turn resumes
+//! from its tape.
 
 mod budget;
 mod calls;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Inbound, Prompt, Result, ResumePoint, StepRequests,
-    StreamEvent, Turn, error_entry,
-    hooks::{HookPoint, point::ContinuePrompt},
+    StreamEvent, Turn, TurnTape, error_entry,
+    hooks::{HookPoint, HookSet, point::ContinuePrompt},
 };
 use bub_model::ModelId;
 use bub_tape::Entry;
@@ -34,6 +34,7 @@ use crate::{
     settings::MAX_STEPS,
     tool_runner::run_command,
     tool_set::ToolSet,
+    truncate,
 };
 
 /// Maximum characters of a prompt in the tape events `loop.start` and `loop.step.start`. The message entry has the
@@ -57,14 +58,14 @@ pub(crate) struct AgentLoop {
 
 /// The outcome of a step.
 enum StepOutcome {
-    /// The model requested no tools: the turn is done.
+    /// The model requested no tools. The run ends unless steering messages are queued.
     Done,
     /// The model needs another step to see the tool results. The loop sends these events once the results are on the
     /// tape.
     Continue(Vec<StreamEvent>),
 }
 
-/// State that a run keeps between steps.
+/// Data that a run keeps between its steps.
 #[derive(Default)]
 struct LoopState {
     repeat_guard: RepeatGuard,
@@ -72,14 +73,39 @@ struct LoopState {
     has_text: bool,
     /// Whether the model was asked to hand off since the last handoff.
     was_asked_to_hand_off: bool,
-    /// Whether the last handoff did not make the request smaller.
+    /// Whether an automatic handoff made the request less than 10 % smaller, so that another handoff would not help.
     cannot_shrink: bool,
 }
 
 impl AgentLoop {
+    fn tape(&self) -> &TurnTape {
+        self.turn.tape()
+    }
+
+    fn hooks(&self) -> &HookSet {
+        self.turn.framework().hooks()
+    }
+
+    /// Sends text to the reader of the turn's stream.
+    async fn send_text(&self, text: impl Into<String>) {
+        self.events.send(StreamEvent::Text(text.into())).await;
+    }
+
+    /// Sends the event that ends the stream.
+    async fn send_final(&self, text: String) {
+        let event = StreamEvent::Final(json!({"ok": true, "text": text}));
+        self.events.send(event).await;
+    }
+
+    /// Begins a step with the current prompt.
+    fn begin_step(&self, number: u64, prompt: &Prompt) {
+        let prompt = truncate(&prompt.text(), MAX_EVENT_PROMPT_CHARS);
+        self.tape().begin_step(number, &prompt);
+    }
+
     /// Runs steps until the turn is done or fails.
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
-        let (steps, sent_text, needs_prompt) = match self.turn.tape().resume_point() {
+        let (steps, sent_text, needs_prompt) = match self.tape().resume_point() {
             Some(ResumePoint::Answered(text)) => return self.resend_answer(text.clone()).await,
             Some(ResumePoint::AttemptsExhausted) => {
                 return Err(self.record_failure(attempts_exhausted_error()).await);
@@ -91,23 +117,17 @@ impl AgentLoop {
             }) => (*steps, text.as_str(), *needs_prompt),
             Some(ResumePoint::Command(_)) | None => (0, "", false),
         };
-        self.turn
-            .tape()
-            .append_later(self.loop_start_event(&prompt));
-        let max_steps = self.agent.settings().get(&MAX_STEPS);
+        self.tape().append_later(self.loop_start_event(&prompt));
+        let max_steps = self.agent.settings.get(&MAX_STEPS);
         let (mut prompt, mut number, mut loop_state) = (prompt, steps + 1, LoopState::default());
         if !sent_text.is_empty() {
-            self.events
-                .send(StreamEvent::Text(sent_text.to_owned()))
-                .await;
+            self.send_text(sent_text).await;
             loop_state.has_text = true;
         }
         if needs_prompt {
             self.begin_next_step(&mut prompt, number).await?;
         } else {
-            self.turn
-                .tape()
-                .begin_step(number, &truncate_prompt(&prompt.text()));
+            self.begin_step(number, &prompt);
         }
         let mut overflows = 0;
         loop {
@@ -117,14 +137,12 @@ impl AgentLoop {
                 return Err(self.record_failure(error).await);
             }
             let span = tracing::error_span!("step", number);
-            let outcome = self
-                .run_step(&prompt, &mut loop_state)
-                .instrument(span)
-                .await;
+            let step = self.run_step(&prompt, &mut loop_state);
+            let outcome = step.instrument(span).await;
             number += 1;
             match outcome {
                 Ok(StepOutcome::Done) if !self.turn.has_steering_messages() => {
-                    self.turn.tape().mark_complete();
+                    self.tape().mark_complete();
                     return Ok(());
                 }
                 Ok(StepOutcome::Done) => self.begin_next_step(&mut prompt, number).await?,
@@ -140,43 +158,35 @@ impl AgentLoop {
                 }) if overflows == 0 => {
                     overflows += 1;
                     self.hand_off_after_overflow(&error).await?;
-                    self.turn
-                        .tape()
-                        .begin_step(number, &truncate_prompt(&prompt.text()));
+                    self.begin_step(number, &prompt);
                 }
                 Err(failure) => return Err(self.record_failure(failure.error).await),
             }
         }
     }
 
-    /// Begins the next step: records the pending entries of the last step, the steering messages, and the prompt of the
-    /// next step.
+    /// Begins the next step. Runs the comma commands that arrived during the turn. Records the pending entries of the
+    /// previous step, the steering messages, and the prompt of the next step.
     async fn begin_next_step(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
         // Record the tool results before a plugin builds the next prompt, which may take long.
-        if ContinuePrompt::implementations(self.turn.framework().hooks()).len() > 1 {
-            self.turn.tape().append(Vec::new()).await?;
+        if ContinuePrompt::implementations(self.hooks()).len() > 1 {
+            self.tape().append(Vec::new()).await?;
         }
         let (steering, commands) = self.turn.take_steering_messages().await?;
         for command in commands {
             self.run_steered_command(&command).await;
         }
-        let text = self
-            .turn
-            .framework()
-            .continue_prompt(prompt, &self.turn)
-            .await?;
-        let mut messages: Vec<Entry> = steering
-            .iter()
-            .map(|message| self.turn.tape().steering_entry(message))
-            .collect();
+        let framework = self.turn.framework();
+        let text = framework.continue_prompt(prompt, &self.turn).await?;
+        let messages = steering.iter();
+        let messages = messages.map(|message| self.tape().steering_entry(message));
+        let mut messages: Vec<Entry> = messages.collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             *prompt = Prompt::Text(text);
-            messages.push(self.turn.tape().user_message_entry(prompt));
+            messages.push(self.tape().user_message_entry(prompt));
         }
-        self.turn
-            .tape()
-            .begin_step(number, &truncate_prompt(&prompt.text()));
-        self.turn.tape().append(messages).await?;
+        self.begin_step(number, prompt);
+        self.tape().append(messages).await?;
         Ok(())
     }
 
@@ -190,29 +200,20 @@ impl AgentLoop {
         let line = command.message.content();
         let output = run_command(&self.agent, &task, &line, None).await;
         let output = output.unwrap_or_else(|error| error.message().to_owned());
-        self.events
-            .send(StreamEvent::Text(format!("\n\n{line}\n{output}")))
-            .await;
+        self.send_text(format!("\n\n{line}\n{output}")).await;
     }
 
     /// Records the error that ends the turn, and returns it.
     async fn record_failure(&self, error: Error) -> Error {
-        let mut chat = self.turn.tape().new_step_record();
-        // Text that came with tool calls is already on the tape.
-        chat.text = self
-            .turn
-            .tape()
-            .partial_text()
-            .filter(|_| !self.turn.tape().interrupt_calls());
+        let mut chat = self.tape().new_step_record();
+        // If the step made tool calls, the text of its response is already on the tape.
+        let partial_text = self.tape().partial_text();
+        chat.text = partial_text.filter(|_| !self.tape().interrupt_calls());
         chat.error = Some(error_entry(&error));
-        let last = self.turn.tape().end_step("error", Some(&error));
-        match self
-            .turn
-            .tape()
-            .record_step(chat, last.into_iter().collect())
-            .await
-        {
-            Ok(_) => self.turn.tape().mark_complete_with_error(),
+        let last = self.tape().end_step("error", Some(&error));
+        let last = last.into_iter().collect();
+        match self.tape().record_step(chat, last).await {
+            Ok(_) => self.tape().mark_complete_with_error(),
             Err(failure) => tracing::error!(error = %failure, "turn.record_failed"),
         }
         error
@@ -220,11 +221,9 @@ impl AgentLoop {
 
     /// Sends an answer that was recorded but not delivered before a crash.
     async fn resend_answer(&self, text: String) -> Result<()> {
-        self.events.send(StreamEvent::Text(text.clone())).await;
-        self.events
-            .send(StreamEvent::Final(json!({"ok": true, "text": text})))
-            .await;
-        self.turn.tape().mark_complete();
+        self.send_text(text.as_str()).await;
+        self.send_final(text).await;
+        self.tape().mark_complete();
         Ok(())
     }
 
@@ -232,26 +231,18 @@ impl AgentLoop {
         let model = self.models.first().map(ToString::to_string);
         let data = json!({
             "model": model,
-            "prompt": truncate_prompt(&prompt.text()),
+            "prompt": truncate(&prompt.text(), MAX_EVENT_PROMPT_CHARS),
             "allowed_skills": self.turn.state().get("allowed_skills").unwrap_or(Value::Null),
             "allowed_tools": self.turn.state().get("allowed_tools").unwrap_or(Value::Null),
         });
-        self.turn
-            .tape()
+        self.tape()
             .with_run_id(Entry::event("loop.start", Some(data)))
     }
 }
 
-/// Returns the error for a message whose turns all ended with a crash of the process.
+/// Returns the error for a message that bub does not retry, because bub crashed at each attempt.
 fn attempts_exhausted_error() -> Error {
     let text = "the message was not answered: bub stopped unexpectedly at each attempt; it will not be retried; \
                 completed work is on the session's tape";
     Error::new(ErrorKind::Unknown, text)
-}
-
-fn truncate_prompt(text: &str) -> String {
-    match text.char_indices().nth(MAX_EVENT_PROMPT_CHARS) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }

@@ -139,12 +139,8 @@ impl BuiltinAgent {
         session_id: &str,
         model_output: &str,
     ) -> Envelope {
-        build_reply(
-            message,
-            session_id,
-            model_output,
-            prompt::message_kind(message),
-        )
+        let kind = prompt::message_kind(message);
+        build_reply(message, session_id, model_output, kind)
     }
 
     async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
@@ -173,17 +169,13 @@ impl BuiltinAgent {
         };
         let session_id = message.session_id().unwrap_or("unknown".into());
         let role = turn.map_or(Role::Guest, |turn| turn.sender().role);
-        let text = format!(
-            "An error occurred at stage '{stage}': {}",
-            error_text(error, role)
-        );
+        let error = error_text(error, role);
+        let text = format!("An error occurred at stage '{stage}': {error}");
         let text = self.redactor.redact(&text);
         let mut notice = build_reply(message, &session_id, &text, MessageKind::Error);
         // Send the notice also in channels where the model's answers are not sent automatically.
-        notice.set(
-            "output_channel",
-            message.channel().unwrap_or_default().into_owned(),
-        );
+        let channel = message.channel().unwrap_or_default();
+        notice.set("output_channel", channel.into_owned());
         self.framework()?.dispatch_outbound(&notice, turn).await
     }
 
@@ -192,11 +184,8 @@ impl BuiltinAgent {
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
-        self.framework
-            .get()?
-            .approvals()
-            .wait_for_answer(&request.id)
-            .await
+        let framework = self.framework.get()?;
+        framework.approvals().wait_for_answer(&request.id).await
     }
 
     fn continue_prompt(&self, state: &State) -> String {
@@ -208,21 +197,17 @@ impl BuiltinAgent {
     }
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
-        Provided::with_guard(
-            Arc::new(MemorySteeringInbox::default()),
-            StopShellsGuard(Arc::clone(&self.shells)),
-        )
+        let guard = StopShellsGuard(Arc::clone(&self.shells));
+        Provided::with_guard(Arc::new(MemorySteeringInbox::default()), guard)
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
-        Provided::new(Arc::new(FileStore::new(
-            self.home.join("tapes"),
-            self.durability,
-        )))
+        let store = FileStore::new(self.home.join("tapes"), self.durability);
+        Provided::new(Arc::new(store))
     }
 }
 
-/// Terminates shell commands that are still running when the running scope closes.
+/// Terminates the shell commands that are still running when bub shuts down.
 struct StopShellsGuard(Arc<Shells>);
 
 impl ScopeGuard for StopShellsGuard {
@@ -247,14 +232,13 @@ fn build_reply(message: &Envelope, session_id: &str, content: &str, kind: Messag
     reply.into()
 }
 
-/// Returns the text of an error for a role. Only owners see paths, addresses and settings of this machine.
+/// Returns the text of an error for senders with this role. Only owners see paths, addresses and settings of this
+/// machine.
 fn error_text(error: &Error, role: Role) -> String {
     let text = error.to_string();
     let is_internal = |word: &str| {
         let word = word.trim_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/');
-        let is_path = word
-            .strip_prefix('/')
-            .is_some_and(|rest| rest.contains('/'));
+        let is_path = word.starts_with('/') && word.matches('/').count() > 1;
         let is_port = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
         is_path
             || word.contains("://")

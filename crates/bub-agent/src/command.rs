@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bub_kernel::{Error, Result, Tool, ToolSpec};
 use serde_json::{Map, Value};
 
-/// A parsed command.
+/// A parsed comma command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommaCommand {
     /// A tool call. All argument values are strings; the tool converts them to the types of its parameters.
@@ -37,7 +37,7 @@ pub enum CommaCommand {
 ///
 /// # Errors
 ///
-/// Fails if the line is empty, has an unclosed quote, or has arguments that the tool does not accept.
+/// Fails if the line is empty or has an unclosed quote, or if an argument is misplaced, duplicate or one too many.
 pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     let line = line.trim();
     let line = line.strip_prefix(',').unwrap_or(line).trim();
@@ -46,11 +46,8 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
     }
     let mut words = split_words(line)?.into_iter();
     let name = words.next().unwrap_or_default();
-    match tools
-        .iter()
-        .map(|tool| tool.spec())
-        .find(|spec| spec.name == name)
-    {
+    let mut specs = tools.iter().map(|tool| tool.spec());
+    match specs.find(|spec| spec.name == name) {
         Some(spec) => Ok(CommaCommand::Tool {
             name,
             arguments: assign_arguments(spec, words)?,
@@ -67,11 +64,8 @@ pub fn assign_arguments(
     words: impl Iterator<Item = String>,
 ) -> Result<Map<String, Value>> {
     let fail = |text: String| Err(Error::invalid_input(text));
-    let names: Vec<&str> = spec
-        .parameters()
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
+    let names = spec.parameters().into_iter().map(|(name, _)| name);
+    let names: Vec<&str> = names.collect();
     let mut arguments = Map::new();
     let mut by_name = false;
     for word in words {
@@ -85,27 +79,22 @@ pub fn assign_arguments(
                     "positional argument '{word}' cannot appear after keyword arguments"
                 ));
             }
-            None => match names.get(arguments.len()) {
-                Some(name) => (*name, word.as_str()),
-                None if names.is_empty() => {
+            None => {
+                let Some(name) = names.get(arguments.len()) else {
+                    let takes = match names.as_slice() {
+                        [] => "no arguments".to_owned(),
+                        names => names.join(", "),
+                    };
+                    let tool = &spec.name;
                     return fail(format!(
-                        "unexpected argument '{word}': {} takes no arguments",
-                        spec.name
+                        "unexpected argument '{word}': {tool} takes {takes}"
                     ));
-                }
-                None => {
-                    let takes = names.join(", ");
-                    return fail(format!(
-                        "unexpected argument '{word}': {} takes {takes}",
-                        spec.name
-                    ));
-                }
-            },
+                };
+                (*name, word.as_str())
+            }
         };
-        if arguments
-            .insert(name.to_owned(), Value::from(value))
-            .is_some()
-        {
+        let previous = arguments.insert(name.to_owned(), Value::from(value));
+        if previous.is_some() {
             return fail(format!("duplicate argument '{name}'; pass it once"));
         }
     }
@@ -136,7 +125,7 @@ pub fn split_words(line: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// Reads the rest of a quoted part, up to the closing quote, and appends it to `word`.
+/// Reads the text after an opening quote, up to the closing quote, and appends it to `word`.
 fn read_quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<()> {
     while let Some(c) = rest.next() {
         match c {

@@ -2,12 +2,13 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use bub_kernel::{ModelStream, Result, StreamEvent};
 use futures_core::Stream;
+use parking_lot::Mutex;
 
 /// The sending side of an event stream. It holds at most one event.
 #[derive(Clone, Default)]
@@ -24,7 +25,7 @@ impl Emitter {
     pub(crate) async fn send(&self, event: StreamEvent) {
         let mut event = Some(event);
         std::future::poll_fn(|context| {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if state.event.is_none() {
                 match event.take() {
                     Some(event) => state.event = Some(event),
@@ -39,7 +40,7 @@ impl Emitter {
     }
 
     fn pop_event(&self) -> Option<StreamEvent> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let event = state.event.take()?;
         let sender = state.sender.take();
         drop(state);
@@ -47,10 +48,6 @@ impl Emitter {
             sender.wake();
         }
         Some(event)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EmitterState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

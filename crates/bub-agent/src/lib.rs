@@ -1,7 +1,8 @@
 //! The builtin plugin: default implementations for every stage of a turn.
 //!
 //! * [`BuiltinAgent`]: the hook implementations. A plugin that is registered later can replace each of them.
-//! * [`Agent`]: answers prompts. `agent_loop` calls the model and its tools; `no_model` answers without a model.
+//! * [`Agent`]: answers prompts. `agent_loop` calls the model and runs its tool calls; `no_model` answers if no
+//!   model is configured.
 //! * [`tools`]: the builtin tools. `tool_runner` runs one tool call, for the model and for a [comma command](command).
 //! * [`policy`]: rules that allow, ask about or deny tool calls, and approvals.
 //! * [`Skills`]: the skills of the workspace, of the user and of bub itself.
@@ -39,6 +40,14 @@ pub use builtin::{BuiltinAgent, BuiltinOptions};
 #[doc(hidden)]
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
+
+/// Returns at most `max_chars` characters of a text, with an ellipsis if the text is longer.
+pub(crate) fn truncate(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
 
 /// Returns 128 random bits from the system's secure generator.
 pub(crate) fn random_bits() -> u128 {

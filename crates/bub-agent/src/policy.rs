@@ -1,7 +1,7 @@
 //! The tool policy: allows, asks about or denies every tool call of the model and of users.
 //!
 //! * [`Policy`]: the configured rules, then the defaults. [`Policy::evaluate`] returns a [`PolicyDecision`].
-//! * `rule`: parses and matches one rule. `glob`: matches its patterns.
+//! * `rule`: parses and matches one rule. `glob`: matches the patterns of a rule.
 //! * `approvals`: asks users if the decision is [`PolicyAction::Ask`].
 //!
 //! The policy fails closed: if its rules are invalid, it denies every call.
@@ -35,7 +35,7 @@ const MEMBER_TOOLS: [&str; 9] = [
     "fs.read",
 ];
 
-/// The effective tool policy.
+/// The tool policy: the configured rules, and defaults for calls that no rule matches.
 #[derive(Debug)]
 pub struct Policy {
     /// The rules, or the reason why they are invalid.
@@ -48,9 +48,9 @@ pub struct Policy {
 /// The result of evaluating the policy for one tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyDecision {
-    /// The action.
+    /// Whether the call is allowed, denied, or needs approval.
     pub action: PolicyAction,
-    /// The rule that decided: `rule 2`, or the text of a default rule.
+    /// The rule that decided: a configured rule such as `rule 2`, or the text of a default rule.
     pub rule: String,
     /// The source of the rule. It contains local paths, so show it only to owners.
     pub origin: SettingSource,
@@ -82,21 +82,17 @@ fn denied_error(tool: &str, cause: &str) -> Error {
 }
 
 impl Policy {
-    /// Reads the rules from the settings. If they are invalid, the policy denies every call, and [`Self::invalid_reason`]
-    /// returns the reason.
+    /// Reads the rules from the settings. If they are invalid, the policy denies every call, and
+    /// [`Self::invalid_reason`] returns the reason.
     pub fn new(settings: &Settings) -> Self {
-        let rules = settings
-            .get(&POLICY_RULES)
-            .into_iter()
-            .enumerate()
-            .map(|(index, map)| {
-                let origin = settings
-                    .origin(&format!("policy.rules.{index}"))
-                    .unwrap_or(SettingSource::Default);
-                let source = origin.to_string();
-                PolicyRule::from_map(map, index + 1, origin)
-                    .map_err(|problem| format!("{source}: rule {}: {problem}", index + 1))
-            });
+        let rules = settings.get(&POLICY_RULES).into_iter().enumerate();
+        let rules = rules.map(|(index, map)| {
+            let (number, origin) = (index + 1, settings.origin(&format!("policy.rules.{index}")));
+            let origin = origin.unwrap_or(SettingSource::Default);
+            let source = origin.to_string();
+            let rule = PolicyRule::from_map(map, number, origin);
+            rule.map_err(|problem| format!("{source}: rule {number}: {problem}"))
+        });
         let owners = settings.get(&OWNERS);
         let invalid_owner = owners.iter().find(|owner| !is_valid_owner(owner));
         let rules = match invalid_owner {
@@ -145,11 +141,7 @@ impl Policy {
 
     /// Returns the role of a user in a channel. `allowed` tells whether the channel's settings grant the user access.
     pub fn resolve_role(&self, channel: &str, id: &str, allowed: bool) -> Role {
-        let is_owner = |owner: &String| {
-            owner
-                .split_once(':')
-                .is_some_and(|(owner_channel, owner_id)| owner_channel == channel && owner_id == id)
-        };
+        let is_owner = |owner: &String| owner.split_once(':') == Some((channel, id));
         match self.owners.iter().any(is_owner) {
             true => Role::Owner,
             false if allowed => Role::Member,
@@ -157,13 +149,14 @@ impl Policy {
         }
     }
 
-    /// Returns whether the `fs` tools may use only files in the workspace. This is always the case for senders who are not
-    /// owners.
+    /// Returns whether the `fs` tools may use only files in the workspace. This is always the case for senders who are
+    /// not owners.
     pub fn should_confine_files(&self, sender: &Sender) -> bool {
         self.confine || self.rules.is_err() || sender.role != Role::Owner
     }
 
-    /// Evaluates the policy for a tool call. `arguments` are the normalized arguments that the tool receives.
+    /// Evaluates the policy for a tool call. `arguments` are the arguments that the tool receives: the result of
+    /// `Tool::normalize_arguments`.
     pub fn evaluate(
         &self,
         sender: &Sender,
@@ -177,10 +170,8 @@ impl Policy {
                 "the policy is invalid, so every call is denied; run `bub policy list` to see why",
             );
         };
-        if let Some(rule) = rules
-            .iter()
-            .find(|rule| rule.matches(sender, &tool.name, arguments))
-        {
+        let is_match = |rule: &&PolicyRule| rule.matches(sender, &tool.name, arguments);
+        if let Some(rule) = rules.iter().find(is_match) {
             return PolicyDecision {
                 action: rule.action,
                 rule: format!("rule {}", rule.number),
@@ -188,37 +179,28 @@ impl Policy {
                 reason: rule.reason.clone(),
             };
         }
-        match sender.role {
-            Role::Owner => {
-                PolicyDecision::from_default(PolicyAction::Allow, "owners may use every tool")
-            }
+        // The tools of a channel reach only the chat of the turn.
+        let is_channel_tool = tool
+            .name
+            .split_once('.')
+            .is_some_and(|(channel, _)| channel == sender.channel);
+        let (action, reason) = match sender.role {
+            Role::Owner => (PolicyAction::Allow, "owners may use every tool"),
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
-                PolicyDecision::from_default(PolicyAction::Allow, "members may use read-only tools")
+                (PolicyAction::Allow, "members may use read-only tools")
             }
-            Role::Member if tool.name == "quit" => PolicyDecision::from_default(
+            Role::Member if tool.name == "quit" => (
                 PolicyAction::Allow,
                 "members may stop what runs in their session",
             ),
-            // The tools of a channel reach only the chat of the turn.
-            Role::Member
-                if tool
-                    .name
-                    .split_once('.')
-                    .is_some_and(|(channel, _)| channel == sender.channel) =>
-            {
-                PolicyDecision::from_default(
-                    PolicyAction::Allow,
-                    "members may use the tools of their channel",
-                )
-            }
-            Role::Member => PolicyDecision::from_default(
-                PolicyAction::Deny,
-                "members may use only read-only tools",
+            Role::Member if is_channel_tool => (
+                PolicyAction::Allow,
+                "members may use the tools of their channel",
             ),
-            Role::Guest => {
-                PolicyDecision::from_default(PolicyAction::Deny, "guests may not use tools")
-            }
-        }
+            Role::Member => (PolicyAction::Deny, "members may use only read-only tools"),
+            Role::Guest => (PolicyAction::Deny, "guests may not use tools"),
+        };
+        PolicyDecision::from_default(action, reason)
     }
 }
 

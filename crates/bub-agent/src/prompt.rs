@@ -13,17 +13,17 @@ const NO_CONTENT_TEXT: &str = "the channel provided no content";
 /// Maximum number of characters of a document in a prompt.
 const MAX_DOCUMENT_CHARS: usize = 100_000;
 
-/// Returns the prompt for the steps after the first one.
+/// Returns the prompt for each step after the first one of a turn. `context` is the context line of the message.
 pub(crate) fn continuation_prompt(context: Option<&str>) -> String {
     let text = "Continue until everything that was requested is done; then answer.";
-    context.map_or_else(
-        || text.to_owned(),
-        |context| format!("{text} [context: {context}]"),
-    )
+    match context {
+        Some(context) => format!("{text} [context: {context}]"),
+        None => text.to_owned(),
+    }
 }
 
-/// Builds the prompt of a message. A command is used as typed. For other messages, the context and the date precede the
-/// text, and each attached file becomes a part of the prompt.
+/// Builds the prompt of a message. A comma command is used as typed. For other messages, the context line and the date
+/// precede the text, and each attached file that can be read becomes a content part of the prompt.
 pub(crate) async fn build_prompt(message: &Envelope) -> Result<Prompt> {
     let content = message.content();
     if content.starts_with(COMMAND_PREFIX) {
@@ -49,7 +49,7 @@ pub(crate) async fn build_prompt(message: &Envelope) -> Result<Prompt> {
     Ok(Prompt::Parts(parts))
 }
 
-/// Returns the kind `command` for a command, and the kind that the message has otherwise.
+/// Returns the kind of a message. A comma command always has the kind `command`.
 pub(crate) fn message_kind(message: &Envelope) -> MessageKind {
     if message.content().starts_with(COMMAND_PREFIX) {
         MessageKind::Command
@@ -58,22 +58,22 @@ pub(crate) fn message_kind(message: &Envelope) -> MessageKind {
     }
 }
 
-/// Returns the context line of a message. `unread` lists attached files that cannot be read, with reasons.
+/// Returns the context line of a message: its context as `key=value` pairs. Adds `unread`: the attached files that
+/// cannot be read, each with the reason.
 fn context_with_unread(message: &Envelope, mut unread: Vec<String>) -> String {
     if unread.is_empty() {
         return message.context_str();
     }
-    let mut context = message
-        .field("context")
-        .and_then(|context| context.as_object().cloned())
-        .unwrap_or_default();
+    let context = message.field("context").and_then(Value::as_object);
+    let mut context = context.cloned().unwrap_or_default();
     let already_listed = context.get("files_not_read").and_then(Value::as_str);
     unread.splice(0..0, already_listed.map(str::to_owned));
     context.insert("files_not_read".to_owned(), unread.join(", ").into());
     Envelope::new().with("context", context).context_str()
 }
 
-/// Returns the text with the context line and the date before it. An empty context adds nothing.
+/// Returns the text with the context line and the date before it. If the context line is empty, returns the text
+/// unchanged.
 fn prepend_context(context: &str, text: &str) -> String {
     if context.is_empty() {
         return text.to_owned();
@@ -87,10 +87,8 @@ async fn media_part(item: &MediaItem) -> Result<Option<Value>> {
     if item.kind == MediaKind::Document {
         return document_part(item).await;
     }
-    let url = item
-        .resolve_url()
-        .await?
-        .ok_or_else(|| Error::unknown(NO_CONTENT_TEXT))?;
+    let url = item.resolve_url().await?;
+    let url = url.ok_or_else(|| Error::unknown(NO_CONTENT_TEXT))?;
     Ok(match item.kind {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
@@ -107,10 +105,8 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
             "unsupported file type: only text, images, audio and video can be read",
         ));
     }
-    let bytes = item
-        .bytes()
-        .await?
-        .ok_or_else(|| Error::unknown(NO_CONTENT_TEXT))?;
+    let bytes = item.bytes().await?;
+    let bytes = bytes.ok_or_else(|| Error::unknown(NO_CONTENT_TEXT))?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Error::unknown("not a text file: the content is not valid UTF-8"))?;
     let (text, note) = match text.char_indices().nth(MAX_DOCUMENT_CHARS) {
@@ -124,38 +120,21 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
 
 /// Returns whether a document is text, by its media type or the extension of its name.
 fn is_text_document(mime: &str, name: &str) -> bool {
-    const TEXT_MEDIA_TYPES: [&str; 8] = [
-        "json",
-        "xml",
-        "yaml",
-        "x-yaml",
-        "toml",
-        "javascript",
-        "x-sh",
-        "sql",
-    ];
     const TEXT_EXTENSIONS: [&str; 20] = [
         "c", "cfg", "conf", "cpp", "css", "csv", "go", "h", "ini", "java", "json", "log", "md",
         "py", "rs", "sh", "toml", "txt", "yaml", "yml",
     ];
-    let mime = mime
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
-    if let Some(subtype) = mime.strip_prefix("application/")
-        && subtype != "octet-stream"
-    {
-        return TEXT_MEDIA_TYPES.contains(&subtype)
-            || subtype.ends_with("+json")
-            || subtype.ends_with("+xml");
+    let mime = mime.split(';').next().unwrap_or_default();
+    let mime = mime.trim().to_ascii_lowercase();
+    match mime.strip_prefix("application/") {
+        None | Some("octet-stream") => {
+            let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+            let extension = extension.unwrap_or_default().to_ascii_lowercase();
+            mime.starts_with("text/") || TEXT_EXTENSIONS.contains(&extension.as_str())
+        }
+        Some("json" | "xml" | "yaml" | "x-yaml" | "toml" | "javascript" | "x-sh" | "sql") => true,
+        Some(subtype) => subtype.ends_with("+json") || subtype.ends_with("+xml"),
     }
-    let extension = name
-        .rsplit_once('.')
-        .map(|(_, extension)| extension.to_ascii_lowercase());
-    mime.starts_with("text/")
-        || extension.is_some_and(|extension| TEXT_EXTENSIONS.contains(&extension.as_str()))
 }
 
 /// Returns the content part of an audio file. Providers accept audio only inline, so `url` must be a data URL of an
@@ -165,7 +144,6 @@ fn audio_part(url: &str) -> Option<Value> {
     if !mime.to_ascii_lowercase().starts_with("audio/") {
         return None;
     }
-    Some(
-        json!({"type": "input_audio", "input_audio": {"data": data, "format": audio_format(mime)}}),
-    )
+    let audio = json!({"data": data, "format": audio_format(mime)});
+    Some(json!({"type": "input_audio", "input_audio": audio}))
 }

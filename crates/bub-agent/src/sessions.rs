@@ -1,7 +1,8 @@
 //! The current session of a chat.
 //!
-//! The first session of a chat has the id of the chat. Later sessions have the id of the chat, a tilde and a timestamp.
-//! An event on the tape of the first session names the current session. The tape index stores the latest such event.
+//! The first session of a chat has the id of the chat, such as `cli:local`. The id of a later session is the id of the
+//! chat, a tilde and a timestamp. An event on the tape of the first session names the current session. The tape index
+//! stores the latest such event.
 
 use bub_kernel::{Framework, Result, SessionId, tape_error};
 use bub_tape::TapeName;
@@ -27,8 +28,8 @@ pub(crate) fn new_session_id(session_id: &str) -> SessionId {
     ))
 }
 
-/// Returns the id of the chat's current session. `session_id` is the first session of the chat; other ids are returned
-/// unchanged.
+/// Returns the id of the current session of a chat. `session_id` is the id of the chat's first session. The id of a
+/// later session is returned unchanged.
 pub(crate) async fn current_session(framework: &Framework, session_id: String) -> Result<String> {
     let Some(store) = framework
         .tape_store()

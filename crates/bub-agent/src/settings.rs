@@ -5,7 +5,7 @@ use std::time::Duration;
 use bub_settings::{AnySetting, Section, SettingKey};
 use serde_json::{Map, Value};
 
-/// Maximum number of steps per turn. The Python version has no limit; 100 stops a runaway loop.
+/// Maximum number of steps per turn. The default of 100 stops a model that requests tools forever.
 pub static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
     "max_steps",
     Some(100),
@@ -18,7 +18,7 @@ pub static MAX_TOKENS: SettingKey<u64> =
     SettingKey::new("max_tokens", 16_384, "Maximum tokens per answer.").at_least(1);
 
 /// Options for every model call. A workspace's `.env` cannot set them, because some providers accept addresses and
-/// headers here.
+/// headers as options.
 pub static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "completion_args",
     (),
@@ -49,7 +49,7 @@ pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
 )
 .trusted();
 
-/// Whether the fs tools can use only files in the workspace. A workspace's `.env` cannot set it.
+/// Whether owners, too, can use only files in the workspace with the fs tools. A workspace's `.env` cannot set it.
 pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
@@ -57,7 +57,7 @@ pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
 )
 .trusted();
 
-/// Environment variables granted to skills. A workspace's `.env` cannot set it.
+/// Environment variables granted to skills. A workspace's `.env` cannot set this setting.
 pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
     "skills.env",
     (),
@@ -65,7 +65,7 @@ pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Private hosts that `web.fetch` may reach. A workspace's `.env` cannot set it.
+/// Private hosts that `web.fetch` may reach. A workspace's `.env` cannot set this setting.
 pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
     "web.allow_private",
     "",

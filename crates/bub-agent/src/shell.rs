@@ -10,23 +10,24 @@ use std::{
     io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use bub_kernel::{CancellationToken, Error, ErrorKind, Result, SessionId};
 use bub_settings::Settings;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe::Receiver,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc::Sender, watch},
-    task::JoinHandle,
+    task::JoinSet,
     time::{sleep, timeout},
 };
 
 use output::OutputBuffer;
-use process::{Process, SpawnRequest};
+use process::Process;
 
 mod output;
 mod process;
@@ -46,7 +47,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 const ORPHAN_GRACE_PERIOD: Duration = Duration::from_millis(150);
 /// How long to wait for the end of the output. A process that left the process group may keep the pipe open.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Timeout for starting a command under the supervisor.
+/// Timeout for starting a command, including its supervisor.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Directories to search for a shell if `PATH` is not set.
 const DEFAULT_SHELL_PATH: &str = "/bin:/usr/bin:/usr/local/bin";
@@ -65,11 +66,11 @@ pub struct Shells {
 pub struct ShellRequest {
     /// The command line for the shell.
     pub command: String,
-    /// The session that owns the command.
+    /// The session that the command belongs to.
     pub session: SessionId,
     /// The working directory. Defaults to that of this process.
     pub directory: Option<PathBuf>,
-    /// Environment variables that are added to those of every child process.
+    /// Environment variables for this command, in addition to those that every child process gets.
     pub granted: Vec<(String, OsString)>,
     /// Receives the beginning of the output while the command runs.
     pub live: Option<Sender<String>>,
@@ -106,8 +107,8 @@ struct ShellStatus {
 }
 
 impl Shells {
-    /// Creates an empty set of commands. Without a launcher, commands have no supervisor and keep running if this process
-    /// is killed.
+    /// Creates an empty set of commands. Without a launcher, commands have no supervisor and keep running if this
+    /// process is killed.
     pub fn new(settings: Arc<Settings>, launcher: Option<Launcher>) -> Self {
         Self {
             settings,
@@ -132,7 +133,7 @@ impl Shells {
 
     /// Runs a command until its shell exits. Terminates it after `limit`, on `cancel`, and when the future is dropped.
     ///
-    /// Processes that outlive the shell keep running until the session or this process ends.
+    /// Processes that outlive the shell keep running until [`Self::stop_session`] or the end of this process.
     pub async fn run(
         &self,
         request: ShellRequest,
@@ -170,41 +171,31 @@ impl Shells {
         let left_running = (!is_finished).then(|| shell.id.clone());
         Ok(ShellOutcome {
             exit,
-            output: shell.lock_output().full_text(),
+            output: shell.output.lock().full_text(),
             left_running,
         })
     }
 
     /// Returns the shell with this id if it belongs to the session.
     pub fn find(&self, session: &str, id: &str) -> Result<Arc<Shell>> {
-        let all = self.lock();
-        let shell = all
-            .iter()
-            .find(|shell| shell.id == id && shell.session == session);
-        shell
-            .cloned()
-            .ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
+        let all = self.all.lock();
+        let is_match = |shell: &&Arc<Shell>| shell.id == id && shell.session == session;
+        let shell = all.iter().find(is_match).cloned();
+        shell.ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
     }
 
     /// Terminates and removes all shells of a session.
     pub async fn stop_session(&self, session: &str) {
-        let session_shells: Vec<_> = self
-            .lock()
-            .extract_if(.., |shell| shell.session == session)
-            .collect();
+        let is_match = |shell: &mut Arc<Shell>| shell.session == session;
+        let session_shells: Vec<_> = self.all.lock().extract_if(.., is_match).collect();
         join_all(session_shells.iter().map(|shell| shell.terminate())).await;
     }
 
     /// Terminates all shells. Processes that are still running after `deadline` are killed when this process exits.
     pub async fn stop_all(&self, deadline: Duration) {
-        let all = std::mem::take(&mut *self.lock());
-        if timeout(
-            deadline,
-            join_all(all.iter().map(|shell| shell.terminate())),
-        )
-        .await
-        .is_err()
-        {
+        let all = std::mem::take(&mut *self.all.lock());
+        let stopping = join_all(all.iter().map(|shell| shell.terminate()));
+        if timeout(deadline, stopping).await.is_err() {
             tracing::warn!(timeout = ?deadline, "shell.stop_timeout");
         }
     }
@@ -214,10 +205,8 @@ impl Shells {
         if request.command.contains('\0') {
             return Err(tool_error("invalid command: it contains a NUL byte".into()));
         }
-        if let Some(directory) = request
-            .directory
-            .as_deref()
-            .filter(|directory| !directory.is_dir())
+        if let Some(directory) = &request.directory
+            && !directory.is_dir()
         {
             return Err(tool_error(format!(
                 "working directory '{}' not found; pass an existing directory as `cwd`",
@@ -227,14 +216,9 @@ impl Shells {
         let environment = self.command_environment(&request.granted);
         let shell = find_shell_program(&environment)
             .ok_or_else(|| tool_error("neither bash nor sh found in PATH; install one".into()))?;
-        let spawn_request = SpawnRequest {
-            launcher: self.launcher.as_ref().map(|launcher| launcher.0.as_path()),
-            shell,
-            command: &request.command,
-            directory: request.directory.as_deref(),
-            environment,
-        };
-        let started = timeout(START_TIMEOUT, spawn_request.spawn()).await;
+        let launcher = self.launcher.as_ref();
+        let starting = Process::spawn(request, launcher, &shell, environment);
+        let started = timeout(START_TIMEOUT, starting).await;
         started.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| match error.kind() {
             io::ErrorKind::ArgumentListTooLong => tool_error(format!(
                 "the command is too long for the system ({} bytes); write it to a file and run the file",
@@ -247,28 +231,19 @@ impl Shells {
     fn command_environment(&self, granted: &[(String, OsString)]) -> Vec<(OsString, OsString)> {
         let inherited = self.settings.child_environment().into_iter();
         let inherited = inherited.map(|(name, value)| (name.into(), value.to_owned()));
-        inherited
-            .chain(
-                granted
-                    .iter()
-                    .map(|(name, value)| (name.into(), value.clone())),
-            )
-            .collect()
+        let granted = granted
+            .iter()
+            .map(|(name, value)| (name.into(), value.clone()));
+        inherited.chain(granted).collect()
     }
 
     /// Adds a shell with a new id. Removes the oldest finished shells above the limit.
     fn add_shell(&self, session: SessionId, live: Option<Sender<String>>) -> Arc<Shell> {
-        let mut all = self.lock();
-        let mut excess = all
-            .iter()
-            .filter(|shell| shell.is_finished())
-            .count()
-            .saturating_sub(MAX_FINISHED_SHELLS - 1);
-        all.retain(|shell| {
-            let is_evicted = excess > 0 && shell.is_finished();
-            excess -= usize::from(is_evicted);
-            !is_evicted
-        });
+        let mut all = self.all.lock();
+        let finished = all.iter().filter(|shell| shell.is_finished()).count();
+        let excess = finished.saturating_sub(MAX_FINISHED_SHELLS - 1);
+        let evicted = all.extract_if(.., |shell| shell.is_finished());
+        evicted.take(excess).for_each(drop);
         let mut id = new_shell_id();
         while all.iter().any(|shell| shell.id == id) {
             id = new_shell_id();
@@ -285,16 +260,12 @@ impl Shells {
     }
 
     fn remove(&self, shell: &Arc<Shell>) {
-        self.lock().retain(|other| !Arc::ptr_eq(other, shell));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Shell>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().retain(|other| !Arc::ptr_eq(other, shell));
     }
 }
 
 impl Shell {
-    /// Returns the id of the shell, `bash-` and 8 hex digits. The model uses the same id.
+    /// Returns the id of the shell: `bash-` and 8 hex digits. The tools `bash.output` and `bash.kill` take this id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -304,18 +275,18 @@ impl Shell {
         self.progress.borrow().exit
     }
 
-    /// Returns whether all processes of the command are gone.
+    /// Returns whether all processes of the command are gone and all output is read.
     pub fn is_finished(&self) -> bool {
         self.progress.borrow().is_finished
     }
 
-    /// Returns at most `limit` characters of the output, starting at `offset`, and the offset after them.
+    /// Returns at most `limit` characters of the output, starting at character `offset`, and the offset of the next
+    /// character.
     pub fn read_output(&self, offset: usize, limit: Option<usize>) -> (String, usize) {
-        let output = self.lock_output();
+        let output = self.output.lock();
         let start = offset.min(output.char_count());
-        let end = limit.map_or(output.char_count(), |limit| {
-            start.saturating_add(limit).min(output.char_count())
-        });
+        let end = start.saturating_add(limit.unwrap_or(usize::MAX));
+        let end = end.min(output.char_count());
         (output.slice(start, end), end)
     }
 
@@ -329,19 +300,14 @@ impl Shell {
     pub async fn wait_exit(&self) -> Exit {
         let mut progress = self.progress.subscribe();
         let ended = progress.wait_for(|progress| progress.exit.is_some()).await;
-        ended
-            .ok()
-            .and_then(|progress| progress.exit)
-            .unwrap_or(Exit::Signal(0))
+        let exit = ended.ok().and_then(|progress| progress.exit);
+        exit.unwrap_or(Exit::Signal(0))
     }
 
     /// Waits until all processes of the command are gone and their output is read.
     pub async fn wait_finished(&self) {
-        let _ = self
-            .progress
-            .subscribe()
-            .wait_for(|progress| progress.is_finished)
-            .await;
+        let mut progress = self.progress.subscribe();
+        let _ = progress.wait_for(|progress| progress.is_finished).await;
     }
 
     /// Collects the output and the status of the command until all its processes are gone. Terminates the command when
@@ -352,8 +318,9 @@ impl Shell {
             control,
             output,
         } = process;
-        let mut reader = tokio::spawn(Arc::clone(&self).collect_output(output));
-        let _reader = AbortOnDrop(reader.abort_handle());
+        // Dropping the set aborts the reader.
+        let mut reader = JoinSet::new();
+        reader.spawn(Arc::clone(&self).collect_output(output));
         let watching = async {
             let (exit, is_alone) = watch.wait_exit().await;
             self.progress.send_replace(ShellStatus {
@@ -371,39 +338,22 @@ impl Shell {
             sleep(KILL_TIMEOUT).await;
         };
         tokio::select! { () = watching => control.release(), () = stopping => {} }
-        self.finish_reading(&mut reader).await;
+        // A process that left the process group may keep the pipe open.
+        let _ = timeout(OUTPUT_DRAIN_TIMEOUT, reader.join_next()).await;
+        reader.shutdown().await;
+        self.output.lock().finish();
         self.progress
             .send_modify(|progress| progress.is_finished = true);
-    }
-
-    /// Waits for the end of the output. Stops reading after a timeout.
-    async fn finish_reading(&self, reader: &mut JoinHandle<()>) {
-        if timeout(OUTPUT_DRAIN_TIMEOUT, &mut *reader).await.is_err() {
-            reader.abort();
-        }
-        self.lock_output().finish();
     }
 
     /// Reads the output of the command until the pipe closes.
     async fn collect_output(self: Arc<Self>, mut pipe: Receiver) {
         let mut block = vec![0; 32 * 1024];
         while let Ok(length @ 1..) = pipe.read(&mut block).await {
-            self.lock_output()
+            self.output
+                .lock()
                 .push(block.get(..length).unwrap_or_default());
         }
-    }
-
-    fn lock_output(&self) -> MutexGuard<'_, OutputBuffer> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Aborts a task when the task that started it ends.
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 
@@ -430,14 +380,11 @@ fn find_shell_program(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
         .rev()
         .find(|(name, _)| name == "PATH")
         .map(|(_, path)| path.as_os_str());
-    let directories: Vec<_> =
-        std::env::split_paths(path.unwrap_or(DEFAULT_SHELL_PATH.as_ref())).collect();
-    let mut candidates = ["bash", "sh"].iter().flat_map(|name| {
-        directories
-            .iter()
-            .map(move |directory| directory.join(name))
-    });
-    candidates.find(|candidate| is_executable(candidate))
+    let path = path.unwrap_or(DEFAULT_SHELL_PATH.as_ref());
+    ["bash", "sh"].into_iter().find_map(|name| {
+        let mut candidates = std::env::split_paths(path).map(|directory| directory.join(name));
+        candidates.find(|candidate| is_executable(candidate))
+    })
 }
 
 fn is_executable(path: &Path) -> bool {

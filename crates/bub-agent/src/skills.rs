@@ -5,7 +5,7 @@
 //!
 //! * `scan` reads skills from disk and detects changes.
 //! * `frontmatter` parses and validates a `SKILL.md`.
-//! * `template` expands placeholders in its text.
+//! * `template` expands placeholders in the text of a skill.
 //! * `bundled` has the skills that are part of bub.
 //! * `create` creates new skills.
 
@@ -22,10 +22,12 @@ use std::{
     ffi::OsString,
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use bub_settings::Settings;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::{frontmatter::Frontmatter, scan::Scan, template::Template};
@@ -34,7 +36,7 @@ use crate::settings::SKILLS_ENV;
 #[doc(hidden)]
 pub use frontmatter::read_skill;
 pub use loaded::LoadedSkills;
-pub(crate) use prompt::is_skill_allowed;
+pub(crate) use prompt::{allowed_skills, is_skill_allowed};
 
 const SKILLS_DIR: &str = ".agents/skills";
 const LEGACY_SKILLS_DIR: &str = ".agent/skills";
@@ -46,24 +48,15 @@ const MAX_CACHED_WORKSPACES: usize = 64;
 const MAX_REMEMBERED_WARNINGS: usize = 1000;
 
 /// The origin of a skill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SkillSource {
-    /// The workspace. The user may not be its author, so it is less trusted.
+    /// The workspace. The user may not be the author of the skill, so the skill is less trusted.
     Project,
     /// The user's home directory.
     Global,
     /// Part of bub.
     Builtin,
-}
-
-impl SkillSource {
-    const ALL: [Self; 3] = [Self::Project, Self::Global, Self::Builtin];
-
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|source| source.to_string() == name)
-    }
 }
 
 impl fmt::Display for SkillSource {
@@ -94,15 +87,11 @@ enum SkillText {
 
 impl Skill {
     fn new(name: &str, source: SkillSource, frontmatter: Frontmatter, text: SkillText) -> Self {
-        let Frontmatter {
-            description,
-            requested_env,
-        } = frontmatter;
         Self {
             name: name.to_owned(),
-            description,
+            description: frontmatter.description,
             source,
-            requested_env,
+            requested_env: frontmatter.requested_env,
             text,
         }
     }
@@ -141,7 +130,7 @@ impl Skill {
 pub struct SkillProblem {
     /// The file or directory.
     pub file: PathBuf,
-    /// The reason, without the path.
+    /// Why the file or directory cannot be used, without its path.
     pub reason: String,
 }
 
@@ -167,7 +156,7 @@ struct WorkspaceSkills {
 }
 
 impl Skills {
-    /// Creates the service. Skills are read from disk on first use.
+    /// Creates the collection. It reads the skills of a workspace from disk when they are first needed.
     pub fn new(settings: &Arc<Settings>) -> Self {
         let skills = Self {
             settings: Arc::clone(settings),
@@ -176,15 +165,16 @@ impl Skills {
             python: OnceLock::new(),
             warned: Mutex::default(),
         };
-        // Reading a granted variable here withholds it from child processes without the grant, from the start.
+        // After `granted_variable` has read a variable, child processes without the grant do not get it. So read all
+        // granted variables now.
         for name in settings.get(&SKILLS_ENV).values().flat_map(variable_names) {
             settings.granted_variable(name);
         }
         skills
     }
 
-    /// Returns the skills available in a workspace, sorted by name. If several skills have the same name, a project skill
-    /// has priority over a global skill, and a global skill over a builtin skill.
+    /// Returns the skills available in a workspace, sorted by name. If several skills have the same name, a project
+    /// skill has priority over a global skill, and a global skill over a builtin skill.
     pub fn list(&self, workspace: Option<&Path>) -> Vec<Arc<Skill>> {
         self.workspace_skills(workspace).skills.clone()
     }
@@ -216,22 +206,13 @@ impl Skills {
                 SkillSource::Project => format!("project:{}", skill.name),
                 SkillSource::Global | SkillSource::Builtin => skill.name.clone(),
             };
-            let granted: Vec<_> = grants
-                .get(&key)
-                .into_iter()
-                .flat_map(variable_names)
-                .collect();
-            for name in skill
-                .requested_env
-                .iter()
-                .filter(|name| granted.contains(&name.as_str()))
-            {
-                if !environment
-                    .iter()
-                    .any(|(granted_name, _)| granted_name == name)
-                    && let Some(value) = self.settings.granted_variable(name)
+            let granted = grants.get(&key).map(variable_names).unwrap_or_default();
+            for name in skill.requested_env {
+                if granted.contains(&name.as_str())
+                    && environment.iter().all(|(other, _)| *other != name)
+                    && let Some(value) = self.settings.granted_variable(&name)
                 {
-                    environment.push((name.clone(), value));
+                    environment.push((name, value));
                 }
             }
         }
@@ -267,23 +248,15 @@ impl Skills {
         template.render(&frontmatter::strip_frontmatter(&text), &mut warn)
     }
 
-    /// Returns the skills of a workspace from the cache, or scans them if files have changed.
+    /// Returns the skills of a workspace. Scans the workspace if its skills are not cached or if files have changed.
     fn workspace_skills(&self, workspace: Option<&Path>) -> Arc<WorkspaceSkills> {
         let key = workspace.unwrap_or(Path::new(""));
-        let cached = self
-            .workspaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(key)
-            .cloned();
+        let cached = self.workspaces.lock().get(key).cloned();
         if let Some(cached) = cached.filter(|cached| cached.scan.is_current()) {
             return cached;
         }
         let skills = Arc::new(self.scan_workspace(workspace));
-        let mut workspaces = self
-            .workspaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut workspaces = self.workspaces.lock();
         if workspaces.len() >= MAX_CACHED_WORKSPACES {
             workspaces.clear();
         }
@@ -294,11 +267,8 @@ impl Skills {
     fn scan_workspace(&self, workspace: Option<&Path>) -> WorkspaceSkills {
         let scan = Scan::new(&self.skill_roots(workspace));
         let mut skills: Vec<Arc<Skill>> = Vec::new();
-        for skill in scan
-            .skills
-            .iter()
-            .chain(self.bundled.get_or_init(bundled::bundled_skills))
-        {
+        let bundled = self.bundled.get_or_init(bundled::bundled_skills);
+        for skill in scan.skills.iter().chain(bundled) {
             if find_by_name(&skills, &skill.name).is_none() {
                 skills.push(Arc::clone(skill));
             }
@@ -309,19 +279,14 @@ impl Skills {
 
     /// Returns the directories to search for skills, with their sources, highest priority first.
     fn skill_roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
-        let global = self
-            .settings
-            .environment()
-            .user_home()
-            .map(|home| home.join(SKILLS_DIR));
+        let global = self.skills_directory(None);
+        let is_global = |project: &PathBuf| {
+            let global = global.as_ref();
+            global.is_some_and(|global| is_same_directory(project, global))
+        };
         // If the workspace is the home directory, its skills are global, not project skills.
-        let project = workspace
-            .map(|workspace| workspace.join(SKILLS_DIR))
-            .filter(|project| {
-                !global
-                    .as_ref()
-                    .is_some_and(|global| is_same_directory(project, global))
-            });
+        let project = workspace.map(|workspace| workspace.join(SKILLS_DIR));
+        let project = project.filter(|project| !is_global(project));
         let legacy = workspace.map(|workspace| workspace.join(LEGACY_SKILLS_DIR));
         if let Some(legacy) = legacy.as_ref().filter(|legacy| legacy.is_dir()) {
             let path = legacy.display();
@@ -330,19 +295,17 @@ impl Skills {
                 tracing::warn!(%path, %hint, "skill.legacy_directory");
             });
         }
-        let with_source = |source| move |root: PathBuf| (root, source);
-        let project = project
-            .into_iter()
-            .chain(legacy)
-            .map(with_source(SkillSource::Project));
-        project
-            .chain(global.into_iter().map(with_source(SkillSource::Global)))
-            .collect()
+        let roots = [
+            project.map(|root| (root, SkillSource::Project)),
+            legacy.map(|root| (root, SkillSource::Project)),
+            global.map(|root| (root, SkillSource::Global)),
+        ];
+        roots.into_iter().flatten().collect()
     }
 
     /// Logs a warning unless one with the same text was logged before.
     fn warn_once(&self, text: String, warn: impl FnOnce()) {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = self.warned.lock();
         if warned.len() >= MAX_REMEMBERED_WARNINGS {
             warned.clear();
         }
@@ -366,14 +329,13 @@ fn find_by_name<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skil
         .find(|skill| skill.name.eq_ignore_ascii_case(name))
 }
 
-/// Returns the variable names in an entry of `skills.env`, which is a list or comma-separated text.
+/// Returns the variable names in a value of the map `skills.env`. The value is a list or comma-separated text.
 fn variable_names(entry: &Value) -> Vec<&str> {
     match entry {
-        Value::Array(items) => items
-            .iter()
-            .filter_map(Value::as_str)
-            .map(str::trim)
-            .collect(),
+        Value::Array(items) => {
+            let names = items.iter().filter_map(Value::as_str);
+            names.map(str::trim).collect()
+        }
         Value::String(text) => text.split(',').map(str::trim).collect(),
         _ => Vec::new(),
     }
@@ -387,9 +349,7 @@ fn is_same_directory(left: &Path, right: &Path) -> bool {
 /// Returns the path of the first `python3` in `PATH`, for skills with scripts. Returns `python3` if none exists.
 fn find_python(settings: &Settings) -> PathBuf {
     let path = settings.environment().get("PATH").unwrap_or_default();
-    let candidates = std::env::split_paths(path).map(|directory| directory.join("python3"));
-    candidates
-        .into_iter()
-        .find(|file| file.is_absolute() && file.is_file())
-        .unwrap_or_else(|| "python3".into())
+    let mut candidates = std::env::split_paths(path).map(|directory| directory.join("python3"));
+    let python = candidates.find(|file| file.is_absolute() && file.is_file());
+    python.unwrap_or_else(|| "python3".into())
 }

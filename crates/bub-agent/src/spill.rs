@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::settings::SPILL_THRESHOLD;
 
-/// The sidecar with spilled output.
+/// The name of the sidecar with spilled output.
 pub(crate) const SPILL_SIDECAR: &str = "spill";
-/// The tool that reads spilled output. Its own output is never spilled.
+/// The name of the tool that reads spilled output. The output of this tool is never spilled.
 pub(crate) const SPILL_READ_TOOL: &str = "spill.read";
 
 const CHUNK_BYTES: usize = 16_384;
@@ -35,25 +35,22 @@ pub(crate) async fn spill(
     if tool == SPILL_READ_TOOL || fits_threshold(settings, &text) {
         return text;
     }
-    let handle = new_handle();
+    let handle = format!("{:032x}", crate::random_bits());
     let chunks = split_chunks(&text);
     let stored = store_chunks(turn, &handle, &chunks, &text, tool).await;
-    let mut data = json!({"status": "ok", "handle": handle, "bytes": text.len()});
-    let (key, value) = match &stored {
-        Ok(()) => ("chunks", chunks.len().into()),
-        Err(error) => ("error", Value::from(error.message())),
-    };
-    if let Some(data) = data.as_object_mut() {
-        if stored.is_err() {
-            data.insert("status".to_owned(), "error".into());
+    let bytes = text.len();
+    let data = match &stored {
+        Ok(()) => {
+            json!({"status": "ok", "handle": handle, "bytes": bytes, "chunks": chunks.len(), "tool": tool})
         }
-        data.insert(key.to_owned(), value);
-        data.insert("tool".to_owned(), tool.into());
-    }
+        Err(error) => {
+            json!({"status": "error", "handle": handle, "bytes": bytes, "error": error.message(), "tool": tool})
+        }
+    };
     turn.append_later(
         turn.with_run_id(Entry::event("spill.write", Some(data)).exclude_from_context()),
     );
-    let (bytes, preview) = (group_digits(text.len()), build_preview(&text));
+    let (bytes, preview) = (group_digits(bytes), build_preview(&text));
     match stored {
         Ok(()) => format!(
             "[tool output spilled: {bytes} bytes in {} chunks; handle: {handle}]\n[read with: \
@@ -67,7 +64,7 @@ pub(crate) async fn spill(
     }
 }
 
-/// Writes the chunks and a manifest to the sidecar, in one batch.
+/// Writes the chunks of an output to the sidecar, and a manifest with their number and total size, in one batch.
 async fn store_chunks(
     turn: &TurnTape,
     handle: &str,
@@ -103,7 +100,7 @@ async fn store_chunks(
     Ok(())
 }
 
-/// A range of chunks, counted from the start or from the end.
+/// A range of chunks of a spilled output, counted from the start or from the end.
 pub(crate) struct ChunkRange {
     pub(crate) cursor: usize,
     pub(crate) count: usize,
@@ -121,10 +118,7 @@ pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) ->
         return Ok(format!("[no spilled tool result for handle '{handle}']"));
     };
     let number = |name: &str| {
-        let value = manifest
-            .data()
-            .and_then(|data| data.get(name))
-            .and_then(Value::as_u64);
+        let value = manifest.data().and_then(|data| data.get(name)?.as_u64());
         usize::try_from(value.unwrap_or(0)).unwrap_or(usize::MAX)
     };
     let (total, bytes) = (number("chunks"), number("bytes"));
@@ -143,14 +137,12 @@ pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) ->
             .as_ref()
             .filter(|entry| entry.kind == EntryKind::ToolResult)
             .and_then(|entry| entry.payload.get("results")?.as_array()?.first()?.as_str());
-        match text {
-            Some(text) => content.push_str(text),
-            None => {
-                return Ok(format!(
-                    "[incomplete spilled tool result: chunk {index} of handle '{handle}' is missing]"
-                ));
-            }
-        }
+        let Some(text) = text else {
+            return Ok(format!(
+                "[incomplete spilled tool result: chunk {index} of handle '{handle}' is missing]"
+            ));
+        };
+        content.push_str(text);
     }
     let range = if start < end {
         format!("{start}-{}", end - 1)
@@ -167,18 +159,13 @@ pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) ->
 
 /// Returns the entry that follows the latest anchor with this name.
 async fn entry_after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
-    let mark = sidecar
-        .anchor_marks(AnchorQuery::LatestNamed(name.to_owned()))
-        .await
-        .map_err(tape_error)?
-        .pop();
-    match mark {
-        Some(mark) => sidecar
-            .first_entry(EntryRange::after(mark.position))
-            .await
-            .map_err(tape_error),
-        None => Ok(None),
-    }
+    let latest = AnchorQuery::LatestNamed(name.to_owned());
+    let mut marks = sidecar.anchor_marks(latest).await.map_err(tape_error)?;
+    let Some(mark) = marks.pop() else {
+        return Ok(None);
+    };
+    let after = EntryRange::after(mark.position);
+    sidecar.first_entry(after).await.map_err(tape_error)
 }
 
 fn chunk_anchor(handle: &str, index: usize) -> String {
@@ -191,14 +178,13 @@ fn manifest_anchor(handle: &str) -> String {
 
 /// Splits a text into chunks of at most `CHUNK_BYTES`, at character boundaries.
 fn split_chunks(text: &str) -> Vec<&str> {
-    let mut chunks = Vec::with_capacity(text.len() / CHUNK_BYTES + 1);
     let mut rest = text;
-    while !rest.is_empty() {
+    std::iter::from_fn(|| {
         let (chunk, after) = rest.split_at(rest.floor_char_boundary(CHUNK_BYTES));
-        chunks.push(chunk);
         rest = after;
-    }
-    chunks
+        (!chunk.is_empty()).then_some(chunk)
+    })
+    .collect()
 }
 
 /// Returns the beginning and the end of a long text, with a note about the omitted part.
@@ -218,17 +204,8 @@ fn build_preview(text: &str) -> String {
 
 /// Formats a number with commas between thousands.
 fn group_digits(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    if number < 1000 {
+        return number.to_string();
     }
-    text
-}
-
-fn new_handle() -> String {
-    format!("{:032x}", crate::random_bits())
+    format!("{},{:03}", group_digits(number / 1000), number % 1000)
 }

@@ -9,7 +9,6 @@ use std::{
 };
 
 use bub_kernel::State;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// The file with instructions for agents, in a workspace or in the directory of a session.
@@ -34,31 +33,22 @@ You see a view of an append-only tape, starting at its latest anchor. When it gr
 tools and hand off: write an anchor with a summary of everything that you need after it.
 </context_contract>";
 
-/// Maximum length of a directory name. A longer name is truncated and gets a hash of the session id.
+/// Maximum length of the name of a session's directory without a hash. A longer name is truncated to half of this
+/// length, and a hash of the session id is appended.
 const MAX_DIR_NAME_BYTES: usize = 120;
 
-/// Returns the builtin part of the system prompt: the default instructions, then `AGENTS.md` of the workspace and of the
-/// session. Skips files that are missing or cannot be read.
+/// Returns the builtin part of the system prompt: the default instructions, then `AGENTS.md` of the workspace and of
+/// the session. Skips files that are missing or cannot be read.
 pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
-    let text = |name| {
-        state.with_value(name, |value: Option<&Value>| {
-            value.and_then(Value::as_str).map(str::to_owned)
-        })
-    };
-    let workspace = text("_runtime_workspace")
-        .and_then(|workspace| workspace_agents_file(Path::new(&workspace)));
-    let session = text("session_id").and_then(|session| session_agents_file(home, &session));
-    let mut fragment = INSTRUCTIONS.to_owned();
-    for notes in workspace
-        .into_iter()
-        .chain(session)
-        .map(|file| read_agents_file(&file))
-        .filter(|notes| !notes.is_empty())
-    {
-        fragment.push_str("\n\n");
-        fragment.push_str(&notes);
-    }
-    fragment
+    let workspace = state.get_str("_runtime_workspace");
+    let workspace = workspace.and_then(|workspace| workspace_agents_file(Path::new(&workspace)));
+    let session = state.get_str("session_id");
+    let session = session.and_then(|session| session_agents_file(home, &session));
+    let notes = [workspace, session].into_iter().flatten();
+    let notes = notes.filter_map(|file| read_agents_file(&file));
+    let parts = std::iter::once(INSTRUCTIONS.to_owned()).chain(notes);
+    let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+    parts.join("\n\n")
 }
 
 /// Returns the path of the `AGENTS.md` of a workspace. Returns `None` if it links to a file outside the workspace:
@@ -106,25 +96,21 @@ fn session_directory_name(session_id: &str) -> String {
     }
     if name.len() > MAX_DIR_NAME_BYTES {
         name.truncate(MAX_DIR_NAME_BYTES / 2);
-        // `%h` is not an escaped byte, so the name cannot collide with that of a short id.
+        // `%h` is not an escaped byte, so the name cannot equal that of a session with a short id.
         let _ = write!(name, "%h{:x}", Sha256::digest(session_id));
     }
     name
 }
 
-/// Returns the text of an `AGENTS.md`, or an empty text if the file cannot be read.
-fn read_agents_file(file: &Path) -> String {
-    let mut bytes = Vec::new();
-    match open_agents_file(file)
-        .map(|file| file.take(MAX_AGENTS_FILE_BYTES).read_to_end(&mut bytes))
-    {
-        Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().to_owned(),
-        Some(Err(_)) | None => String::new(),
+/// Returns the text of an `AGENTS.md`, or `None` if the file is not a regular file or cannot be read. A pipe or a device
+/// may have no end.
+fn read_agents_file(path: &Path) -> Option<String> {
+    if !path.is_file() {
+        return None;
     }
-}
-
-/// Opens a regular file. Returns `None` for a pipe or a device, which may have no end.
-fn open_agents_file(path: &Path) -> Option<File> {
-    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    if is_file { File::open(path).ok() } else { None }
+    let (file, mut bytes) = (File::open(path).ok()?, Vec::new());
+    file.take(MAX_AGENTS_FILE_BYTES)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }

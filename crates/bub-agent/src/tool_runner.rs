@@ -31,7 +31,7 @@ const CONTENTS_LOG_TARGET: &str = "bub::contents";
 /// Maximum length of an argument in a log event.
 const MAX_LOGGED_CHARS: usize = 100;
 
-/// Runs the tool calls of one run.
+/// Runs the tool calls of an agent loop, or the tool call of a comma command.
 pub(crate) struct ToolRunner<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) turn: &'a Turn,
@@ -88,9 +88,8 @@ impl<'a> ToolRunner<'a> {
         call_id: Option<&str>,
     ) -> Result<Value> {
         let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str(), call_id);
-        self.run_with_hooks(tool, arguments, call_id)
-            .instrument(span)
-            .await
+        let call = self.run_with_hooks(tool, arguments, call_id);
+        call.instrument(span).await
     }
 
     /// Runs a call between the hooks `before_tool_call` and `after_tool_call`.
@@ -107,12 +106,8 @@ impl<'a> ToolRunner<'a> {
             tool: name.clone(),
             arguments,
         };
-        let gate = self
-            .turn
-            .framework()
-            .hooks()
-            .before_tool_call(call, self.turn)
-            .await;
+        let hooks = self.turn.framework().hooks();
+        let gate = hooks.before_tool_call(call, self.turn).await;
         self.turn.tape().append_hook_decisions(&gate.notes);
         let mut call = gate.call;
         tracing::info!(%name, "tool.call.start");
@@ -134,15 +129,9 @@ impl<'a> ToolRunner<'a> {
             result,
             duration: started.elapsed(),
         };
-        let (outcome, notes) = self
-            .turn
-            .framework()
-            .hooks()
-            .after_tool_call(&call, outcome, self.turn)
-            .await;
+        let (outcome, notes) = hooks.after_tool_call(&call, outcome, self.turn).await;
         self.turn.tape().append_hook_decisions(&notes);
-        let milliseconds = outcome.duration.as_millis();
-        let elapsed_time = format_args!("{milliseconds}ms");
+        let elapsed_time = format_args!("{}ms", outcome.duration.as_millis());
         match &outcome.result {
             Ok(_) => tracing::info!(%name, %elapsed_time, "tool.call.success"),
             Err(error) => {
@@ -161,8 +150,8 @@ impl<'a> ToolRunner<'a> {
         call: &ToolCall,
         call_id: Option<&str>,
     ) -> Result<Value> {
-        self.check_policy(tool.spec(), &call.arguments, call_id)
-            .await?;
+        let spec = tool.spec();
+        self.check_policy(spec, &call.arguments, call_id).await?;
         let context = ToolContext {
             turn: self.turn.clone(),
             cancel: self.cancel.clone(),
@@ -170,13 +159,12 @@ impl<'a> ToolRunner<'a> {
             step_requests: self.requests.cloned(),
             live_output: self.live_output.clone(),
         };
-        run_tool(&**tool, call.arguments.clone(), context)
-            .await
-            .map_err(|error| match error.kind() {
-                // Only the tool failed; the turn continues.
-                ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
-                _ => error,
-            })
+        let result = run_tool(&**tool, call.arguments.clone(), context).await;
+        result.map_err(|error| match error.kind() {
+            // Only the tool failed; the turn continues.
+            ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
+            _ => error,
+        })
     }
 
     /// Evaluates the policy, and asks a user if the policy requires approval. The error says why the call is denied.
@@ -186,7 +174,7 @@ impl<'a> ToolRunner<'a> {
         arguments: &Map<String, Value>,
         call_id: Option<&str>,
     ) -> Result<()> {
-        let policy = self.agent.policy();
+        let policy = &self.agent.policy;
         let policy_decision = policy.evaluate(self.turn.sender(), tool, arguments);
         match policy_decision.action {
             PolicyAction::Allow => Ok(()),
@@ -197,19 +185,13 @@ impl<'a> ToolRunner<'a> {
                     arguments,
                     policy_decision: &policy_decision,
                     timeout: policy.approval_timeout(),
-                    redactor: self.agent.settings().redactor(),
+                    redactor: self.agent.settings.redactor(),
                 };
                 let approval = policy::request_approval(self.turn, params, self.cancel).await?;
-                let event = Entry::event(
-                    "approval",
-                    Some(approval.event_data(call_id.unwrap_or_default())),
-                );
-                self.turn
-                    .tape()
-                    .append(vec![
-                        self.turn.tape().with_run_id(event.exclude_from_context()),
-                    ])
-                    .await?;
+                let data = approval.event_data(call_id.unwrap_or_default());
+                let event = Entry::event("approval", Some(data)).exclude_from_context();
+                let tape = self.turn.tape();
+                tape.append(vec![tape.with_run_id(event)]).await?;
                 approval.consume(&tool.name, arguments)
             }
         }
@@ -217,17 +199,15 @@ impl<'a> ToolRunner<'a> {
 
     /// Returns the result for the model: redacted, and spilled if it is too large.
     async fn redact_and_spill(&self, tool: &str, mut value: Value) -> Value {
-        let settings = self.agent.settings();
-        // Redact before serializing: JSON escapes quotes, so a secret that contains one would not be recognized.
+        let settings = &self.agent.settings;
+        // Redact before serializing: JSON escapes quotes, so a secret with a quote would not be recognized.
         self.turn.tape().redact(&mut value);
         let text = match value {
             Value::String(text) => text,
             other => {
                 let text = other.to_string();
-                match (
-                    settings.redactor().redact(&text),
-                    spill::fits_threshold(settings, &text),
-                ) {
+                let clean = settings.redactor().redact(&text);
+                match (clean, spill::fits_threshold(settings, &text)) {
                     (Cow::Borrowed(_), true) => return other,
                     // The secret was in a key or a number. The redacted text may not be valid JSON.
                     (Cow::Owned(clean), true) => {
@@ -237,9 +217,8 @@ impl<'a> ToolRunner<'a> {
                 }
             }
         };
-        spill::spill(self.turn.tape(), settings, tool, text)
-            .await
-            .into()
+        let text = spill::spill(self.turn.tape(), settings, tool, text).await;
+        text.into()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_kernel::Tool;
+use bub_kernel::{Result, Tool};
 use serde_json::{Value, json};
 
 use crate::{agent_loop::estimate_tokens, tools};
@@ -13,15 +13,8 @@ pub(crate) struct ToolSet {
     names: Vec<String>,
     definitions: Arc<Vec<Value>>,
     block: String,
-    /// The estimated tokens of the definitions.
+    /// The estimated tokens of all definitions.
     tokens: u64,
-}
-
-/// The result of searching for a tool by the name that the model used.
-pub(crate) enum ToolLookup<'a> {
-    Tool(&'a Arc<dyn Tool>),
-    /// The tool does not exist; the text is guidance for the model.
-    Unknown(String),
 }
 
 impl ToolSet {
@@ -45,7 +38,7 @@ impl ToolSet {
         &self.tools
     }
 
-    /// Returns the names that the model uses.
+    /// Returns the names of the tools as the model uses them, such as `fs_read`.
     pub(crate) fn model_names(&self) -> Vec<String> {
         self.names.clone()
     }
@@ -55,40 +48,34 @@ impl ToolSet {
         &self.block
     }
 
-    /// Returns the estimated tokens of the definitions.
+    /// Returns the estimated tokens of all tool definitions.
     pub(crate) fn definition_tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Returns the definitions of the named tools. The names may be fewer than those of the set, because a hook can remove
-    /// tools.
+    /// Returns the definitions of the tools with these names. A hook can remove tools from a request, so `names` may
+    /// not contain all tools of the set.
     pub(crate) fn definitions_for(&self, names: &[String]) -> Arc<Vec<Value>> {
         if names == self.names {
             return Arc::clone(&self.definitions);
         }
-        let definitions = self
-            .names
-            .iter()
-            .zip(self.definitions.iter())
-            .filter(|(name, _)| names.contains(name));
+        let definitions = self.names.iter().zip(self.definitions.iter());
+        let requested = definitions.filter(|(name, _)| names.contains(name));
         Arc::new(
-            definitions
+            requested
                 .map(|(_, definition)| definition.clone())
                 .collect(),
         )
     }
 
-    /// Finds the tool that the model named.
-    pub(crate) fn find(&self, name: &str) -> ToolLookup<'_> {
-        match tools::find_tool(name, &self.tools) {
-            Ok(tool) => ToolLookup::Tool(tool),
-            Err(guidance) => ToolLookup::Unknown(guidance.message().to_owned()),
-        }
+    /// Finds the tool that the model named. The error is guidance for the model.
+    pub(crate) fn find(&self, name: &str) -> Result<&Arc<dyn Tool>> {
+        tools::find_tool(name, &self.tools)
     }
 
     /// Returns whether the named tool exists and is read-only.
     pub(crate) fn is_read_only(&self, name: &str) -> bool {
-        matches!(self.find(name), ToolLookup::Tool(tool) if tool.spec().read_only)
+        self.find(name).is_ok_and(|tool| tool.spec().read_only)
     }
 }
 

@@ -20,16 +20,16 @@ use serde_json::Value;
 pub(crate) use self::daily_limit::DailyLimit;
 pub use self::report::{GroupBy, UsageRow, usage_report};
 
-/// Returns the error message of a turn with these models, or `None` if the daily limits allow model calls now.
+/// Returns the error message if a daily limit does not allow calls to these models now, and `None` otherwise.
 pub async fn daily_limit_error(
     settings: &Settings,
     models: &[ModelId],
     catalog: &Catalog,
+    store: &dyn TapeStore,
 ) -> Option<String> {
-    let result = daily_limit::DailyLimit::new(settings)
-        .check(models, catalog, None)
-        .await;
-    result.err().map(|error| error.message().to_owned())
+    let limit = DailyLimit::new(settings);
+    let error = limit.check(models, catalog, Some(store)).await.err()?;
+    Some(error.message().to_owned())
 }
 
 /// Token counts of one or more model calls.
@@ -46,11 +46,11 @@ pub struct TokenCounts {
 }
 
 impl TokenCounts {
-    /// Reads the `usage` of a `run` event. Returns `None` if it has no input count.
+    /// Reads the `usage` of a `run` event. Returns `None` if it has neither input tokens nor a total.
     pub fn from_usage(usage: &Value) -> Option<Self> {
         let number = |path: &str| usage.pointer(path).and_then(Value::as_u64);
         let output = number("/completion_tokens").unwrap_or(0);
-        // Some providers report only the sum.
+        // Some providers report only the sum of input and output.
         let input = number("/prompt_tokens")
             .or_else(|| Some(number("/total_tokens")?.saturating_sub(output)))?;
         let cached = number("/prompt_tokens_details/cached_tokens")
@@ -85,11 +85,8 @@ impl TokenCounts {
             (self.cache_write, price.cache_write),
             (self.output, price.output),
         ];
-        parts
-            .into_iter()
-            .map(|(tokens, price)| tokens as f64 * price)
-            .sum::<f64>()
-            / 1e6
+        let costs = parts.map(|(tokens, price)| tokens as f64 * price);
+        costs.iter().sum::<f64>() / 1e6
     }
 }
 
@@ -111,27 +108,19 @@ struct UsageRecord {
 }
 
 impl UsageRecord {
-    /// Reads the usage that an entry records, or returns `None` for other entries. The event `subagent.run` records a call
-    /// of a temporary subagent on the tape of its parent.
+    /// Reads the usage that an entry records, or returns `None` for other entries. The event `subagent.run` records a
+    /// model call of a subagent on the tape of its parent, because the tape of the subagent is discarded.
     fn from_entry(entry: &Entry) -> Option<Self> {
         if entry.kind != EntryKind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
             return None;
         }
         let data = entry.data()?;
-        let model = data
-            .get("model")
-            .and_then(Value::as_str)
-            .unwrap_or("unknown")
-            .to_owned();
+        let model = data.get("model").and_then(Value::as_str);
         Some(Self {
             at: entry.timestamp()?,
-            model,
+            model: model.unwrap_or("unknown").to_owned(),
             tokens: TokenCounts::from_usage(data.get("usage")?)?,
         })
-    }
-
-    fn model_id(&self) -> Option<ModelId> {
-        self.model.parse().ok()
     }
 }
 
@@ -152,15 +141,14 @@ struct RunEventFilter;
 
 impl LineFilter for RunEventFilter {
     fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
+        let contains = |line, text: &[u8]| memmem::find(line, text).is_some();
         let mut start = 0;
-        while let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) {
-            let length = memchr::memchr(b'\n', rest).map_or(rest.len(), |newline| newline + 1);
-            let line = rest.get(..length).unwrap_or(rest);
-            if memmem::find(line, b"\"usage\"").is_some() && memmem::find(line, b"run\"").is_some()
-            {
-                keep.push(start..start + length);
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let end = start + line.len();
+            if contains(line, b"\"usage\"") && contains(line, b"run\"") {
+                keep.push(start..end);
             }
-            start += length;
+            start = end;
         }
     }
 }

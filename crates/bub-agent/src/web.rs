@@ -70,14 +70,10 @@ impl WebClient {
             options.proxies = bub_model::Proxies::default();
         }
         let allowed = allowlist::PrivateAllowlist::new(&settings.get(&WEB_ALLOW_PRIVATE));
-        let resolver = Arc::new(PublicResolver::new(
-            allowed,
-            options.proxies.hosts(),
-            lookup,
-        ));
+        let resolver = PublicResolver::new(allowed, options.proxies.hosts(), lookup);
         Self {
             options,
-            resolver,
+            resolver: Arc::new(resolver),
             client: OnceCell::new(),
             redactor: settings.redactor().clone(),
         }
@@ -104,12 +100,11 @@ impl WebClient {
                 .min(MAX_TIMEOUT),
         };
         let timeout_error = |_| {
-            let text = format!(
+            tool_error(format!(
                 "no complete response from {} within {} s; pass a larger `timeout`",
                 host_name(&url),
                 timeout.as_secs_f64()
-            );
-            Error::new(ErrorKind::Tool, text)
+            ))
         };
         tokio::time::timeout(timeout, self.fetch_with_redirects(url.clone(), headers))
             .await
@@ -126,31 +121,26 @@ impl WebClient {
             };
             if next.origin() != url.origin() {
                 // The headers of the caller may contain secrets for the first host.
-                headers.retain_only(&ACCEPT);
+                let accept = headers.remove(ACCEPT);
+                headers = default_headers();
+                headers.extend(accept.map(|value| (ACCEPT, value)));
             }
             url = next;
         }
-        Err(Error::new(
-            ErrorKind::Tool,
-            format!(
-                "too many redirects: more than {MAX_REDIRECTS}; the last redirect goes to {}",
-                host_name(&url)
-            ),
-        ))
+        Err(tool_error(format!(
+            "too many redirects: more than {MAX_REDIRECTS}; the last redirect goes to {}",
+            host_name(&url)
+        )))
     }
 
     async fn send_request(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
-        let create = || async {
-            self.options
-                .client_with_resolver(Arc::clone(&self.resolver) as _)
-        };
+        let resolver = Arc::clone(&self.resolver) as _;
+        let create = || async { self.options.client_with_resolver(resolver) };
         let client = self.client.get_or_try_init(create).await;
         let client = client.map_err(|error| Error::config(error.to_string()))?;
         let request = client.get(url.clone()).headers(headers.clone());
-        request
-            .send()
-            .await
-            .map_err(|error| self.request_error(url, &error))
+        let response = request.send().await;
+        response.map_err(|error| self.request_error(url, &error))
     }
 
     /// Returns the error for a request that failed. It contains the innermost cause.
@@ -159,37 +149,19 @@ impl WebClient {
         while let Some(deeper) = cause.and_then(std::error::Error::source) {
             cause = Some(deeper);
         }
-        let text = cause.map_or_else(|| error.to_string(), ToString::to_string);
-        let text = if error.is_timeout() {
-            "connection timed out".to_owned()
-        } else {
-            text
+        let text = match cause {
+            _ if error.is_timeout() => "connection timed out".to_owned(),
+            Some(cause) => cause.to_string(),
+            None => error.to_string(),
         };
-        let text = self.redactor.redact(&text).into_owned();
-        Error::new(
-            ErrorKind::Tool,
-            format!("cannot fetch from {}: {text}", host_name(url)),
-        )
+        let text = self.redactor.redact(&text);
+        tool_error(format!("cannot fetch from {}: {text}", host_name(url)))
     }
 }
 
 impl std::fmt::Debug for WebClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("WebClient")
-    }
-}
-
-trait HeaderMapExt {
-    /// Removes all headers except `retained` and the accepted encodings.
-    fn retain_only(&mut self, retained: &HeaderName);
-}
-
-impl HeaderMapExt for HeaderMap {
-    fn retain_only(&mut self, retained: &HeaderName) {
-        let value = self.remove(retained);
-        self.clear();
-        self.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-        self.extend(value.map(|value| (retained.clone(), value)));
     }
 }
 
@@ -203,7 +175,7 @@ fn parse_url(text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Fails if the URL has an unsupported scheme, a password, or no host.
+/// Fails if the URL has an unsupported scheme, a user name, a password, or no host.
 fn check_url(url: &Url) -> Result<()> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Error::invalid_input(format!(
@@ -232,33 +204,29 @@ fn redirect_target(response: &Response, url: &Url) -> Result<Option<Url>> {
     let Some(location) = response.headers().get(LOCATION) else {
         return Ok(None);
     };
-    let invalid_url_error = || {
-        Error::new(
-            ErrorKind::Tool,
-            format!("{} redirects to an invalid URL", host_name(url)),
-        )
-    };
-    let text = std::str::from_utf8(location.as_bytes()).map_err(|_| invalid_url_error())?;
-    let mut next = url.join(text).map_err(|_| invalid_url_error())?;
+    let host = host_name(url);
+    let next = std::str::from_utf8(location.as_bytes()).ok();
+    let mut next = next
+        .and_then(|location| url.join(location).ok())
+        .ok_or_else(|| tool_error(format!("{host} redirects to an invalid URL")))?;
     check_url(&next).map_err(|error| {
-        Error::new(
-            ErrorKind::Tool,
-            format!(
-                "{} redirects to a refused URL: {}",
-                host_name(url),
-                error.message()
-            ),
-        )
+        let reason = error.message();
+        tool_error(format!("{host} redirects to a refused URL: {reason}"))
     })?;
     next.set_fragment(None);
     Ok(Some(next))
 }
 
+fn default_headers() -> HeaderMap {
+    HeaderMap::from_iter([
+        (ACCEPT, HeaderValue::from_static(DEFAULT_ACCEPT)),
+        (ACCEPT_ENCODING, HeaderValue::from_static("gzip")),
+    ])
+}
+
 /// Returns the default headers and the headers of the caller. Fails for headers that cannot be set.
 fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
-    let mut headers = HeaderMap::new();
-    headers.insert(ACCEPT, HeaderValue::from_static(DEFAULT_ACCEPT));
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+    let mut headers = default_headers();
     for (name, value) in extra {
         // The value may be a secret, so errors contain only the name of the header.
         let header_error = |reason: &str| {
@@ -290,6 +258,10 @@ fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
 /// Returns the host of a URL for messages. The rest of a URL may contain secrets.
 fn host_name(url: &Url) -> &str {
     url.host_str().unwrap_or_default()
+}
+
+fn tool_error(text: String) -> Error {
+    Error::new(ErrorKind::Tool, text)
 }
 
 fn truncate(text: &str) -> String {

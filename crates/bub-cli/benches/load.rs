@@ -27,8 +27,8 @@ use std::{
 use bub_agent::{BuiltinOptions, ModelOverride};
 use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
-    BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Framework, Inbound,
-    MessageHandler, Outbound, Prompt, Result, Role, Sender, Turn, hooks,
+    BoxError, CancellationToken, Channel, ChannelMessage, Envelope, Framework, Inbound,
+    MessageHandler, Outbound, Prompt, Result, Role, Sender, Turn, async_trait, hooks,
 };
 use bub_model::{FinishReason, ModelEvent};
 use bub_settings::{Environment, Loader};
@@ -64,20 +64,21 @@ struct BenchFixture {
 
 struct FakeBenchChannel(Arc<BenchFixture>);
 
+#[async_trait]
 impl Channel for FakeBenchChannel {
     fn name(&self) -> &'static str {
         "lab"
     }
 
-    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn start(&self, _stop: CancellationToken) -> Result<()> {
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn stop(&self) -> Result<()> {
+        Ok(())
     }
 
-    fn send<'a>(&'a self, message: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+    async fn send(&self, message: &Outbound) -> Result<()> {
         let number = message.content().parse::<usize>().unwrap_or(usize::MAX - 1);
         let chat = message.chat_id().unwrap().into_owned();
         if let Some(waiting) = self.0.waiting.lock().unwrap().remove(&chat) {
@@ -90,7 +91,7 @@ impl Channel for FakeBenchChannel {
         if self.0.answered.fetch_add(1, Ordering::Relaxed) + 1 == SESSIONS * MESSAGES {
             self.0.all.notify_one();
         }
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@
 use std::{io::Write, process::ExitCode, sync::Arc};
 
 use bub::{
+    CliApp, CliCommand, CommandArg,
     prelude::*,
     settings::{AnySetting, Section, SettingKey},
 };
@@ -69,6 +70,6 @@ impl Greeter {
 fn main() -> ExitCode {
     bub_cli::app()
         .settings(Section::new("greeter", KEYS))
-        .plugin_with("greeter", |context| Ok::<_, Error>(Greeter::new(context)))
+        .plugin_with("greeter", Greeter::new)
         .main()
 }

@@ -14,7 +14,7 @@ struct Brief;
 
 #[hooks]
 impl Brief {
-    async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
+    async fn build_prompt(&self, next: Next<'_>) -> Result<Option<Prompt>> {
         let prompt = next.call().await?;
         Ok(prompt.map(|prompt| format!("{}\n\nAnswer in one sentence.", prompt.text()).into()))
     }

@@ -26,10 +26,7 @@ struct Uppercase;
 
 #[hooks]
 impl Uppercase {
-    async fn run_model_stream(
-        &self,
-        next: Next<'_, point::RunModelStream>,
-    ) -> Result<Option<ModelStream>> {
+    async fn run_model_stream(&self, next: Next<'_>) -> Result<Option<ModelStream>> {
         let stream = next.call().await?;
         Ok(stream.map(|stream| {
             stream.map_events(|event| match event {

@@ -8,7 +8,7 @@
 
 use std::process::ExitCode;
 
-use bub::{agent::tools, prelude::*};
+use bub::{Fields, agent::tools, prelude::*};
 
 /// Count the words of a text
 #[tool(name = "words.count", read_only)]

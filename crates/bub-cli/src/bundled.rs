@@ -27,7 +27,8 @@ pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
     })
 }
 
-/// Builds a framework with these settings that has the builtin and bundled plugins but none of the user's plugins.
+/// Builds a framework with the given settings. It has the plugin `builtin` and the bundled channels, but neither the
+/// plugin `cli` nor plugins of the user.
 pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
     Framework::builder()
         .workspace(framework.workspace())

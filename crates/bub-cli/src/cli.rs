@@ -1,5 +1,12 @@
 //! The builtin commands, one file per command.
 
+/// Prints a formatted line to stderr.
+macro_rules! notice {
+    ($($argument:tt)*) => {
+        bub::prompt::print_stderr(&format!("{}\n", format_args!($($argument)*)))
+    };
+}
+
 mod approve;
 mod chat;
 mod completions;
@@ -26,19 +33,20 @@ mod usage;
 use std::sync::Arc;
 
 use bub::{AppCommand, output, output::sanitize_line, prompt};
-use bub_kernel::{Plugin, hooks::HookSet};
-use bub_model::{HttpOptions, ModelClient};
+use bub_kernel::{Error, Framework, Plugin, Result, hooks::HookSet};
+use bub_model::{HttpOptions, ModelClient, Models};
 use bub_settings::Settings;
+use bub_tape::TapeStore;
 
 use self::{approve::ApprovalHook, chat::ChatHooks};
 
-/// The name of the plugin [`CliHooks`].
+/// Name of the plugin [`CliPlugin`].
 pub(crate) const CLI: &str = "cli";
 
 /// Name of the program in completion scripts and man pages.
 const PROGRAM_NAME: &str = "bub";
 
-/// Text that `bub` prints without a command.
+/// Text that `bub` prints if no command is given.
 pub(crate) const QUICK_START: &str = "\
 bub is an agent runtime. Get started:
 
@@ -51,47 +59,129 @@ bub is an agent runtime. Get started:
   bub --help          Show all commands
 ";
 
-/// Returns the HTTP client of a command. It opens no connection before the first request.
+/// Returns the client with which a command sends requests to providers. It opens no connection before the first
+/// request.
 fn model_client(settings: &Settings) -> ModelClient {
     let options = HttpOptions::from_environment(settings.environment());
     ModelClient::new(options, settings.redactor().clone())
 }
 
+/// Returns the models that the settings configure.
+fn models(settings: &Arc<Settings>) -> Result<Models> {
+    Models::new(Arc::clone(settings), Arc::new(model_client(settings)))
+        .map_err(|error| Error::config(error.to_string()))
+}
+
+/// Returns the tape store that a plugin provides. Works only inside [`Framework::run_scoped`].
+fn tape_store(framework: &Framework) -> Result<Arc<dyn TapeStore>> {
+    framework
+        .tape_store()
+        .ok_or_else(|| Error::config("no tape store: no plugin provides one; see `bub hooks`"))
+}
+
+/// Parses an argument that must not be blank.
+fn parse_non_blank(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() {
+        return Err("the value must not be empty");
+    }
+    Ok(text.to_owned())
+}
+
 /// Returns all commands in the order of the help.
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
+    let chat_hooks = Arc::clone(&hooks.chat);
     let mut commands = vec![
-        run::command(),
-        chat::command(&hooks.chat),
-        gateway::command(),
-        status::command(),
-        outbox::command(),
-        pair::command(),
-        login::command(),
-        models::command(),
-        onboard::command(),
-        config::command(),
-        doctor::command(),
-        hooks::command(),
-        tape::command(),
-        usage::command(),
-        skill::command(),
-        policy::command(),
-        completions::command(),
-        man::command(),
-        plugin::command(),
+        AppCommand::with_args("run", "Send one message and print the replies", run::run),
+        AppCommand::with_args(
+            "chat",
+            "Chat with the agent in the terminal or through a pipe",
+            move |context, args| chat::run(context, args, Arc::clone(&chat_hooks)),
+        ),
+        AppCommand::with_args(
+            "gateway",
+            "Run the gateway: receive messages and deliver replies",
+            gateway::run,
+        )
+        .multi_threaded(),
+        AppCommand::with_args(
+            "status",
+            "Show gateway status: channels, queues, and undelivered replies",
+            status::run,
+        ),
+        AppCommand::with_args(
+            "outbox",
+            "List, retry, or drop undelivered replies",
+            outbox::run,
+        ),
+        AppCommand::with_args("pair", "Grant a user access with a pairing code", pair::run),
+        AppCommand::with_args(
+            "login",
+            "Sign in to a provider with an account instead of an API key",
+            login::run,
+        ),
+        AppCommand::with_args(
+            "models",
+            "List available models and show which one is used",
+            models::run,
+        ),
+        AppCommand::with_args(
+            "onboard",
+            "Set up a model, API keys, and channels",
+            onboard::run,
+        )
+        .allow_invalid_settings(),
+        AppCommand::with_args("config", "Show and change settings", config::run)
+            .allow_invalid_settings(),
+        AppCommand::with_args(
+            "doctor",
+            "Check the installation and suggest fixes",
+            doctor::run,
+        )
+        .allow_invalid_settings(),
+        AppCommand::with_args(
+            "hooks",
+            "Show hooks and the plugins that implement them",
+            hooks::run,
+        ),
+        AppCommand::with_args(
+            "tape",
+            "List, show, search, fork, export, and repair tapes",
+            tape::run,
+        ),
+        AppCommand::with_args(
+            "usage",
+            "Show token usage and cost by session, model, or day",
+            usage::run,
+        ),
+        AppCommand::with_args("skill", "List, show, check, and create skills", skill::run),
+        AppCommand::with_args(
+            "policy",
+            "Show the tool policy and explain decisions",
+            policy::run,
+        ),
+        AppCommand::with_args(
+            "completions",
+            "Print a shell completion script",
+            completions::run,
+        )
+        .allow_invalid_settings(),
+        AppCommand::with_args("man", "Write man pages to a directory", man::run)
+            .allow_invalid_settings(),
+        AppCommand::with_args("plugin", "Add, list, and remove plugins", plugin::run)
+            .allow_invalid_settings(),
     ];
     commands.extend(plugin::alias_commands());
     commands
 }
 
-/// The plugin `cli`, through which the commands take part in turns.
+/// The hooks of the plugin `cli`. They ask users for approvals, and the chat observes its turns through them.
 #[derive(Default)]
 pub(crate) struct CliHooks {
     approvals: Arc<ApprovalHook>,
     chat: Arc<ChatHooks>,
 }
 
-/// Registers the shared [`CliHooks`].
+/// The plugin `cli`. It shares its [`CliHooks`] with the commands.
 pub(crate) struct CliPlugin(pub(crate) Arc<CliHooks>);
 
 impl Plugin for CliPlugin {

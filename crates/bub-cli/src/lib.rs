@@ -7,7 +7,7 @@
 //!
 //! #[hooks]
 //! impl Shout {
-//!     async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
+//!     async fn build_prompt(&self, next: Next<'_>) -> Result<Option<Prompt>> {
 //!         Ok(next.call().await?.map(|prompt| prompt.text().to_uppercase().into()))
 //!     }
 //! }

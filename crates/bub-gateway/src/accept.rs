@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 use crate::{
     control,
     gateway::GatewayInner,
-    journal::{AcceptedMessage, JournalRecord, StoredSender, encode_envelope, lock, now_ms},
+    journal::{AcceptedMessage, JournalRecord, encode_envelope, now_ms},
     lane::{self, Arrival, Lanes, QueueSlot, QueuedMessage, turn::TURN_FAILED_TEXT},
     outbox::Outbox,
     reply_scope::ReplyScope,
@@ -37,13 +37,13 @@ pub(crate) fn capacity_error(reason: impl Into<String>) -> Error {
 }
 
 impl GatewayInner {
-    /// Accepts a message. Returns when the message is in its lane, or the error if it was rejected.
+    /// Accepts a message and returns once the message is in its lane. Fails if the gateway rejects the message.
     ///
     /// The work continues if the returned future is dropped, because a message in the journal must reach its lane.
     pub(crate) async fn accept_message(self: Arc<Self>, inbound: Inbound) -> Result<()> {
         if self.drain.is_cancelled() {
             return Err(capacity_error(
-                "message rejected: the gateway is stopping; send it again later",
+                "message rejected: bub is stopping; send it again later",
             ));
         }
         if !self.is_open.load(Ordering::Acquire) {
@@ -87,8 +87,8 @@ impl GatewayInner {
                     reason: self.redact(error.message()),
                     is_rejected: true,
                 };
-                // The sender may send the message again as soon as it knows about the rejection. If this record
-                // cannot be written, the next start processes the message.
+                // Wait for the write, because the sender may send the message again as soon as it gets the error. If
+                // the record cannot be written, the next start processes the message.
                 let _ = self.journal.append(dropped).await;
                 return Err(error);
             }
@@ -96,7 +96,7 @@ impl GatewayInner {
         if let Some(receipt) = receipt {
             receipt.accept(&id, false);
         }
-        lock(&entry.state).accepted += 1;
+        entry.state.lock().accepted += 1;
         let session_id = inbound.session_id().cloned().unwrap_or_default();
         let item = QueuedMessage {
             permit,
@@ -125,7 +125,8 @@ impl GatewayInner {
             }
             return Ok(false);
         }
-        // The session is not resolved yet. A turn in another session records it in the journal.
+        // The session is not resolved yet. If the turn runs in another session, the record `Started` names that
+        // session.
         let session = inbound.session_id().cloned();
         let session = session.unwrap_or_else(|| SessionId::from(inbound.message.chat_session_id()));
         let accepted = AcceptedMessage {
@@ -135,7 +136,7 @@ impl GatewayInner {
             key: key.clone(),
             sender: inbound
                 .authenticated_sender()
-                .map(|sender| StoredSender::new(sender)),
+                .map(|sender| (**sender).clone()),
             message: encode_envelope(&inbound.message)?,
         };
         if let Err(error) = self.journal.append(JournalRecord::Accepted(accepted)).await {
@@ -167,7 +168,7 @@ impl GatewayInner {
             biased;
             () = self.refuse.cancelled() => {
                 tracing::warn!(%channel, "gateway.message_refused");
-                return Err(capacity_error("message rejected: the gateway is stopping; send it again later"));
+                return Err(capacity_error("message rejected: bub is stopping; send it again later"));
             }
             resolved = resolving => resolved,
         };
@@ -213,14 +214,14 @@ impl GatewayInner {
         }
     }
 
-    /// Reserves an idempotency key for a message. Returns the message that already has it, if any.
+    /// Reserves an idempotency key for a message. Returns the id of the message that already has the key, if any.
     async fn reserve_key(&self, key: &str, id: &MessageId) -> Result<Option<MessageId>> {
         loop {
             let owner = self.journal.lock_state().reserve_key(key, id, now_ms());
             let Some(owner) = owner else {
                 return Ok(None);
             };
-            // The first message may still be rejected.
+            // The message that has the key may still be rejected.
             self.wait_until(|inner| !inner.lanes.is_arriving(&owner))
                 .await;
             self.journal.append(JournalRecord::Mark).await?;
@@ -230,8 +231,9 @@ impl GatewayInner {
         }
     }
 
-    /// Answers a message whose idempotency key was used before: its receipt gets the id of the first message. If that
-    /// message is finished, the receipt is settled. Otherwise replies that no client has fetched are sent again.
+    /// Completes the receipt of a message whose idempotency key belongs to the earlier message `owner`. The receipt
+    /// gets the id of the earlier message. If the earlier message is finished, the receipt is settled. Otherwise the
+    /// gateway sends the replies again that no client has fetched.
     async fn answer_duplicate(
         self: &Arc<Self>,
         receipt: &InboundReceipt,

@@ -6,10 +6,7 @@ use bub_kernel::{ChannelRole, Error, Result};
 use futures_util::FutureExt as _;
 use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{
-    gateway::{ChannelPhase, GatewayInner},
-    journal::lock,
-};
+use crate::gateway::{ChannelPhase, GatewayInner};
 
 /// Delay before the first restart of a channel. It doubles with each failure.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
@@ -28,11 +25,8 @@ pub(crate) async fn start_channels(inner: &Arc<GatewayInner>) -> JoinSet<()> {
         first_attempts.push(first_attempt);
         tasks.spawn(start_with_retries(Arc::clone(inner), name, attempted));
     }
-    let _ = tokio::time::timeout(
-        INITIAL_BACKOFF,
-        futures_util::future::join_all(first_attempts),
-    )
-    .await;
+    let first_attempts = futures_util::future::join_all(first_attempts);
+    let _ = tokio::time::timeout(INITIAL_BACKOFF, first_attempts).await;
     tasks
 }
 
@@ -54,18 +48,18 @@ async fn start_with_retries(
         let delay_ms = delay.as_millis();
         tracing::error!(channel = %name, delay_ms, error = %text, "channel.start_failed");
         {
-            let mut state = lock(&entry.state);
+            let mut state = entry.state.lock();
             (state.phase, state.last_error) = (ChannelPhase::Failed, Some(text));
         }
         drop(attempted.take());
         let _ = tokio::time::timeout(STOP_TIMEOUT, catch_channel_panic(entry.channel.stop())).await;
         tokio::time::sleep(delay).await;
         pause = (pause * 2).min(MAX_BACKOFF);
-        lock(&entry.state).phase = ChannelPhase::Starting;
+        entry.state.lock().phase = ChannelPhase::Starting;
     }
-    lock(&entry.state).phase = ChannelPhase::Running;
+    entry.state.lock().phase = ChannelPhase::Running;
     drop(attempted);
-    // The user of an interface sees that it is running, so this is not worth a log line.
+    // The user of an interface, such as the terminal, sees that it is running, so log this only at the level debug.
     if entry.channel.role() == ChannelRole::Interface {
         tracing::debug!(channel = %name, "channel.running");
     } else {
@@ -80,17 +74,14 @@ pub(crate) async fn stop_channels(inner: &GatewayInner, mut starting: JoinSet<()
     inner.stop.cancel();
     starting.abort_all();
     let stopping = inner.channels.iter().map(|(name, entry)| async move {
-        match tokio::time::timeout(STOP_TIMEOUT, catch_channel_panic(entry.channel.stop())).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                let error = inner.redact(error.message());
-                tracing::error!(channel = %name, %error, "channel.stop_failed");
-            }
-            Err(_) => {
-                tracing::error!(channel = %name, error = "timed out", "channel.stop_failed");
-            }
+        let stopped = catch_channel_panic(entry.channel.stop());
+        let stopped = tokio::time::timeout(STOP_TIMEOUT, stopped).await;
+        let stopped = stopped.unwrap_or_else(|_| Err(Error::unknown("timed out")));
+        if let Err(error) = stopped {
+            let error = inner.redact(error.message());
+            tracing::error!(channel = %name, %error, "channel.stop_failed");
         }
-        lock(&entry.state).phase = ChannelPhase::Stopped;
+        entry.state.lock().phase = ChannelPhase::Stopped;
     });
     futures_util::future::join_all(stopping).await;
 }

@@ -30,7 +30,7 @@ pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnsw
     }
 }
 
-/// Passes an answer to the pending request and replies with the result.
+/// Passes the user's `,approve` or `,deny` to the pending approval request and replies with the result.
 pub(crate) async fn answer_approval(
     inner: &Arc<GatewayInner>,
     inbound: &Inbound,

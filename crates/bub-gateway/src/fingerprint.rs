@@ -14,9 +14,9 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Version of the first release, whose journals do not store a version.
+    /// Version of the algorithm of the first release. Journals of that release do not store a version.
     pub(crate) const LEGACY_VERSION: u8 = 0;
-    /// Current version: the first eight bytes of a SHA-256 digest, little-endian.
+    /// Version of the current algorithm. Its `hash` is the first eight bytes of a SHA-256 digest, little-endian.
     const VERSION: u8 = 1;
 
     /// Computes the fingerprint of a reply that goes to a channel.
@@ -37,7 +37,7 @@ impl Fingerprint {
         }
     }
 
-    /// Returns whether this is the fingerprint of a reply. Supports all versions.
+    /// Returns whether this is the fingerprint of `reply` through `channel`. Supports all versions of the algorithm.
     pub(crate) fn matches(self, channel: &str, reply: &Envelope) -> bool {
         match self.version {
             Self::LEGACY_VERSION => self.hash == legacy_hash(channel, reply),
@@ -47,9 +47,10 @@ impl Fingerprint {
     }
 }
 
-/// Computes the hash of the first release with the default hasher of the standard library, currently SipHash-1-3 with
-/// zero keys. It is compared only with hashes in journals of that release. If the hasher changes, a test fails. In the
-/// worst case, a reply of an interrupted turn is then sent twice after an upgrade from that release.
+/// Computes the hash of a reply with the algorithm of the first release: the default hasher of the standard library,
+/// currently SipHash-1-3 with zero keys. The hash is compared only with hashes in journals that the first release
+/// wrote. If the standard library changes its hasher, a test fails. In the worst case, a reply of an interrupted turn
+/// is then sent twice after an upgrade from the first release.
 fn legacy_hash(channel: &str, reply: &Envelope) -> u64 {
     let mut hasher = DefaultHasher::new();
     channel.hash(&mut hasher);

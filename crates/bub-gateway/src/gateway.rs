@@ -1,20 +1,21 @@
 //! The gateway: accepts messages, runs the channels, and stops without losing accepted messages.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use bub_kernel::{CancellationToken, Channel, Error, Framework, MessageHandler, Result, SessionId};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
     accept, channel_manager,
-    journal::{Journal, JournalRecovery, lock},
+    journal::{Journal, JournalRecovery},
     lane::Lanes,
     options::{GatewayOptions, JournalKind},
     outbox::Outbox,
@@ -46,7 +47,8 @@ impl GatewayHandle {
         self.0.lanes.withdraw_last(session_id);
     }
 
-    /// Returns the number of unfinished messages. After this gateway has stopped, the next start processes them.
+    /// Returns the number of unfinished messages. When the gateway stops, a journal on disk keeps them for the next
+    /// start.
     pub fn unfinished_count(&self) -> usize {
         self.0.journal.lock_state().unfinished_messages().count()
     }
@@ -61,14 +63,9 @@ impl GatewayHandle {
     /// Returns the name of each channel that is not running, with its last error or `still starting`.
     pub fn stopped_channels(&self) -> Vec<(String, String)> {
         let reason = |(name, entry): (&String, &ActiveChannel)| {
-            let state = lock(&entry.state);
-            let reason = || {
-                state
-                    .last_error
-                    .clone()
-                    .unwrap_or_else(|| "still starting".to_owned())
-            };
-            (state.phase != ChannelPhase::Running).then(|| (name.clone(), reason()))
+            let state = entry.state.lock();
+            let reason = state.last_error.as_deref().unwrap_or("still starting");
+            (state.phase != ChannelPhase::Running).then(|| (name.clone(), reason.to_owned()))
         };
         self.0.channels.iter().filter_map(reason).collect()
     }
@@ -86,25 +83,25 @@ impl std::fmt::Debug for GatewayHandle {
     }
 }
 
-/// State shared by all parts of a gateway.
+/// Data shared by all tasks of a gateway.
 pub(crate) struct GatewayInner {
     pub(crate) framework: Framework,
     pub(crate) options: GatewayOptions,
     pub(crate) journal: Journal,
     pub(crate) lanes: Lanes,
     pub(crate) outbox: Outbox,
-    pub(crate) channels: HashMap<String, ActiveChannel>,
+    pub(crate) channels: BTreeMap<String, ActiveChannel>,
     /// Permits for unfinished messages.
     pub(crate) room: Arc<Semaphore>,
     /// Permits for running turns.
     pub(crate) turns: Arc<Semaphore>,
-    /// Notified when a lane, a delivery or the acceptance of a message ends.
+    /// Notified when a lane ends, when the outbox is no longer busy, and when a message is accepted or rejected.
     pub(crate) idle: Notify,
     /// Whether messages are accepted. False until recovered messages are in their lanes.
     pub(crate) is_open: AtomicBool,
     /// Cancelled when the gateway accepts no new messages.
     pub(crate) drain: CancellationToken,
-    /// Cancelled when messages that are still being accepted are rejected. Their senders can send them again.
+    /// Cancelled to reject the messages that are still being accepted. Their senders can send them again.
     pub(crate) refuse: CancellationToken,
     /// Cancelled when lanes and deliveries must stop at once.
     pub(crate) halt: CancellationToken,
@@ -118,7 +115,7 @@ pub(crate) struct ActiveChannel {
     pub(crate) state: Mutex<ChannelState>,
 }
 
-/// State of a channel.
+/// Phase and last error of a channel, and the number of messages that the gateway accepted from it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChannelState {
     pub(crate) phase: ChannelPhase,
@@ -126,25 +123,16 @@ pub(crate) struct ChannelState {
     pub(crate) accepted: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum ChannelPhase {
     #[default]
     Starting,
     Running,
     /// The start failed. The channel restarts after a delay.
+    #[strum(serialize = "restarting")]
     Failed,
     Stopped,
-}
-
-impl ChannelPhase {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Failed => "restarting",
-            Self::Stopped => "stopped",
-        }
-    }
 }
 
 impl Gateway {
@@ -172,8 +160,8 @@ impl Gateway {
         Self::from_channels(framework, options, selected, &gateway_ref)
     }
 
-    /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` gets the
-    /// handler that accepts the channels' messages.
+    /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` creates the
+    /// channels. Its argument is the handler to which the channels pass their messages.
     pub fn with_channels(
         framework: &Framework,
         options: GatewayOptions,
@@ -199,19 +187,14 @@ impl Gateway {
             JournalKind::Memory => (Journal::in_memory(), JournalRecovery::default()),
         };
         let entry = |channel: Arc<dyn Channel>| {
-            (
-                channel.name().to_owned(),
-                ActiveChannel {
-                    channel,
-                    state: Mutex::default(),
-                },
-            )
+            let (name, state) = (channel.name().to_owned(), Mutex::default());
+            (name, ActiveChannel { channel, state })
         };
         let inner = Arc::new(GatewayInner {
             framework: framework.clone(),
             journal,
             lanes: Lanes::default(),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(),
             channels: channels.into_iter().map(entry).collect(),
             room: Arc::new(Semaphore::new(options.queue.min(Semaphore::MAX_PERMITS))),
             turns: Arc::new(Semaphore::new(options.turns.min(Semaphore::MAX_PERMITS))),
@@ -235,30 +218,22 @@ impl Gateway {
 
     /// Returns the names of the selected channels, sorted.
     pub fn channel_names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.inner.channels.keys().cloned().collect();
-        names.sort_unstable();
-        names
+        self.inner.channels.keys().cloned().collect()
     }
 
     /// Checks the settings of the selected channels.
     pub fn validate_settings(&self) -> Result<()> {
-        for name in self.channel_names() {
-            if let Some(entry) = self.inner.channels.get(&name) {
-                entry.channel.validate_settings()?;
-            }
-        }
-        Ok(())
+        let mut entries = self.inner.channels.values();
+        entries.try_for_each(|entry| entry.channel.validate_settings())
     }
 
-    /// Returns who has access to each selected channel, as pairs of name and summary.
+    /// Returns the name of each selected channel with a summary of who has access to it. Omits channels without a
+    /// summary.
     pub fn access_summaries(&self) -> Vec<(String, String)> {
-        let named = |name: String| {
-            Some((
-                name.clone(),
-                self.inner.channels.get(&name)?.channel.access_summary()?,
-            ))
+        let named = |(name, entry): (&String, &ActiveChannel)| {
+            Some((name.clone(), entry.channel.access_summary()?))
         };
-        self.channel_names().into_iter().filter_map(named).collect()
+        self.inner.channels.iter().filter_map(named).collect()
     }
 
     /// Returns a handle that works while the gateway runs and afterwards.
@@ -266,16 +241,16 @@ impl Gateway {
         GatewayHandle(Arc::clone(&self.inner))
     }
 
-    /// Runs until `stop` is cancelled or a channel stops the gateway. Then finishes running turns within
-    /// [`GatewayOptions::drain`]. Calls `ready` once messages are accepted.
+    /// Calls `ready` when the gateway accepts messages. Runs until `stop` is cancelled or a channel stops the gateway.
+    /// Then finishes running turns within [`GatewayOptions::drain`].
     ///
-    /// The framework's running scope must be open.
+    /// The framework's [`RunningScope`](bub_kernel::RunningScope) must be open.
     pub async fn run(self, stop: CancellationToken, ready: impl FnOnce()) -> Result<()> {
         let inner = &self.inner;
-        inner
-            .framework
-            .bind_router(Some(Arc::new(Router(Arc::downgrade(inner)))));
-        // Recovered messages go first, so this is done before new ones are accepted.
+        let router = Router(Arc::downgrade(inner));
+        inner.framework.bind_router(Some(Arc::new(router)));
+        // Put recovered messages into their lanes before new messages are accepted, because recovered messages run
+        // first.
         inner.recover_unfinished().await;
         inner.is_open.store(true, Ordering::Release);
         let listening = status::open_socket(inner)?;
@@ -291,7 +266,8 @@ impl Gateway {
         channel_manager::stop_channels(inner, channels).await;
         inner.framework.bind_router(None);
         inner.halt.cancel();
-        let _ = tokio::time::timeout(Duration::from_secs(3), inner.wait_until_lanes_end()).await;
+        let lanes_end = inner.wait_until(|inner| inner.lanes.are_idle());
+        let _ = tokio::time::timeout(Duration::from_secs(3), lanes_end).await;
         Outbox::settle_shown(inner);
         inner.journal.close().await;
         drop(listening);
@@ -330,7 +306,8 @@ impl GatewayInner {
             .map(|entry| Arc::clone(&entry.channel))
     }
 
-    /// Returns the channel that handles messages of channels that the gateway does not run.
+    /// Returns the name of the catch-all channel, if the gateway runs it. It handles the messages of channels that the
+    /// gateway does not run.
     pub(crate) fn catch_all_channel(&self) -> Option<&str> {
         let name = self.options.catch_all.as_deref()?;
         self.channels.contains_key(name).then_some(name)
@@ -339,12 +316,12 @@ impl GatewayInner {
     /// Returns a channel if it is running.
     pub(crate) fn channel_if_running(&self, name: &str) -> Option<Arc<dyn Channel>> {
         let entry = self.channels.get(name)?;
-        (lock(&entry.state).phase == ChannelPhase::Running).then(|| Arc::clone(&entry.channel))
+        (entry.state.lock().phase == ChannelPhase::Running).then(|| Arc::clone(&entry.channel))
     }
 
     pub(crate) fn set_channel_error(&self, channel: &str, error: &str) {
         if let Some(entry) = self.channels.get(channel) {
-            lock(&entry.state).last_error = Some(error.to_owned());
+            entry.state.lock().last_error = Some(error.to_owned());
         }
     }
 
@@ -354,21 +331,14 @@ impl GatewayInner {
         redactor.redact(text).into_owned()
     }
 
-    /// Waits until no message is being accepted, no turn runs and no reply is being delivered.
+    /// Waits until no message is being accepted, no lane has work, and no reply is being sent. Replies that wait for
+    /// their next delivery attempt do not count.
     async fn wait_until_drained(&self) {
-        self.wait_until(|inner| {
-            !inner.lanes.has_arrivals() && inner.lanes.is_empty() && !inner.outbox.is_busy()
-        })
-        .await;
-    }
-
-    /// Waits until no message is being accepted and no turn runs.
-    async fn wait_until_lanes_end(&self) {
-        self.wait_until(|inner| !inner.lanes.has_arrivals() && inner.lanes.is_empty())
+        self.wait_until(|inner| inner.lanes.are_idle() && !inner.outbox.is_busy())
             .await;
     }
 
-    /// Waits until `is_idle` returns true. Calls it whenever a lane, a delivery or the acceptance of a message ends.
+    /// Waits until `is_idle` returns true. Calls it at the start and after each notification of [`GatewayInner::idle`].
     pub(crate) async fn wait_until(&self, is_idle: impl Fn(&Self) -> bool) {
         loop {
             // Subscribe before the check, so that a notification in between is not lost.

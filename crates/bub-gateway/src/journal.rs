@@ -1,8 +1,9 @@
 //! The journal: accepted messages whose turn is not finished, and replies that are not delivered.
 //!
 //! On disk, the journal is one append-only file. One task writes it and combines queued records into one write. A
-//! record is acknowledged when it is written, or with durability `always` when it is synced. After a failed write,
-//! nothing is acknowledged until all live records are in a new file that was read back.
+//! record is acknowledged when it is written, or with durability `always` when it is synced. After a failed write, the
+//! task writes a new file with the live records: those of unfinished messages, undelivered replies and idempotency
+//! keys. It acknowledges no record until the new file was read back.
 //!
 //! A journal in memory has the same contract while the process runs.
 
@@ -14,7 +15,7 @@ use std::{
     collections::VecDeque,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -22,6 +23,7 @@ use std::{
 
 use bub_kernel::{Error, ErrorKind, MessageId, ReplyId, Result};
 use bub_tape::{Durability, fs::Fs};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use self::file::JournalFile;
@@ -29,7 +31,7 @@ pub use self::file::JournalRecovery;
 #[doc(hidden)]
 pub use self::file::replay_for_fuzzing;
 pub(crate) use self::{
-    record::{AcceptedMessage, JournalRecord, ReplyRecord, StoredSender, encode_envelope, now_ms},
+    record::{AcceptedMessage, JournalRecord, ReplyRecord, encode_envelope, now_ms},
     state::{JournalState, UnfinishedMessage},
 };
 
@@ -78,31 +80,27 @@ impl Journal {
         durability: Durability,
     ) -> Result<(Self, JournalRecovery)> {
         let (journal_file, live, recovered) = JournalFile::open(fs, directory, durability)?;
+        Ok((Self::new(live, Some(journal_file)), recovered))
+    }
+
+    /// Creates an empty journal in memory.
+    pub(crate) fn in_memory() -> Self {
+        Self::new(JournalState::default(), None)
+    }
+
+    fn new(live: JournalState, journal_file: Option<JournalFile>) -> Self {
         let shared = Arc::new(JournalInner {
             queue: Mutex::default(),
             wake: Notify::new(),
             live: Mutex::new(live),
         });
-        let writer = tokio::spawn(run_writer(Arc::clone(&shared), journal_file));
-        Ok((Self::new(shared, Some(writer)), recovered))
-    }
-
-    /// Creates an empty journal in memory.
-    pub(crate) fn in_memory() -> Self {
-        let shared = JournalInner {
-            queue: Mutex::default(),
-            wake: Notify::new(),
-            live: Mutex::default(),
-        };
-        Self::new(Arc::new(shared), None)
-    }
-
-    fn new(shared: Arc<JournalInner>, writer: Option<tokio::task::JoinHandle<()>>) -> Self {
+        let is_durable = journal_file.is_some();
+        let writer = journal_file.map(|file| tokio::spawn(run_writer(Arc::clone(&shared), file)));
         Self {
             shared,
             id_prefix: (now_ms() << 16) | u64::from(random_u16()),
             ids: AtomicU64::new(0),
-            is_durable: writer.is_some(),
+            is_durable,
             writer: Mutex::new(writer),
         }
     }
@@ -112,7 +110,8 @@ impl Journal {
         self.is_durable
     }
 
-    /// Reads the unfinished messages and undelivered replies in a directory. Changes nothing, so the directory may be read-only.
+    /// Reads the unfinished messages and undelivered replies in a directory. Changes nothing, so the directory may be
+    /// read-only.
     pub(crate) fn read_state(fs: &dyn Fs, directory: &Path) -> Result<JournalState> {
         file::read_directory(fs, directory).map(|(live, ..)| live)
     }
@@ -128,11 +127,8 @@ impl Journal {
     }
 
     fn next_id(&self) -> String {
-        format!(
-            "{:x}-{:x}",
-            self.id_prefix,
-            self.ids.fetch_add(1, Ordering::Relaxed)
-        )
+        let number = self.ids.fetch_add(1, Ordering::Relaxed);
+        format!("{:x}-{number:x}", self.id_prefix)
     }
 
     /// Writes a record. An error means that the record must be treated as not written.
@@ -147,7 +143,7 @@ impl Journal {
 
     /// Queues a record without waiting. Records are written in order.
     pub(crate) fn append_later(&self, record: JournalRecord) {
-        // If the journal is closed, the next start restores this information.
+        // If the journal is closed, the record is lost, and the next start processes its message or reply again.
         let _ = if self.is_durable {
             self.enqueue(record, None, false)
         } else {
@@ -157,18 +153,18 @@ impl Journal {
 
     /// Locks and returns the unfinished messages and undelivered replies.
     pub(crate) fn lock_state(&self) -> MutexGuard<'_, JournalState> {
-        lock(&self.shared.live)
+        self.shared.live.lock()
     }
 
     /// Returns the number of records that are not written yet.
     pub(crate) fn queued_count(&self) -> usize {
-        lock(&self.shared.queue).entries.len()
+        self.shared.queue.lock().entries.len()
     }
 
     /// Writes the queued records and releases the lock of the directory.
     pub(crate) async fn close(&self) {
         self.close_queue();
-        let writer = lock(&self.writer).take();
+        let writer = self.writer.lock().take();
         if let Some(writer) = writer {
             // The writer ends when the queue is empty. It does not end if the disk stays full.
             let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
@@ -176,7 +172,7 @@ impl Journal {
     }
 
     fn close_queue(&self) {
-        lock(&self.shared.queue).is_closed = true;
+        self.shared.queue.lock().is_closed = true;
         self.shared.wake.notify_one();
     }
 
@@ -191,10 +187,10 @@ impl Journal {
 
     /// Applies a record to the journal in memory.
     fn apply_in_memory(&self, record: JournalRecord) -> Result<()> {
-        if lock(&self.shared.queue).is_closed {
+        if self.shared.queue.lock().is_closed {
             return Err(closed_error());
         }
-        lock(&self.shared.live).apply(record);
+        self.shared.live.lock().apply(record);
         Ok(())
     }
 
@@ -205,7 +201,7 @@ impl Journal {
         may_fail: bool,
     ) -> Result<()> {
         let line = record.to_line();
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.queue.lock();
         if queue.is_closed {
             return Err(closed_error());
         }
@@ -227,7 +223,8 @@ impl Drop for Journal {
     }
 }
 
-/// Returns a random number, so that gateways that start in the same millisecond assign different ids.
+/// Returns a random number, or zero if the system provides none. It makes ids differ between gateways that start in the
+/// same millisecond, and it varies retry delays.
 pub(crate) fn random_u16() -> u16 {
     let mut bytes = [0; 2];
     // Without random numbers, the time alone makes ids unique.
@@ -257,27 +254,25 @@ async fn run_writer(shared: Arc<JournalInner>, mut journal_file: JournalFile) {
         };
         let Ok((returned_file, unwritten)) = tokio::task::spawn_blocking(work).await else {
             // The runtime is stopping or the writer panicked. Either way, nothing is acknowledged anymore.
-            lock(&shared.queue).is_closed = true;
+            shared.queue.lock().is_closed = true;
             return;
         };
         journal_file = returned_file;
         if !unwritten.is_empty() {
-            requeue(&shared, unwritten);
+            let mut entries = VecDeque::from(unwritten);
+            {
+                let mut queue = shared.queue.lock();
+                entries.append(&mut queue.entries);
+                queue.entries = entries;
+            }
             tokio::time::sleep(WRITE_RETRY_DELAY).await;
         }
     }
 }
 
-fn requeue(shared: &JournalInner, unwritten: Vec<QueuedRecord>) {
-    let mut queue = lock(&shared.queue);
-    for entry in unwritten.into_iter().rev() {
-        queue.entries.push_front(entry);
-    }
-}
-
 /// Takes queued records up to [`MAX_WRITE_BYTES`]. Returns `None` if the queue is empty and closed.
 fn take_batch(shared: &JournalInner) -> Option<Vec<QueuedRecord>> {
-    let mut queue = lock(&shared.queue);
+    let mut queue = shared.queue.lock();
     if queue.entries.is_empty() && queue.is_closed {
         return None;
     }
@@ -297,15 +292,12 @@ fn write_batch(
     batch: Vec<QueuedRecord>,
     shared: &JournalInner,
 ) -> Vec<QueuedRecord> {
-    let lines = batch
-        .iter()
-        .map(|entry| entry.line.as_slice())
-        .collect::<Vec<_>>()
-        .concat();
+    let lines: Vec<_> = batch.iter().map(|entry| entry.line.as_slice()).collect();
+    let lines = lines.concat();
     match journal_file.append_lines(&lines, &shared.live) {
         Ok(()) => {
             let mut waiters = Vec::with_capacity(batch.len());
-            let mut live = lock(&shared.live);
+            let mut live = shared.live.lock();
             for entry in batch {
                 live.apply(entry.record);
                 waiters.extend(entry.waiter);
@@ -334,8 +326,4 @@ fn write_batch(
             retried
         }
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

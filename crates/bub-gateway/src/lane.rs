@@ -11,6 +11,7 @@ pub(crate) mod turn;
 
 use std::{
     collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
@@ -20,10 +21,11 @@ use bub_kernel::{
     InboundAttempt, MessageId, MessageOutcome, Role, Sender, SessionId, TurnSnapshot, hooks::args,
 };
 use futures_util::FutureExt as _;
+use serde_json::Value;
 use tokio::{
     sync::oneshot,
     task::{Id, JoinError, JoinSet},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
 use self::{
@@ -32,7 +34,6 @@ use self::{
     turn::{LaneTurn, LaneTurnOutcome},
 };
 pub(crate) use self::{
-    debounce::merge_messages,
     message::{QueuedMessage, chat_key},
     queue::{Arrival, ChatKey, Lanes, QueueSlot},
 };
@@ -124,15 +125,13 @@ impl Lane {
         }
     }
 
-    /// Removes the lane from the map if it has no work and no state to keep.
+    /// Removes the lane from the map of lanes if it has no work and no active chat (see the module `debounce`). Returns
+    /// whether it was removed.
     fn remove_if_idle(&mut self) -> bool {
         let is_busy =
             !self.running.is_empty() || self.quit.is_some() || self.debounce.has_work(&self.inner);
-        !is_busy
-            && self
-                .inner
-                .lanes
-                .remove_if_idle(&self.inner, &self.session_id, &self.queue)
+        let lanes = &self.inner.lanes;
+        !is_busy && lanes.remove_if_idle(&self.inner, &self.session_id, &self.queue)
     }
 
     fn wake_time(&self, is_draining: bool) -> Option<Instant> {
@@ -146,11 +145,8 @@ impl Lane {
     }
 
     async fn handle_timer(&mut self) {
-        if self
-            .quit
-            .as_ref()
-            .is_some_and(|quit| quit.deadline <= Instant::now())
-        {
+        let quit = self.quit.as_ref();
+        if quit.is_some_and(|quit| quit.deadline <= Instant::now()) {
             tracing::error!(session_id = %self.session_id, "lane.quit_forced");
             self.turns.abort_all();
         }
@@ -185,9 +181,8 @@ impl Lane {
             }
             LaneEvent::Quit { except, done } => {
                 self.quit_session(except).await;
-                match &mut self.quit {
-                    Some(quit) => quit.waiting.extend(done),
-                    None => drop(done),
+                if let Some(quit) = &mut self.quit {
+                    quit.waiting.extend(done);
                 }
             }
         }
@@ -224,10 +219,11 @@ impl Lane {
             steering_count: self.steered.len(),
         };
         let admission = self.decide_admission(&item.inbound, &snapshot).await;
-        let reason = admission
-            .as_ref()
-            .and_then(|admission| admission.reason.clone());
-        match admission.map(|admission| admission.decision) {
+        let (decision, reason) = admission
+            .map(|admission| (admission.decision, admission.reason))
+            .unzip();
+        let reason = reason.flatten();
+        match decision {
             Some(AdmissionDecision::Drop) => {
                 self.drop_message(item, DropReason::NotAdmitted(reason));
             }
@@ -250,45 +246,33 @@ impl Lane {
         snapshot: &TurnSnapshot,
     ) -> Option<Admission> {
         let message = &inbound.message;
-        let decided = self
-            .inner
-            .framework
-            .admit_message(&self.session_id, inbound, snapshot)
-            .await;
-        if decided.is_some() {
-            return decided;
+        let framework = &self.inner.framework;
+        let decided = framework.admit_message(&self.session_id, inbound, snapshot);
+        if let Some(decided) = decided.await {
+            return Some(decided);
         }
-        let channel = message
-            .channel()
-            .and_then(|name| self.inner.channel(&name))?;
-        let admission =
-            std::panic::AssertUnwindSafe(async { channel.admit_message(inbound, snapshot).await });
-        let error = match tokio::time::timeout(ADMISSION_TIMEOUT, admission.catch_unwind()).await {
+        let name = message.channel()?;
+        let channel = self.inner.channel(&name)?;
+        let admission = AssertUnwindSafe(async { channel.admit_message(inbound, snapshot).await });
+        let error = match timeout(ADMISSION_TIMEOUT, admission.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
             Ok(Err(_)) => Error::unknown(format!(
-                "`admit_message` of channel `{}` panicked; see the log for the panic",
-                channel.name()
+                "`admit_message` of channel `{name}` panicked; see the log for the panic"
             )),
             Err(_) => Error::unknown(format!(
-                "`admit_message` of channel `{}` timed out after {} s",
-                channel.name(),
+                "`admit_message` of channel `{name}` timed out after {} s",
                 ADMISSION_TIMEOUT.as_secs()
             )),
         };
         // If admission fails, the message is processed in order.
-        let args = args::OnError {
-            stage: "admit_message",
-            error: &error,
-            message: Some(message),
-            turn: None,
-        };
-        self.inner.framework.hooks().notify_error(args).await;
+        let args = args::OnError::new("admit_message", &error, Some(message), None);
+        framework.hooks().notify_error(args).await;
         None
     }
 
-    /// Returns whether a message can steer the running turns. The turns must have the permissions of its sender, and
-    /// the message must not be on the tape already.
+    /// Returns whether a message can steer the running turns. The sender of the message must also be the sender of all
+    /// these turns, with the same role. The message must not be a command, and no turn may have started for it before.
     fn can_steer(&self, item: &QueuedMessage) -> bool {
         let sender = item.inbound.sender();
         let is_same = |turn: &ActiveTurn| {
@@ -303,29 +287,17 @@ impl Lane {
     /// Cancels the running turns, except the turn of the message `except`, and drops all queued messages.
     async fn quit_session(&mut self, except: Option<MessageId>) {
         let steered = std::mem::take(&mut self.steered);
-        if let Some(inbox) = self
-            .inner
-            .framework
-            .steering_inbox()
-            .filter(|_| !steered.is_empty())
-        {
-            let _ = inbox.drain(&self.session_id).await;
+        if !steered.is_empty() {
+            let _ = self.inner.framework.take_steered(&self.session_id).await;
         }
-        let waiting: Vec<_> = self
-            .pending
-            .drain(..)
-            .chain(self.debounce.take_merged())
-            .chain(steered)
-            .collect();
-        for item in waiting {
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        for item in pending.chain(self.debounce.take_merged()).chain(steered) {
             self.drop_message(item, DropReason::SessionQuit);
         }
-        for turn in self
-            .running
-            .values_mut()
-            .filter(|turn| Some(&turn.item.id) != except.as_ref())
-        {
-            turn.cancel_with_reason(DropReason::SessionQuit);
+        for turn in self.running.values_mut() {
+            if Some(&turn.item.id) != except.as_ref() {
+                turn.cancel_with_reason(DropReason::SessionQuit);
+            }
         }
         if self.running.values().any(ActiveTurn::is_ending) {
             let deadline = Instant::now() + QUIT_TIMEOUT;
@@ -355,16 +327,15 @@ impl Lane {
         let cancel = item.inbound.cancel.child_token();
         let (sender, chat) = (item.inbound.sender(), item.chat_key());
         let mut inbound = std::mem::take(&mut item.inbound);
+        let attempt = self.inbound_attempt(&item);
         inbound.cancel = cancel.clone();
-        inbound.attempt = Some(self.inbound_attempt(&item));
+        inbound.attempt = Some(attempt.clone());
         let turn = LaneTurn {
             inner: Arc::clone(&self.inner),
             session_id: self.session_id.clone(),
-            id: item.id.clone(),
             inbound,
-            attempt: item.attempt,
+            attempt,
             with: item.merged_ids(),
-            cancel: cancel.clone(),
             queue: Arc::clone(&self.queue),
         };
         let task = self.turns.spawn(turn.run());
@@ -396,15 +367,17 @@ impl Lane {
         let Some(turn) = self.running.remove(&id) else {
             return;
         };
-        let is_answer_shown = ended
-            .report
-            .as_ref()
-            .is_some_and(|report| report.is_answer_shown);
+        let report = ended.report.as_ref();
+        let is_answer_shown = report.is_some_and(|report| report.is_answer_shown);
         if ended.is_cancelled && self.inner.halt.is_cancelled() && !is_answer_shown {
-            return turn::journal_interruption(&self.inner, &turn.item, &self.session_id);
+            // The interrupted attempt does not count.
+            let mut attempt = self.inbound_attempt(&turn.item);
+            attempt.number = attempt.number.saturating_sub(1).max(1);
+            let with = turn.item.merged_ids();
+            let record = turn::started_record(&self.inner, &self.session_id, &attempt, with);
+            return self.inner.journal.append_later(record);
         }
-        let switch = ended.report.as_ref();
-        let switch = switch.and_then(|report| report.session_switch.clone());
+        let switch = report.and_then(|report| report.session_switch.clone());
         let is_unfinished = ended.unreported.is_some();
         let into = turn.item.id.clone();
         let mut done = turn.item.all_ids();
@@ -439,20 +412,14 @@ impl Lane {
             self.move_chat(&turn.chat, &to);
         }
         if !done.is_empty() && !is_unfinished {
-            self.inner
-                .journal
-                .append_later(JournalRecord::Done { ids: done });
+            let done = JournalRecord::Done { ids: done };
+            self.inner.journal.append_later(done);
         }
-        let is_over = self.quit.as_ref().is_some_and(|quit| {
-            self.running
-                .values()
-                .all(|turn| Some(&turn.item.id) == quit.except.as_ref() || !turn.is_ending())
+        let mut running = self.running.values();
+        // Notifies those who wait for the end of the turns that the lane cancelled.
+        self.quit.take_if(|quit| {
+            running.all(|turn| Some(&turn.item.id) == quit.except.as_ref() || !turn.is_ending())
         });
-        if is_over && let Some(quit) = self.quit.take() {
-            for waiting in quit.waiting {
-                let _ = waiting.send(());
-            }
-        }
     }
 
     /// Returns the outcome of a turn whose task was aborted or panicked.
@@ -505,7 +472,7 @@ impl Lane {
                 self.finish_turn(ended).await;
             }
         };
-        let _ = tokio::time::timeout(Duration::from_secs(2), turns_ended).await;
+        let _ = timeout(Duration::from_secs(2), turns_ended).await;
         self.inner.lanes.remove_lane(&self.inner, &self.session_id);
     }
 }
@@ -524,10 +491,8 @@ async fn sleep_until(when: Option<Instant>) {
 }
 
 fn set_steering_reason(message: &mut Envelope, reason: String) {
-    let mut context = message
-        .field("context")
-        .and_then(|context| context.as_object().cloned())
-        .unwrap_or_default();
+    let context = message.field("context").and_then(Value::as_object);
+    let mut context = context.cloned().unwrap_or_default();
     context.insert("steering_reason".to_owned(), reason.into());
     message.set("context", context);
 }

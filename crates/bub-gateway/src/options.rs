@@ -19,7 +19,7 @@ use crate::settings::{
 };
 
 /// Where a gateway stores accepted messages and undelivered replies.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum JournalKind {
     /// In a directory, with a lock file and the status socket. Unfinished work resumes at the next start.
     File {
@@ -53,28 +53,20 @@ impl JournalKind {
     }
 }
 
-impl std::fmt::Debug for JournalKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File { directory, .. } => f.debug_tuple("File").field(directory).finish(),
-            Self::Memory => f.write_str("Memory"),
-        }
-    }
-}
-
 /// Options of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
     /// Where the journal is stored.
     pub journal: JournalKind,
-    /// Channel that handles messages and plain replies of channels that the gateway does not run. Without it, such
-    /// replies are dropped and such messages are rejected.
+    /// Channel that handles the messages of channels that the gateway does not run. It also delivers replies of a turn
+    /// that are addressed to such a channel, but no replies of tools. Without it, the messages are rejected and the
+    /// replies are dropped.
     pub catch_all: Option<String>,
     /// How long a debounced chat must be quiet before its collected messages become one turn.
     pub debounce: Duration,
     /// Maximum time that the debounce holds a message.
     pub max_wait: Duration,
-    /// How long bub reads all messages of a group after a user addressed it.
+    /// How long bub reads all messages of a group after a user addressed bub.
     pub active_window: Duration,
     /// Whether channels receive the stream events of answers.
     pub stream_output: bool,

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     panic::AssertUnwindSafe,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,12 +14,13 @@ use bub_kernel::{
     Channel, DeliveryAttempt, Error, ErrorKind, MessageId, Outbound, ReplyId, ReplyOrigin, Result,
 };
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tracing::{Instrument as _, Span, error_span, field};
 
 use crate::{
     gateway::GatewayInner,
-    journal::{JournalRecord, ReplyRecord, lock, now_ms, random_u16},
+    journal::{JournalRecord, ReplyRecord, now_ms, random_u16},
     reply_scope::REPLY_ROUTE_FIELD,
 };
 
@@ -36,8 +37,8 @@ const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum delay between attempts, unless the platform asks for more.
 const MAX_BACKOFF: Duration = Duration::from_mins(10);
 
-/// Queue of a reply: the channel, the chat, and the reply route or claimed id, if any. Replies with different routes do
-/// not wait for each other.
+/// Key of a queue of replies: the channel, the chat, and the reply route, if any. If a client fetches the reply, the
+/// third element is the id of the reply. Replies with different keys do not wait for each other.
 type OutboxKey = (String, String, Option<String>);
 
 /// Requests an immediate delivery attempt for a reply, or for all replies of a channel.
@@ -51,10 +52,10 @@ enum RetryTrigger {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     chats: Mutex<HashMap<OutboxKey, VecDeque<OutboxItem>>>,
-    /// Number of chats that are sending, not counting those that wait for the next attempt.
+    /// Number of chats with a reply that is being sent. Chats that wait for the next delivery attempt are not counted.
     busy: AtomicUsize,
     triggers: broadcast::Sender<RetryTrigger>,
-    /// Queued replies that the channel has already shown while they were streamed.
+    /// Queued replies whose text the channel has already shown while the answer was streamed.
     shown: Mutex<HashSet<ReplyId>>,
 }
 
@@ -70,15 +71,10 @@ pub(crate) struct OutboxItem {
 impl OutboxItem {
     /// Creates an item for a reply from the journal.
     pub(crate) fn from_record(reply: Arc<ReplyRecord>, attempt: u32) -> Self {
-        let outbound = Outbound {
-            message: reply.to_envelope(),
-            origin: if reply.by_tool {
-                ReplyOrigin::Tool
-            } else {
-                ReplyOrigin::Turn
-            },
-            attempt: None,
-        };
+        let mut outbound = Outbound::new(reply.to_envelope());
+        if reply.by_tool {
+            outbound.origin = ReplyOrigin::Tool;
+        }
         Self {
             reply,
             outbound,
@@ -87,8 +83,8 @@ impl OutboxItem {
     }
 }
 
-impl Default for Outbox {
-    fn default() -> Self {
+impl Outbox {
+    pub(crate) fn new() -> Self {
         Self {
             chats: Mutex::default(),
             busy: AtomicUsize::default(),
@@ -96,9 +92,7 @@ impl Default for Outbox {
             shown: Mutex::default(),
         }
     }
-}
 
-impl Outbox {
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::SeqCst) > 0
     }
@@ -110,15 +104,15 @@ impl Outbox {
         }
     }
 
-    /// Marks a reply that the channel has already shown while it was streamed. If the gateway stops before the reply is
-    /// sent, it is not sent again.
+    /// Marks a reply whose text the channel has already shown while the answer was streamed. If the gateway stops
+    /// before it sends the reply, the next start does not send it either.
     pub(crate) fn mark_shown(&self, id: &ReplyId) {
-        lock(&self.shown).insert(id.clone());
+        self.shown.lock().insert(id.clone());
     }
 
     /// Records undelivered replies as delivered if the channel has shown them.
     pub(crate) fn settle_shown(inner: &GatewayInner) {
-        for id in lock(&inner.outbox.shown).drain() {
+        for id in inner.outbox.shown.lock().drain() {
             inner.journal.append_later(JournalRecord::Delivered { id });
         }
     }
@@ -129,7 +123,7 @@ impl Outbox {
         let address = claimed_id.or_else(|| item.outbound.str_field(REPLY_ROUTE_FIELD));
         let address = address.map(str::to_owned);
         let chat = (item.reply.channel.clone(), item.reply.chat.clone(), address);
-        let mut chats = lock(&inner.outbox.chats);
+        let mut chats = inner.outbox.chats.lock();
         if let Some(waiting) = chats.get_mut(&chat) {
             waiting.push_back(item);
             return;
@@ -144,10 +138,8 @@ impl Outbox {
     pub(crate) async fn retry_reply(inner: &Arc<GatewayInner>, id: &ReplyId) -> Result<()> {
         let undelivered = inner.journal.lock_state().undelivered_reply(id).cloned();
         let undelivered = undelivered.ok_or_else(|| unknown_reply_error(id))?;
-        inner
-            .journal
-            .append_with_retries(JournalRecord::Retry { id: id.clone() })
-            .await?;
+        let record = JournalRecord::Retry { id: id.clone() };
+        inner.journal.append_with_retries(record).await?;
         if undelivered.is_stuck {
             Self::enqueue(inner, OutboxItem::from_record(undelivered.reply, 0));
         } else {
@@ -166,38 +158,23 @@ impl Outbox {
         let _ = self.triggers.send(retry_trigger);
     }
 
-    /// Sends again the replies to a message that no client has fetched yet (unclaimed). Returns their number.
+    /// Retries the delivery of a message's unclaimed replies. A reply is unclaimed if no client has fetched it yet.
+    /// Returns the number of these replies.
     pub(crate) async fn claim_replies(
         inner: &Arc<GatewayInner>,
         inbound: &MessageId,
     ) -> Result<usize> {
-        let waiting: Vec<_> = inner
-            .journal
-            .lock_state()
-            .undelivered_replies()
-            .filter(|outgoing| outgoing.is_stuck && outgoing.reply.is_claimed)
-            .filter(|outgoing| outgoing.reply.inbound.as_ref() == Some(inbound))
-            .map(|outgoing| outgoing.reply.id.clone())
-            .collect();
+        let waiting = unclaimed_replies(inner, |reply| reply.inbound.as_ref() == Some(inbound));
         for id in &waiting {
             Self::retry_reply(inner, id).await?;
         }
         Ok(waiting.len())
     }
 
-    /// Drops replies that no client has fetched (unclaimed) and that none can fetch any more, because the idempotency key
-    /// has expired.
+    /// Drops expired replies that no client has fetched (unclaimed). No client can fetch them any more, because their
+    /// idempotency key has expired as well.
     pub(crate) fn drop_expired_unclaimed(inner: &GatewayInner) {
-        let expired: Vec<_> = inner
-            .journal
-            .lock_state()
-            .undelivered_replies()
-            .filter(|outgoing| {
-                outgoing.is_stuck && outgoing.reply.is_claimed && is_expired(&outgoing.reply)
-            })
-            .map(|outgoing| outgoing.reply.id.clone())
-            .collect();
-        for id in expired {
+        for id in unclaimed_replies(inner, is_expired) {
             tracing::warn!(reply_id = %id, "outbox.unclaimed_expired");
             inner.journal.append_later(JournalRecord::Forgotten { id });
         }
@@ -208,13 +185,25 @@ impl Outbox {
         if inner.journal.lock_state().undelivered_reply(id).is_none() {
             return Err(unknown_reply_error(id));
         }
-        inner
-            .journal
-            .append_with_retries(JournalRecord::Forgotten { id: id.clone() })
-            .await?;
+        let record = JournalRecord::Forgotten { id: id.clone() };
+        inner.journal.append_with_retries(record).await?;
         inner.outbox.trigger_retry(RetryTrigger::Reply(id.clone()));
         Ok(())
     }
+}
+
+/// Returns the ids of the unclaimed replies that `is_selected` accepts.
+fn unclaimed_replies(
+    inner: &GatewayInner,
+    is_selected: impl Fn(&ReplyRecord) -> bool,
+) -> Vec<ReplyId> {
+    let state = inner.journal.lock_state();
+    let stuck = state
+        .undelivered_replies()
+        .filter(|undelivered| undelivered.is_stuck);
+    let replies = stuck.map(|undelivered| &undelivered.reply);
+    let unclaimed = replies.filter(|reply| reply.is_claimed && is_selected(reply));
+    unclaimed.map(|reply| reply.id.clone()).collect()
 }
 
 pub(crate) fn unknown_reply_error(id: &str) -> Error {
@@ -236,7 +225,7 @@ async fn deliver_chat(inner: Arc<GatewayInner>, chat: OutboxKey) {
 }
 
 fn next_item(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
-    let mut chats = lock(&inner.outbox.chats);
+    let mut chats = inner.outbox.chats.lock();
     let item = chats.get_mut(chat)?.pop_front();
     if item.is_none() {
         chats.remove(chat);
@@ -245,15 +234,10 @@ fn next_item(inner: &GatewayInner, chat: &OutboxKey) -> Option<OutboxItem> {
 }
 
 async fn deliver_in_span(inner: &GatewayInner, item: OutboxItem) {
-    let span = error_span!(
-        "delivery",
-        reply_id = %item.reply.id,
-        channel = %item.reply.channel,
-        attempt = field::Empty,
-    );
-    deliver_with_retries(inner, item, &span)
-        .instrument(span.clone())
-        .await;
+    let (id, channel) = (&item.reply.id, &item.reply.channel);
+    let span = error_span!("delivery", reply_id = %id, %channel, attempt = field::Empty);
+    let delivery = deliver_with_retries(inner, item, &span);
+    delivery.instrument(span.clone()).await;
 }
 
 async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: &Span) {
@@ -277,14 +261,14 @@ async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: 
                 });
                 send_once(&**channel, &item.outbound).await
             }
-            // Not an attempt: the reply is sent when the channel has started.
+            // This does not count as an attempt: the reply is sent when the channel has started.
             None => Err(temporary_error(format!(
                 "channel `{}` is not running; see `bub status`",
                 item.reply.channel
             ))),
         };
         let Err(error) = outcome else {
-            lock(&inner.outbox.shown).remove(&id);
+            inner.outbox.shown.lock().remove(&id);
             inner.journal.append_later(JournalRecord::Delivered { id });
             return;
         };
@@ -305,9 +289,8 @@ async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: 
             if !is_unclaimed {
                 tracing::error!(hint = "run `bub outbox list`", "outbox.undeliverable");
             }
-            inner
-                .journal
-                .append_later(JournalRecord::Undeliverable { id, error: text });
+            let record = JournalRecord::Undeliverable { id, error: text };
+            inner.journal.append_later(record);
             if is_unclaimed {
                 Outbox::drop_expired_unclaimed(inner);
             }
@@ -365,6 +348,7 @@ fn temporary_error(reason: String) -> Error {
 }
 
 /// Returns the delay before the next attempt: exponential, with jitter, and at least as long as the platform asks for.
+/// A crate for retries would not fit: an attempt can also be triggered, and its number is in the journal.
 fn retry_delay(attempt: u32, error: &Error) -> Duration {
     let backoff = INITIAL_BACKOFF
         .saturating_mul(1 << attempt.saturating_sub(1).min(16))

@@ -1,7 +1,7 @@
 //! Pairing: a channel gives an unknown user a code, and the owner grants access with `bub pair CODE`.
 //!
 //! The file `pairings.json` in the home stores paired users and pending requests. The gateway adds requests and the
-//! command line adds users. Both replace the file at once, under a lock.
+//! command line adds users. Both replace the file atomically, under a lock.
 
 use std::{
     fs::{File, OpenOptions},
@@ -87,10 +87,10 @@ impl Pairings {
     /// Returns the role of a paired user, or `None` if the user is not paired.
     pub fn role(&self, channel: &str, id: &str) -> Result<Option<Role>> {
         let users = self.read_file()?.users;
-        let user = users
+        let mut users = users
             .iter()
-            .find(|user| user.channel == channel && user.id == id);
-        Ok(user.map(PairedUser::role))
+            .filter(|user| user.channel == channel && user.id == id);
+        Ok(users.next().map(PairedUser::role))
     }
 
     /// Returns all paired users and all pending requests.
@@ -104,10 +104,8 @@ impl Pairings {
     /// pending.
     pub fn request_code(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
         self.update_file(|stored| {
-            let is_waiting = stored
-                .requests
-                .iter()
-                .any(|request| request.channel == channel && request.id == id);
+            let mut requests = stored.requests.iter();
+            let is_waiting = requests.any(|request| request.channel == channel && request.id == id);
             if is_waiting || stored.requests.len() >= MAX_PENDING_REQUESTS {
                 return Ok((None, false));
             }
@@ -123,7 +121,7 @@ impl Pairings {
         })
     }
 
-    /// Grants access to the user with a code.
+    /// Grants access to the user who received a code, with the owner role if `owner` is true.
     ///
     /// # Errors
     ///
@@ -135,15 +133,12 @@ impl Pairings {
             .map(|letter| letter.to_ascii_uppercase())
             .collect();
         self.update_file(|stored| {
-            let index = stored
-                .requests
-                .iter()
-                .position(|request| request.code == code);
-            let index = index.ok_or_else(|| {
-                Error::not_found(
+            let mut requests = stored.requests.iter();
+            let Some(index) = requests.position(|request| request.code == code) else {
+                return Err(Error::not_found(
                     "unknown or expired pairing code; run `bub pair list` to see pending requests",
-                )
-            })?;
+                ));
+            };
             let PairingRequest {
                 channel, id, name, ..
             } = stored.requests.remove(index);
@@ -166,7 +161,7 @@ impl Pairings {
     ///
     /// # Errors
     ///
-    /// Fails if neither exists.
+    /// Fails if no user and no request matches.
     pub fn remove(&self, name: &str) -> Result<()> {
         self.update_file(|stored| {
             let previous_count = stored.users.len() + stored.requests.len();
@@ -233,6 +228,7 @@ impl Pairings {
         stored.remove_expired_requests();
         let (outcome, is_changed) = change(&mut stored)?;
         if is_changed {
+            // The lock keeps this name free, so a crate for temporary files would not make the code shorter.
             let new_path = self.0.with_extension("new");
             let _ = std::fs::remove_file(&new_path);
             let mut file = open_private(&new_path).map_err(write_error)?;

@@ -1,24 +1,22 @@
 //! Continues unfinished messages and replies of an earlier process.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bub_kernel::{BoxFuture, MessageId, SessionId};
 use futures_util::{StreamExt as _, stream};
+use hashlink::LinkedHashMap;
 
 use crate::{
     gateway::GatewayInner,
     journal::JournalRecord,
-    lane::{self, Lanes, QueuedMessage},
+    lane::{Lanes, QueuedMessage},
     outbox::{Outbox, OutboxItem},
 };
 
 /// Maximum number of recovered messages whose session is resolved concurrently.
 const RESOLVE_CONCURRENCY: usize = 16;
-/// Number of times that the session of a recovered message is resolved. If the process dies each time, the message keeps
-/// the session that it was accepted for.
+/// Maximum number of starts at which the gateway resolves the session of a recovered message. If the process dies each
+/// time, the message keeps the session that it was accepted for.
 const MAX_RESOLVE_ATTEMPTS: u32 = 5;
 
 impl GatewayInner {
@@ -32,8 +30,7 @@ impl GatewayInner {
                 live.undelivered_replies().cloned().collect::<Vec<_>>(),
             )
         };
-        let mut items: HashMap<MessageId, (SessionId, QueuedMessage)> = HashMap::new();
-        let mut order = Vec::with_capacity(inbounds.len());
+        let mut items: LinkedHashMap<MessageId, (SessionId, QueuedMessage)> = LinkedHashMap::new();
         let (mut groups, mut steered) = (Vec::new(), Vec::new());
         let mut kept_counts: BTreeMap<String, usize> = BTreeMap::new();
         for message in inbounds {
@@ -50,7 +47,6 @@ impl GatewayInner {
             (item.attempt, item.is_recovered) = (message.attempt, true);
             // The message was accepted, so it is queued even without a permit.
             item.permit = Arc::clone(&self.room).try_acquire_owned().ok();
-            order.push(accepted.id.clone());
             if !message.with.is_empty() {
                 groups.push((accepted.id.clone(), message.with.clone()));
             }
@@ -63,18 +59,15 @@ impl GatewayInner {
         }
         // Messages that were merged into one turn are merged again.
         for (id, with) in groups {
-            let Some((session, last)) = items.remove(&id) else {
+            if !items.contains_key(&id) {
                 continue;
-            };
-            let attempt = last.attempt;
-            let mut batch: Vec<_> = with
-                .iter()
-                .filter_map(|id| Some(items.remove(id)?.1))
+            }
+            let others = with.iter().filter(|other| **other != id);
+            let earlier: Vec<_> = others
+                .filter_map(|other| Some(items.remove(other)?.1))
                 .collect();
-            batch.push(last);
-            if let Some(mut merged) = lane::merge_messages(&mut batch) {
-                merged.attempt = attempt;
-                items.insert(id, (session, merged));
+            if let Some((_, last)) = items.get_mut(&id) {
+                last.merge(earlier);
             }
         }
         // Messages that steered a turn go with it again: only the turn knows whether it has read them.
@@ -86,20 +79,17 @@ impl GatewayInner {
                 turn.steered.push(item);
             }
         }
-        let mut resolving: Vec<BoxFuture<'_, (SessionId, QueuedMessage)>> =
-            Vec::with_capacity(order.len());
-        for (session_id, item) in order.iter().filter_map(|id| items.remove(id)) {
-            resolving.push(Box::pin(self.resolve_recovered(session_id, item)));
-        }
+        let resolving: Vec<BoxFuture<'_, (SessionId, QueuedMessage)>> = items
+            .into_iter()
+            .map(|(_, (session_id, item))| Box::pin(self.resolve_recovered(session_id, item)) as _)
+            .collect();
         let mut resolving = stream::iter(resolving).buffered(RESOLVE_CONCURRENCY);
         while let Some((session_id, item)) = resolving.next().await {
             Lanes::push_message(self, &session_id, item);
         }
         for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
-            Outbox::enqueue(
-                self,
-                OutboxItem::from_record(outgoing.reply, outgoing.attempt),
-            );
+            let item = OutboxItem::from_record(outgoing.reply, outgoing.attempt);
+            Outbox::enqueue(self, item);
         }
     }
 
@@ -110,21 +100,19 @@ impl GatewayInner {
         accepted: SessionId,
         mut item: QueuedMessage,
     ) -> (SessionId, QueuedMessage) {
-        let resolve_attempts = self
-            .journal
-            .lock_state()
-            .unfinished_message(&item.id)
-            .map(|message| message.resolve_attempts);
-        if item.attempt > 0
-            || resolve_attempts.is_none_or(|attempts| attempts >= MAX_RESOLVE_ATTEMPTS)
-        {
+        let may_resolve = {
+            let state = self.journal.lock_state();
+            let message = state.unfinished_message(&item.id);
+            message.is_some_and(|message| message.resolve_attempts < MAX_RESOLVE_ATTEMPTS)
+        };
+        if item.attempt > 0 || !may_resolve {
             return (accepted, item);
         }
         let resolving = JournalRecord::Resolving {
             id: item.id.clone(),
         };
         if let Err(error) = self.journal.append(resolving).await {
-            // The gateway starts with a full disk, too.
+            // Continue, so that the gateway also starts if the disk is full.
             tracing::warn!(inbound_id = %item.id, %error, "gateway.resolve_not_counted");
         }
         if let Err(error) = self.framework.resolve_session(&mut item.inbound).await {

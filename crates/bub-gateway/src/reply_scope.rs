@@ -1,43 +1,43 @@
 //! The target for replies to one message. It knows which replies earlier attempts sent.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use bub_kernel::{
     BoxFuture, ChannelMessage, Envelope, MessageId, MessageKind, Outbound, ReplyTarget, Result,
     SessionId, Turn,
 };
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
     fingerprint::Fingerprint,
     gateway::GatewayInner,
-    journal::{UnfinishedMessage, lock},
+    journal::UnfinishedMessage,
     router::{self, ReplyContext},
 };
 
 /// Message field that is copied to the replies, so that the channel knows their destination after a restart.
 pub const REPLY_ROUTE_FIELD: &str = "reply_route";
 
-/// Route for replies that the client fetches later with its idempotency key.
+/// Value of [`REPLY_ROUTE_FIELD`] for replies that the client fetches later with its idempotency key.
 pub const CLAIM_ROUTE: &str = "claim";
 
-/// Field of an approval question with the id of the request, for channels with buttons.
+/// Field of a message that asks a user for an approval. It contains the id of the approval request, for channels with
+/// buttons.
 pub const APPROVAL_ID_FIELD: &str = "approval_id";
 
-/// Field of a reply to an answer. It says whether the answer decided the approval request.
+/// Field of the reply to `,approve` or `,deny`. It says whether the command decided the approval request.
 pub const APPROVAL_DECIDED_FIELD: &str = "approval_decided";
 
 /// Receives the replies of one message.
+#[derive(Debug)]
 pub(crate) struct ReplyScope {
     inner: Weak<GatewayInner>,
     pub(crate) message_id: MessageId,
-    /// Channel for plain replies.
+    /// Channel that the replies of the turn go to, from the field `output_channel` of the message.
     channel: String,
     /// Channel of the message.
     origin: String,
@@ -50,8 +50,8 @@ pub(crate) struct ReplyScope {
     /// Whether a tool sent a reply to the chat in an earlier attempt.
     was_sent_by_tool: bool,
     /// Whether an earlier attempt sent replies.
-    has_earlier_replies: bool,
-    /// Number of replies of this attempt.
+    pub(crate) has_earlier_replies: bool,
+    /// Number of replies of this attempt through `channel`.
     replies: AtomicU32,
     is_failure_reported: AtomicBool,
 }
@@ -77,7 +77,7 @@ impl ReplyScope {
         }
     }
 
-    /// Adds the replies of earlier attempts.
+    /// Adds the fingerprints of the replies that earlier attempts sent.
     pub(crate) fn with_earlier_replies(self, earlier: &UnfinishedMessage) -> Self {
         Self {
             earlier: Mutex::new(earlier.fingerprints.clone()),
@@ -93,9 +93,9 @@ impl ReplyScope {
         Self { route, ..self }
     }
 
-    /// Removes an equal reply from the replies of earlier attempts. Returns whether there was one.
+    /// Removes the reply from the replies of earlier attempts. Returns whether an earlier attempt sent it.
     pub(crate) fn take_earlier_reply(&self, channel: &str, reply: &Envelope) -> bool {
-        let mut earlier = lock(&self.earlier);
+        let mut earlier = self.earlier.lock();
         let position = earlier
             .iter()
             .position(|fingerprint| fingerprint.matches(channel, reply));
@@ -133,17 +133,12 @@ impl ReplyScope {
         self.is_failure_reported.load(Ordering::Relaxed)
     }
 
-    /// Counts a reply. Ignores replies through other channels, because the message's own channel does not wait for
-    /// them.
+    /// Counts a reply if it goes through the output channel of the message. The outcome of the message does not count
+    /// other replies.
     pub(crate) fn count_reply(&self, channel: &str) {
         if channel == self.channel {
             self.replies.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Returns whether an earlier attempt sent replies.
-    pub(crate) fn has_earlier_replies(&self) -> bool {
-        self.has_earlier_replies
     }
 
     /// Reverts [`ReplyScope::count_reply`] for a reply that could not be journaled.
@@ -177,13 +172,5 @@ impl ReplyTarget for ReplyScope {
 
     fn was_sent_by_tool(&self) -> bool {
         self.was_sent_by_tool
-    }
-}
-
-impl fmt::Debug for ReplyScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplyScope")
-            .field("message_id", &self.message_id)
-            .finish_non_exhaustive()
     }
 }

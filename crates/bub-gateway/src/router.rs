@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Error, MessageId, MessageKind, ModelStream,
-    Outbound, ReplyOrigin, Result, SessionId, Stage, Turn,
+    Channel, ChannelRouter, Envelope, Error, MessageId, MessageKind, ModelStream, Outbound,
+    ReplyOrigin, Result, SessionId, Stage, Turn, async_trait,
 };
 
 use crate::{
@@ -15,21 +15,20 @@ use crate::{
     reply_scope::{CLAIM_ROUTE, REPLY_ROUTE_FIELD, ReplyScope},
 };
 
-/// Router of a gateway. It does not keep the gateway alive.
+/// The [`ChannelRouter`] of a gateway. Its reference is weak, so that it does not keep the gateway alive.
 pub(crate) struct Router(pub(crate) Weak<GatewayInner>);
 
+#[async_trait]
 impl ChannelRouter for Router {
     fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
         self.0.upgrade()?.channel(name)
     }
 
-    fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            match self.0.upgrade() {
-                Some(inner) => dispatch_reply(&inner, reply, ReplyContext::default()).await,
-                None => Ok(false),
-            }
-        })
+    async fn dispatch(&self, reply: Outbound) -> Result<bool> {
+        match self.0.upgrade() {
+            Some(inner) => dispatch_reply(&inner, reply, ReplyContext::default()).await,
+            None => Ok(false),
+        }
     }
 
     fn wrap_stream(&self, turn: &Turn, stream: ModelStream) -> ModelStream {
@@ -45,17 +44,11 @@ impl ChannelRouter for Router {
         }
     }
 
-    fn quit_session<'a>(
-        &'a self,
-        session_id: &'a SessionId,
-        except: Option<&'a MessageId>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if let Some(inner) = self.0.upgrade() {
-                inner.lanes.quit_session(session_id, except.cloned()).await;
-            }
-            Ok(())
-        })
+    async fn quit_session(&self, session_id: &SessionId, except: Option<&MessageId>) -> Result<()> {
+        if let Some(inner) = self.0.upgrade() {
+            inner.lanes.quit_session(session_id, except.cloned()).await;
+        }
+        Ok(())
     }
 }
 
@@ -76,21 +69,14 @@ pub(crate) async fn dispatch_reply(
     reply: Outbound,
     context: ReplyContext<'_>,
 ) -> Result<bool> {
-    let ReplyContext {
-        scope,
-        turn,
-        is_last,
-    } = context;
-    let Outbound {
-        mut message,
-        origin,
-        ..
-    } = reply;
+    let (scope, turn) = (context.scope, context.turn);
+    let (mut message, origin) = (reply.message, reply.origin);
     let requested = message.output_channel().unwrap_or_default().into_owned();
     let channel = if inner.channel(&requested).is_some() {
         requested.clone()
     } else {
-        // The catch-all channel shows plain replies for channels that the gateway does not run.
+        // If the gateway does not run the requested channel, the catch-all channel shows the replies of the turn, but
+        // not the replies that tools send.
         let is_plain = scope.is_some() && origin == ReplyOrigin::Turn && message.has_output();
         match inner.catch_all_channel().filter(|_| is_plain) {
             Some(name) => name.to_owned(),
@@ -139,7 +125,7 @@ pub(crate) async fn dispatch_reply(
         print_version: fingerprint.version,
         by_tool,
         is_claimed: message.str_field(REPLY_ROUTE_FIELD) == Some(CLAIM_ROUTE),
-        is_last,
+        is_last: context.is_last,
         message: encode_envelope(&message)?,
     };
     let is_shown = origin == ReplyOrigin::Turn
@@ -148,16 +134,14 @@ pub(crate) async fn dispatch_reply(
     if is_shown {
         inner.outbox.mark_shown(&reply.id);
     }
+    let mut outbound = Outbound::new(message);
+    outbound.origin = origin;
     let item = OutboxItem {
         reply: Arc::new(reply.clone()),
-        outbound: Outbound {
-            message,
-            origin,
-            attempt: None,
-        },
+        outbound,
         attempt: 0,
     };
-    // Count the reply first: it is sent even if the turn is cancelled while it is journaled.
+    // Count the reply first: it is sent even if the turn is cancelled while the reply is written to the journal.
     if let Some(scope) = scope {
         scope.count_reply(&requested);
     }
@@ -171,7 +155,8 @@ pub(crate) async fn dispatch_reply(
     sent.map(|()| true)
 }
 
-/// Returns whether the channel has shown the text of a reply while it was streamed.
+/// Returns whether a reply contains exactly the answer of the turn, and the channel has already shown this answer while
+/// it was streamed.
 fn has_shown(inner: &GatewayInner, turn: &Turn, reply: &Envelope) -> bool {
     turn.is_answer_shown() && {
         let answer = inner.redact(&turn.report().output);
@@ -187,10 +172,8 @@ async fn journal_and_send(
     item: OutboxItem,
 ) -> Result<()> {
     let sending = tokio::spawn(async move {
-        inner
-            .journal
-            .append_with_retries(JournalRecord::Reply(reply))
-            .await?;
+        let record = JournalRecord::Reply(reply);
+        inner.journal.append_with_retries(record).await?;
         Outbox::enqueue(&inner, item);
         Ok(())
     });

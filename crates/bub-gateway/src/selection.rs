@@ -7,8 +7,8 @@ use bub_kernel::{Channel, ChannelRole, Error, Result};
 /// Returns the enabled channels that a list of names selects. A name is `all`, a channel, or `!name` to exclude a
 /// channel.
 ///
-/// `all` selects every channel that is not an interface. A list of channels also selects the background channels,
-/// unless it contains only background channels.
+/// `all` selects every channel that is not an interface ([`ChannelRole::Interface`]). A list of channels also selects
+/// the background channels ([`ChannelRole::Lifecycle`]), unless it contains only background channels.
 pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<Arc<dyn Channel>> {
     let names: Vec<&str> = names
         .iter()
@@ -43,7 +43,7 @@ pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<A
     selected
 }
 
-/// Fails if a name is not `all` and not the name of a channel.
+/// Checks that each name is `all` or the name of a channel, optionally after `!`.
 pub fn check_channel_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()> {
     for name in names
         .iter()

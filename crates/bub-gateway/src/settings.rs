@@ -25,11 +25,11 @@ pub static MAX_WAIT: SettingKey<Duration> = SettingKey::new(
     "Maximum seconds that a message is held to collect further messages.",
 );
 
-/// How long bub reads all messages of a group after a user addressed it.
+/// How long bub reads all messages of a group after a user addressed bub.
 pub static ACTIVE_TIME_WINDOW: SettingKey<Duration> = SettingKey::new(
     "active_time_window",
     Duration::from_mins(1),
-    "Seconds that bub reads all messages of a group after a user addressed bub.",
+    "Seconds for which bub reads all messages of a group after a user addresses bub there.",
 );
 
 /// Whether channels show answers while the model produces them.
@@ -86,7 +86,8 @@ static GATEWAY: &[&dyn AnySetting] = &[
     &GATEWAY_MAX_TURNS,
 ];
 
-/// Returns the sections with these settings, for `Loader::sections`. The section without a name extends the root.
+/// Returns the sections with the settings of the gateway, for `Loader::sections`. The settings of the section without a
+/// name are at the top level of the config file.
 pub fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("gateway", GATEWAY)]
 }

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     gateway::{ChannelPhase, GatewayInner},
-    journal::{Journal, JournalRecord, JournalState, lock, now_ms},
+    journal::{Journal, JournalRecord, JournalState, now_ms},
     outbox::{Outbox, unknown_reply_error},
 };
 
@@ -33,7 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of busy sessions in the status.
 const MAX_LISTED_SESSIONS: usize = 50;
 
-/// The open socket. Dropping it removes the file.
+/// The open status socket. Dropping it closes the socket and removes its file.
 pub(crate) struct StatusSocket {
     path: PathBuf,
     task: tokio::task::JoinHandle<()>,
@@ -46,7 +46,7 @@ impl Drop for StatusSocket {
     }
 }
 
-/// Opens the socket, if the journal has a directory.
+/// Opens the status socket in the directory of the journal. Returns `None` if the journal is in memory.
 pub(crate) fn open_socket(inner: &Arc<GatewayInner>) -> Result<Option<StatusSocket>> {
     let Some(directory) = inner.options.journal.directory() else {
         return Ok(None);
@@ -100,18 +100,17 @@ async fn handle_request(inner: &Arc<GatewayInner>, line: &str) -> Result<Value> 
     })?;
     let id = &parse_reply_id(&request);
     match request.get("do").and_then(Value::as_str) {
-        Some("status") => Ok(status_report(inner)),
-        Some("outbox") => Ok(undelivered_report(&inner.journal.lock_state())),
-        Some("retry") => Outbox::retry_reply(inner, id)
-            .await
-            .map(|()| json!({"ok": true})),
-        Some("drop") => Outbox::drop_reply(inner, id)
-            .await
-            .map(|()| json!({"ok": true})),
-        _ => Err(Error::invalid_input(
-            "unknown request; expected `do` to be `status`, `outbox`, `retry` or `drop`",
-        )),
+        Some("status") => return Ok(status_report(inner)),
+        Some("outbox") => return Ok(undelivered_report(&inner.journal.lock_state())),
+        Some("retry") => Outbox::retry_reply(inner, id).await?,
+        Some("drop") => Outbox::drop_reply(inner, id).await?,
+        _ => {
+            return Err(Error::invalid_input(
+                "unknown request; expected `do` to be `status`, `outbox`, `retry` or `drop`",
+            ));
+        }
     }
+    Ok(json!({"ok": true}))
 }
 
 fn parse_reply_id(request: &Value) -> ReplyId {
@@ -124,7 +123,7 @@ fn status_report(inner: &GatewayInner) -> Value {
         .channels
         .iter()
         .map(|(name, entry)| {
-            let state = lock(&entry.state).clone();
+            let state = entry.state.lock().clone();
             let undelivered = inner.journal.lock_state().undelivered_count(name);
             let receive_error = entry
                 .channel
@@ -134,10 +133,10 @@ fn status_report(inner: &GatewayInner) -> Value {
             let phase = if receive_error.is_some() {
                 "degraded"
             } else {
-                state.phase.name()
+                state.phase.into()
             };
             let access = entry.channel.access_summary();
-            // `audience` is the key of the first release.
+            // The first release used the key `audience` instead of `access`.
             json!({
                 "name": name, "state": phase, "last_error": receive_error.or(state.last_error),
                 "accepted": state.accepted, "undelivered": undelivered,
@@ -155,35 +154,27 @@ fn status_report(inner: &GatewayInner) -> Value {
         .into_iter()
         .map(|(session, unfinished, running)| json!({"id": session, "unfinished": unfinished, "running": running}))
         .collect();
-    let (unfinished, outgoing, unclaimed, failed) = {
-        let live = inner.journal.lock_state();
-        let stuck = live
-            .undelivered_replies()
-            .filter(|outgoing| outgoing.is_stuck);
-        let (unclaimed, failed): (Vec<_>, Vec<_>) =
-            stuck.partition(|outgoing| outgoing.reply.is_claimed);
-        (
-            live.unfinished_messages().count(),
-            live.undelivered_replies().count(),
-            unclaimed.len(),
-            failed.len(),
-        )
-    };
+    let live = inner.journal.lock_state();
+    let stuck = live
+        .undelivered_replies()
+        .filter(|outgoing| outgoing.is_stuck);
+    let (unclaimed, failed): (Vec<_>, Vec<_>) =
+        stuck.partition(|outgoing| outgoing.reply.is_claimed);
     json!({
         "owners": inner.framework.settings().get(&OWNERS),
         "pid": std::process::id(),
         "process": process_usage(),
         "stopping": inner.drain.is_cancelled(),
         "channels": channels,
-        "unfinished": unfinished,
+        "unfinished": live.unfinished_messages().count(),
         "running_turns": running,
         "busy_sessions": busy,
         "sessions": sessions,
-        "undelivered": outgoing,
-        "failed": failed,
-        // The key of the first release.
-        "given_up": failed,
-        "unclaimed": unclaimed,
+        "undelivered": live.undelivered_replies().count(),
+        "failed": failed.len(),
+        // The first release used this key instead of `failed`.
+        "given_up": failed.len(),
+        "unclaimed": unclaimed.len(),
         "journal_backlog": inner.journal.queued_count(),
     })
 }
@@ -191,13 +182,8 @@ fn status_report(inner: &GatewayInner) -> Value {
 /// Returns the resource usage of the process. Values that only Linux provides are `null` elsewhere.
 fn process_usage() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let memory = status.lines().find_map(|line| {
-        line.strip_prefix("VmRSS:")?
-            .split_whitespace()
-            .next()?
-            .parse()
-            .ok()
-    });
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let memory = memory.and_then(|size| size.split_whitespace().next()?.parse().ok());
     let files = std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count);
     let tasks = tokio::runtime::Handle::current()
         .metrics()
@@ -240,17 +226,15 @@ pub async fn send_request(directory: &Path, request: &Value) -> Result<Option<Va
         stream.read_to_string(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    let no_response_error = || {
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await;
+    let answer = answer.ok().and_then(std::io::Result::ok);
+    let answer = answer.and_then(|answer| serde_json::from_str::<Value>(&answer).ok());
+    let answer = answer.ok_or_else(|| {
         Error::new(
             ErrorKind::Temporary,
             "gateway does not respond; try again or restart it",
         )
-    };
-    let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange)
-        .await
-        .map_err(|_| no_response_error())?
-        .map_err(|_| no_response_error())?;
-    let answer: Value = serde_json::from_str(&answer).map_err(|_| no_response_error())?;
+    })?;
     match answer.get("error") {
         Some(error) => Err(Error::from_value(error)),
         None => Ok(Some(answer)),

@@ -1,5 +1,7 @@
 //! Types of the hook `admit_message`, which decides how an inbound message is handled.
 
+use strum::{EnumString, IntoStaticStr};
+
 use crate::ids::SessionId;
 
 /// A plugin's decision about an inbound message.
@@ -36,7 +38,8 @@ impl Admission {
 }
 
 /// How an inbound message is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum AdmissionDecision {
     /// Start a turn for the message now.
@@ -52,27 +55,16 @@ pub enum AdmissionDecision {
 impl AdmissionDecision {
     /// Returns the name of the decision, such as `follow_up`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Drop => "drop",
-            Self::FollowUp => "follow_up",
-            Self::Steer => "steer",
-        }
+        self.into()
     }
 
     /// Returns the decision with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "process" => Some(Self::Process),
-            "drop" => Some(Self::Drop),
-            "follow_up" => Some(Self::FollowUp),
-            "steer" => Some(Self::Steer),
-            _ => None,
-        }
+        name.parse().ok()
     }
 }
 
-/// The load of a session when a message for it arrives.
+/// The running turns and queued messages of a session when a message for it arrives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TurnSnapshot {
     /// The session.

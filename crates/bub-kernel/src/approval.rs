@@ -1,18 +1,14 @@
 //! Approvals: users decide about individual tool calls.
 //!
 //! A tool call that needs approval is passed to the hook `request_approval` and registered in [`Approvals`] under an
-//! id. The component that receives the user's answer (a terminal, a chat, a button) passes it to [`Approvals::submit_answer`].
-//! An answer is valid once, for that call with the arguments that were shown. It must arrive before the request
-//! expires, from the chat of the call, and from the call's user or an owner.
+//! id. The component that receives the user's answer (a terminal, a chat, a button) passes it to
+//! [`Approvals::submit_answer`]. An answer is valid once, for that call with the arguments that were shown. It must
+//! arrive before the request expires, from the chat of the call, and from the call's user or an owner.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
-
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
@@ -34,7 +30,7 @@ pub struct ApprovalRequest {
     pub sender: Sender,
     /// The session of the turn.
     pub session_id: SessionId,
-    /// How long to wait for an answer. Without one, the call is denied.
+    /// How long to wait for an answer. Without an answer, the call is denied.
     pub expires: Duration,
     /// Why the call needs approval.
     pub reason: String,
@@ -73,11 +69,9 @@ impl Approvals {
         const NOT_FOUND: &str =
             "approval request not found: it was already answered or has expired";
         let invalid = |reason: &str| Err(Error::invalid_input(reason));
-        let mut pending = self.lock();
-        let Some(request) = pending
-            .get_mut(id)
-            .filter(|request| Instant::now() < request.deadline)
-        else {
+        let mut pending = self.0.lock();
+        let request = pending.get_mut(id);
+        let Some(request) = request.filter(|request| Instant::now() < request.deadline) else {
             return invalid(NOT_FOUND);
         };
         let asker = &request.sender;
@@ -104,7 +98,7 @@ impl Approvals {
     /// Waits for a user's answer to a pending request. Returns `None` if the request is unknown, is already being
     /// waited for, or ends without an answer.
     pub async fn wait_for_answer(&self, id: &str) -> Option<ApprovalAnswer> {
-        let answer = self.lock().get_mut(id)?.from_user.take()?;
+        let answer = self.0.lock().get_mut(id)?.from_user.take()?;
         answer.await.ok()
     }
 
@@ -118,15 +112,11 @@ impl Approvals {
             from_user: Some(from_user),
             answered_by: None,
         };
-        self.lock().insert(request.id.clone(), pending);
+        self.0.lock().insert(request.id.clone(), pending);
         PendingApprovalGuard {
             approvals: self.clone(),
             id: request.id.clone(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, PendingApproval>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,12 +130,12 @@ pub struct PendingApprovalGuard {
 impl PendingApprovalGuard {
     /// Returns the user who answered the request, if any.
     pub fn answered_by(&self) -> Option<Sender> {
-        self.approvals.lock().get(&self.id)?.answered_by.clone()
+        self.approvals.0.lock().get(&self.id)?.answered_by.clone()
     }
 }
 
 impl Drop for PendingApprovalGuard {
     fn drop(&mut self) {
-        self.approvals.lock().remove(&self.id);
+        self.approvals.0.lock().remove(&self.id);
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     BoxFuture,
     admission::{Admission, TurnSnapshot},
     approval::{ApprovalAnswer, ApprovalRequest},
+    async_trait,
     error::Result,
     hooks::guard,
     inbound::Inbound,
@@ -34,25 +35,29 @@ pub enum ChannelRole {
 
 /// An adapter that receives and sends messages on one platform.
 ///
-/// Only `name`, `start`, `stop` and `send` are required.
+/// Only `name`, `start` and `send` are required.
+#[async_trait]
 pub trait Channel: Send + Sync + 'static {
     /// Returns the channel's name. Messages are routed by it, and users enable the channel with it.
     fn name(&self) -> &str;
 
     /// Starts receiving messages and returns once the channel is ready. Background tasks must end when `stop` is
     /// cancelled.
-    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>>;
+    async fn start(&self, stop: CancellationToken) -> Result<()>;
 
-    /// Stops receiving messages. Also called after a failed `start`.
-    fn stop(&self) -> BoxFuture<'_, Result<()>>;
+    /// Stops receiving messages. Also called after a failed `start`. Does nothing by default: the token passed to
+    /// `start` is cancelled at the same time.
+    async fn stop(&self) -> Result<()> {
+        Ok(())
+    }
 
-    /// Delivers a rendered message.
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>>;
+    /// Sends an outbound message to its chat.
+    async fn send(&self, reply: &Outbound) -> Result<()>;
 
     /// Receives each stream event of a turn while the model runs. Does nothing by default.
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
+    async fn on_event(&self, event: &StreamEvent, turn: &Turn) -> Result<()> {
         let _ = (event, turn);
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
     /// Wraps the model stream of a turn. By default, it passes each event to [`Channel::on_event`], in order and before
@@ -72,19 +77,19 @@ pub trait Channel: Send + Sync + 'static {
         }))
     }
 
-    /// Decides how an inbound message is handled, if no plugin decides in the hook `admit_message`. `None`, the default,
-    /// leaves the decision to the gateway.
-    fn admit_message<'a>(
-        &'a self,
-        message: &'a Inbound,
-        turn: &'a TurnSnapshot,
-    ) -> BoxFuture<'a, Result<Option<Admission>>> {
+    /// Decides how an inbound message is handled, if no plugin decides in the hook `admit_message`. `None`, the
+    /// default, leaves the decision to the gateway.
+    async fn admit_message(
+        &self,
+        message: &Inbound,
+        turn: &TurnSnapshot,
+    ) -> Result<Option<Admission>> {
         let _ = (message, turn);
-        Box::pin(std::future::ready(Ok(None)))
+        Ok(None)
     }
 
-    /// Restores what the journal does not store on a message from an earlier process, such as its lifespan and its
-    /// media fetchers.
+    /// Completes a message from an earlier process with data that the journal does not store, such as its lifespan and
+    /// its media fetchers.
     fn restore_message(&self, message: &mut Inbound) {
         let _ = message;
     }
@@ -107,8 +112,8 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Checks whether the channel could run, without starting it. Returns the account that it would use, if the
     /// platform reports one. It must not receive or send messages. `bub doctor` and `bub onboard` call it.
-    fn check_connection(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        Box::pin(std::future::ready(Ok(None)))
+    async fn check_connection(&self) -> Result<Option<String>> {
+        Ok(None)
     }
 
     /// Returns one line that describes who has access and with which role, for `bub status`:
@@ -125,12 +130,9 @@ pub trait Channel: Send + Sync + 'static {
     /// Asks the user of this channel about a tool call and returns the answer. `None`, the default, means that the
     /// channel has no approval dialog: the gateway then sends the question as a message and reads the answer from a
     /// message.
-    fn request_approval<'a>(
-        &'a self,
-        request: &'a ApprovalRequest,
-    ) -> BoxFuture<'a, Result<Option<ApprovalAnswer>>> {
+    async fn request_approval(&self, request: &ApprovalRequest) -> Result<Option<ApprovalAnswer>> {
         let _ = request;
-        Box::pin(std::future::ready(Ok(None)))
+        Ok(None)
     }
 
     /// Returns the purpose of the channel. The default is [`ChannelRole::Service`].

@@ -68,7 +68,7 @@ impl ChannelMessage {
         self
     }
 
-    /// Adds a value to the context map.
+    /// Adds a value to the field `context`. The prompt shows these values, except for keys that start with `_`.
     pub fn context(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
         self.context.insert(key.into(), value.into());
         self
@@ -90,7 +90,8 @@ impl ChannelMessage {
 impl From<ChannelMessage> for Envelope {
     fn from(message: ChannelMessage) -> Self {
         let mut context = message.context;
-        // The `$` makes the prompt expand a skill with the channel's name.
+        // The prompt shows the context. A `$` before a name in the prompt loads the skill with that name, here the
+        // channel's.
         context.insert("channel".into(), format!("${}", message.channel).into());
         context.insert("chat_id".into(), message.chat_id.clone().into());
         let output_channel = message.output_channel.filter(|name| !name.is_empty());

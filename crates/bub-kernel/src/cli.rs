@@ -1,11 +1,8 @@
 //! CLI commands that plugins add: a description and a handler.
 
-use std::{
-    fmt,
-    process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, process::ExitCode, sync::Arc};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -191,7 +188,7 @@ pub struct CliCommand {
     /// The handler.
     pub run: CliHandler,
     /// Whether any other command with this name takes precedence; see [`CliApp::add_if_absent`].
-    pub is_offered: bool,
+    pub is_fallback: bool,
 }
 
 impl CliCommand {
@@ -210,12 +207,12 @@ impl CliCommand {
             "cannot run command `{}`: it has no handler; the plugin must set one",
             spec.name
         );
-        let command = Self {
+        let error = Error::unknown(message);
+        Self {
             spec,
-            run: Arc::new(|_| Box::pin(std::future::ready(Ok(ExitCode::SUCCESS)))),
-            is_offered: false,
-        };
-        command.handler(move |_| std::future::ready(Err(Error::unknown(message.clone()))))
+            run: Arc::new(move |_| Box::pin(std::future::ready(Err(error.clone())))),
+            is_fallback: false,
+        }
     }
 
     /// Adds an argument.
@@ -251,31 +248,29 @@ impl CliApp {
     /// Adds a command, which can replace a builtin command. The plugin registered last is called first, so its command
     /// wins if several plugins add the same name.
     pub fn add(&self, command: CliCommand) {
-        let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = &command.spec.name;
-        if commands
-            .iter()
-            .all(|other| other.is_offered || other.spec.name != *name)
-        {
+        let mut commands = self.0.lock();
+        let is_same =
+            |other: &CliCommand| !other.is_fallback && other.spec.name == command.spec.name;
+        if !commands.iter().any(is_same) {
             commands.push(command);
         }
     }
 
     /// Adds a command unless any other command has its name. It never replaces another command.
     pub fn add_if_absent(&self, command: CliCommand) {
-        let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commands = self.0.lock();
         commands.push(CliCommand {
-            is_offered: true,
+            is_fallback: true,
             ..command
         });
     }
 
     /// Returns all commands. Those added with [`CliApp::add_if_absent`] come last.
     pub fn into_commands(self) -> Vec<CliCommand> {
-        let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (offered, mut commands): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|command| command.is_offered);
-        for command in offered {
+        let all = self.0.into_inner();
+        let (fallbacks, mut commands): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|command| command.is_fallback);
+        for command in fallbacks {
             let name = &command.spec.name;
             if commands.iter().any(|other| other.spec.name == *name) {
                 tracing::warn!(command = %name, error = "another command has this name", "cli.command_skipped");

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     media::MediaItem,
 };
 
-/// The `output_channel` of messages whose plain replies are discarded.
+/// The `output_channel` of messages whose answer is not sent. Tools can still send messages.
 const NO_OUTPUT_CHANNEL: &str = "null";
 
 /// A weakly typed message: named JSON fields, and media whose bytes are fetched on demand.
@@ -26,10 +26,13 @@ const NO_OUTPUT_CHANNEL: &str = "null";
 /// assert_eq!(message.content(), "hello");
 /// assert_eq!(message.chat_id().as_deref(), Some("42"));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Envelope {
     fields: Fields,
-    /// The attached items with their fetchers, which JSON cannot hold. If empty, [`Self::media`] parses the field `media`.
+    /// The attached items with their fetchers, which JSON cannot hold. If empty, [`Self::media`] parses the JSON field
+    /// `media` in `fields`.
+    #[serde(skip)]
     media: Vec<MediaItem>,
 }
 
@@ -41,10 +44,7 @@ impl Envelope {
 
     /// Creates an envelope with space for `capacity` fields.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self {
-            fields: Fields::with_capacity(capacity),
-            media: Vec::new(),
-        }
+        Fields::with_capacity(capacity).into()
     }
 
     /// Creates an envelope with the field `content`.
@@ -73,7 +73,7 @@ impl Envelope {
     /// Sets a field.
     pub fn set(&mut self, name: impl Into<FieldName>, value: impl Into<Value>) {
         let name = name.into();
-        // Plugins read and write the field; attached media must not outlive it.
+        // The new value replaces the attached media items, too.
         if name == "media" {
             self.media.clear();
         }
@@ -123,36 +123,36 @@ impl Envelope {
 
     /// Returns the channel that replies go to: `output_channel` if it is set, otherwise `channel`.
     pub fn output_channel(&self) -> Option<Cow<'_, str>> {
-        let explicit = self
-            .text_field("output_channel")
-            .filter(|name| !name.is_empty());
+        let explicit = self.text_field("output_channel");
+        let explicit = explicit.filter(|name| !name.is_empty());
         explicit.or_else(|| self.channel())
     }
 
-    /// Discards plain replies to the message: sets `output_channel` to the string `null`, which no channel has as its
-    /// name.
+    /// Discards the answer to the message instead of sending it: sets `output_channel` to the string `null`, which no
+    /// channel has as its name.
     #[must_use]
     pub fn without_output(self) -> Self {
         self.with("output_channel", NO_OUTPUT_CHANNEL)
     }
 
-    /// Returns whether plain replies go to a channel.
+    /// Returns whether the answer to the message is sent to a channel.
     pub fn has_output(&self) -> bool {
         self.str_field("output_channel") != Some(NO_OUTPUT_CHANNEL)
     }
 
-    /// Returns `channel:chat_id`, the session of a message without a session id. A missing part becomes `default`.
+    /// Returns `channel:chat_id`, the session of a message without a session id. If the channel or the chat is missing,
+    /// `default` takes its place.
     pub fn chat_session_id(&self) -> String {
-        let part = |value: Option<Cow<'_, str>>| {
-            value.map_or_else(|| "default".to_owned(), Cow::into_owned)
-        };
-        format!("{}:{}", part(self.channel()), part(self.chat_id()))
+        let channel = self.channel().unwrap_or("default".into());
+        let chat_id = self.chat_id().unwrap_or("default".into());
+        format!("{channel}:{chat_id}")
     }
 
     /// Returns the kind of the message, from the field `kind`.
     pub fn kind(&self) -> MessageKind {
         self.str_field("kind")
-            .map_or(MessageKind::Normal, MessageKind::from)
+            .map(MessageKind::from)
+            .unwrap_or_default()
     }
 
     /// Returns whether the message is a comma command, which the runtime runs instead of the model. The comma must be
@@ -164,17 +164,16 @@ impl Envelope {
     /// Returns whether the message addresses the agent. In a group, the agent also receives messages between other
     /// users.
     pub fn is_active(&self) -> bool {
-        self.field("is_active")
-            .and_then(Value::as_bool)
-            .unwrap_or(false)
+        self.field("is_active").and_then(Value::as_bool) == Some(true)
     }
 
-    /// Returns a value of the context map.
+    /// Returns a value of the map in the field `context`.
     pub fn context_value(&self, key: &str) -> Option<&Value> {
         self.field("context")?.get(key)
     }
 
-    /// Returns the context as `key=value` pairs joined by `|`, in insertion order, without keys that start with `_`.
+    /// Returns the map in the field `context` as `key=value` pairs joined by `|`, in insertion order, without keys that
+    /// start with `_`.
     pub fn context_str(&self) -> String {
         let Some(Value::Object(context)) = self.field("context") else {
             return String::new();
@@ -199,31 +198,27 @@ impl Envelope {
 
     /// Replaces the attached media.
     pub fn set_media(&mut self, items: Vec<MediaItem>) {
-        self.set(
-            "media",
-            items.iter().map(MediaItem::to_value).collect::<Vec<_>>(),
-        );
+        let values: Vec<_> = items.iter().map(MediaItem::to_value).collect();
+        self.set("media", values);
         self.media = items;
     }
 
-    /// Merges messages that arrived together. The last one is the template; content is joined by newlines, and media
-    /// are collected from all.
+    /// Merges messages that arrived together. Contents are joined by newlines, and media are collected from all
+    /// messages. Other fields come from the last message.
     ///
     /// # Errors
     ///
     /// Fails if the batch is empty.
-    pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
-        let contents: Vec<_> = batch
-            .iter()
-            .map(|message| message.content().into_owned())
-            .collect();
+    pub fn merge_batch(mut batch: Vec<Self>) -> Result<Self> {
+        let contents: Vec<_> = batch.iter().map(Self::content).collect();
+        let contents = contents.join("\n");
         let media: Vec<_> = batch.iter().flat_map(Self::media).collect();
-        let mut merged = batch.into_iter().next_back().ok_or_else(|| {
+        let mut merged = batch.pop().ok_or_else(|| {
             Error::invalid_input(
                 "cannot merge messages: the batch is empty; pass at least one message",
             )
         })?;
-        merged.set("content", contents.join("\n"));
+        merged.set("content", contents);
         if !media.is_empty() {
             merged.set_media(media);
         }
@@ -296,17 +291,5 @@ impl From<Fields> for Envelope {
             fields,
             media: Vec::new(),
         }
-    }
-}
-
-impl Serialize for Envelope {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.fields.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Envelope {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Fields::deserialize(deserializer).map(Self::from)
     }
 }

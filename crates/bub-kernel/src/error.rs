@@ -1,4 +1,4 @@
-//! The error type of hooks.
+//! The error type of the kernel and of hooks.
 //!
 //! [`ErrorKind`] tells the caller how to react, and the message describes what failed. A plugin's error keeps its own
 //! type and text: [`Error::downcast_ref`] returns it.
@@ -6,6 +6,7 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
+use strum::{EnumString, IntoStaticStr};
 
 use crate::{envelope::stringify, hooks::guard};
 
@@ -16,7 +17,8 @@ pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The class of an [`Error`], which tells the caller how to react.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The input is invalid: change it and call again.
@@ -44,34 +46,14 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    const NAMES: [(Self, &'static str); 11] = [
-        (Self::InvalidInput, "invalid_input"),
-        (Self::Config, "config"),
-        (Self::Provider, "provider"),
-        (Self::Tool, "tool"),
-        (Self::Temporary, "temporary"),
-        (Self::NotFound, "not_found"),
-        (Self::Cancelled, "cancelled"),
-        (Self::SessionFull, "session_full"),
-        (Self::Unclaimed, "unclaimed"),
-        (Self::InUse, "in_use"),
-        (Self::Unknown, "unknown"),
-    ];
-
     /// Returns the name that messages, the tape and the plugin protocol use.
     pub fn name(self) -> &'static str {
-        Self::NAMES
-            .iter()
-            .find(|(kind, _)| *kind == self)
-            .map_or("unknown", |(_, name)| name)
+        self.into()
     }
 
     /// Returns the kind with this name, or [`ErrorKind::Unknown`] for other names.
     pub fn from_name(name: &str) -> Self {
-        Self::NAMES
-            .iter()
-            .find(|(_, kind_name)| *kind_name == name)
-            .map_or(Self::Unknown, |(kind, _)| *kind)
+        name.parse().unwrap_or(Self::Unknown)
     }
 }
 
@@ -86,8 +68,8 @@ pub struct HookOrigin {
 
 /// An error with a kind, a message, and the hook it came from, if any.
 ///
-/// Every error type converts into it with `?`. Cloning is cheap: an error is passed to `save_state`, to observers and to
-/// the caller.
+/// Every error type converts into it with `?`. Cloning is cheap, so that `save_state`, `on_error` and the caller can
+/// each get the error.
 ///
 /// ```
 /// use bub_kernel::{Error, ErrorKind};
@@ -153,8 +135,7 @@ impl Error {
                 let message = guard::catch_panic(|| foreign.to_string());
                 let message =
                     message.unwrap_or_else(|_| "unknown error: its `Display` panicked".to_owned());
-                Self::new(ErrorKind::Unknown, message)
-                    .modify_inner(|inner| inner.source = Some(Arc::from(foreign)))
+                Self::unknown(message).modify_inner(|inner| inner.source = Some(foreign.into()))
             }
         }
     }
@@ -170,11 +151,8 @@ impl Error {
         let text = |key: &str| value.get(key).and_then(Value::as_str);
         let kind = ErrorKind::from_name(text("kind").unwrap_or_default());
         let message = text("message").map_or_else(|| stringify(value), str::to_owned);
-        let mut details = value
-            .get("details")
-            .and_then(Value::as_object)
-            .cloned()
-            .unwrap_or_default();
+        let details = value.get("details").and_then(Value::as_object);
+        let mut details = details.cloned().unwrap_or_default();
         // Unknown kinds and further keys are kept as details.
         for (key, extra) in value.as_object().into_iter().flatten() {
             let is_known = match key.as_str() {
@@ -218,7 +196,8 @@ impl Error {
         self.modify_inner(|inner| inner.is_reported = true)
     }
 
-    /// Sets the hook that returned the error. If it is set already, the innermost hook is kept.
+    /// Sets the hook and the plugin that returned the error. An error that already has them is unchanged, so that it
+    /// names the innermost hook.
     #[must_use]
     pub(crate) fn with_origin(self, hook: &'static str, plugin: &Arc<str>) -> Self {
         if self.0.origin.is_some() {
@@ -262,22 +241,19 @@ impl Error {
         self.0.is_reported
     }
 
-    /// Returns the hook and plugin that the error came from.
+    /// Returns the hook and plugin that the error came from. `None` if no hook returned it.
     pub fn origin(&self) -> Option<&HookOrigin> {
         self.0.origin.as_ref()
     }
 
     /// Returns the plugin's own error if it has the type `E`.
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
-        self.0
-            .source
-            .as_deref()
-            .and_then(|source| source.downcast_ref())
+        self.0.source.as_deref()?.downcast_ref()
     }
 }
 
 impl fmt::Display for Error {
-    /// Writes `[kind] message`. A wrapped error keeps its own text.
+    /// Writes `[kind] message`. A wrapped error of another type is written without the kind.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.source.is_some() {
             return f.write_str(&self.0.message);

@@ -1,18 +1,18 @@
 //! A small ordered map of named JSON values, used by envelopes and state.
 //!
-//! These maps hold about ten names, most of them known at compile time. A vector keeps insertion order, and needs one
-//! allocation for all names and none for a static name. In a turn, this is measurably cheaper than a tree or a hash map
-//! of owned strings.
+//! These maps hold about ten names, most of them known at compile time. A vector keeps insertion order and needs one
+//! allocation for all fields. A static name needs no allocation. In a turn, a vector is measurably cheaper than a tree
+//! or a hash map of owned strings.
 
 use std::{borrow::Cow, collections::HashMap};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// The name of a field. Names known at compile time are not allocated.
 pub type FieldName = Cow<'static, str>;
 
-/// Number of fields from which `merge` builds an index instead of searching for each name.
+/// Total number of fields above which `merge` finds names with a hash map, not by linear search.
 const INDEX_THRESHOLD: usize = 64;
 
 /// Named values in insertion order.
@@ -32,10 +32,8 @@ impl Fields {
 
     /// Returns the value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value)
+        let (_, value) = self.0.iter().find(|(key, _)| key == name)?;
+        Some(value)
     }
 
     /// Returns the value of a field if it is a string.
@@ -65,7 +63,7 @@ impl Fields {
         Some(self.0.remove(index).1)
     }
 
-    /// Adds all fields of `incoming`. Its values win if both maps have a name.
+    /// Adds all fields of `incoming`. If both maps have a field, the value of `incoming` wins.
     pub fn merge(&mut self, incoming: Self) {
         if self.0.is_empty() {
             *self = incoming;
@@ -113,9 +111,8 @@ impl Fields {
 
 impl<N: Into<FieldName>, V: Into<Value>> FromIterator<(N, V)> for Fields {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
-        let pairs = items
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()));
+        let pairs = items.into_iter();
+        let pairs = pairs.map(|(name, value)| (name.into(), value.into()));
         let mut fields = Self::new();
         // Names may repeat. The last value wins.
         fields.merge_with_index(Self(pairs.collect()));
@@ -125,31 +122,21 @@ impl<N: Into<FieldName>, V: Into<Value>> FromIterator<(N, V)> for Fields {
 
 impl From<Map<String, Value>> for Fields {
     fn from(map: Map<String, Value>) -> Self {
-        Self(
-            map.into_iter()
-                .map(|(name, value)| (FieldName::Owned(name), value))
-                .collect(),
-        )
+        let fields = map.into_iter();
+        Self(fields.map(|(name, value)| (name.into(), value)).collect())
     }
 }
 
 impl From<Fields> for Map<String, Value> {
     fn from(fields: Fields) -> Self {
-        fields
-            .0
-            .into_iter()
-            .map(|(name, value)| (name.into_owned(), value))
-            .collect()
+        let fields = fields.0.into_iter();
+        fields.map(|(name, value)| (name.into(), value)).collect()
     }
 }
 
 impl Serialize for Fields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.len()))?;
-        for (name, value) in self.iter() {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
+        serializer.collect_map(self.iter())
     }
 }
 

@@ -4,19 +4,21 @@ use std::{
     cell::RefCell,
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
+
+use parking_lot::RwLock;
 
 use bub_settings::{Environment, Loader, Settings};
 
 use crate::{
     approval::Approvals,
-    error::{BoxError, Error},
-    hooks::HookSet,
-    plugin::{self, Plugin, PluginContext, PluginFactory, PluginState, PluginStatus},
+    error::Error,
+    hooks::{HookSet, guard},
+    plugin::{IntoPlugin, Plugin, PluginContext, PluginFactory, PluginState, PluginStatus},
     router::ChannelRouter,
     scope::ScopeState,
-    tool::{self, Tool},
+    tool::Tool,
 };
 
 /// A fixed set of plugins that runs turns. Cloning is cheap, and clones share one framework.
@@ -47,7 +49,7 @@ impl Framework {
         &self.0.workspace
     }
 
-    /// Returns the workspace as text, from which tape names are derived.
+    /// Returns the path of the workspace as text. The names of tapes are derived from it.
     pub fn workspace_text(&self) -> &str {
         &self.0.workspace_text
     }
@@ -57,12 +59,12 @@ impl Framework {
         &self.0.hooks
     }
 
-    /// Returns all plugins that were added to the builder, in order, with their state.
+    /// Returns all plugins that were added to the builder, in registration order, each with its [`PluginState`].
     pub fn plugins(&self) -> &[PluginStatus] {
         &self.0.plugins
     }
 
-    /// Returns the tools of all plugins, in registration order.
+    /// Returns all tools: those of the plugins in registration order, then those of the builder.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.0.tools
     }
@@ -79,58 +81,40 @@ impl Framework {
 
     /// Sets the router of outbound messages. `None` removes it.
     pub fn bind_router(&self, router: Option<Arc<dyn ChannelRouter>>) {
-        *self
-            .0
-            .router
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = router;
+        *self.0.router.write() = router;
     }
 
     /// Returns the current router.
     pub fn router(&self) -> Option<Arc<dyn ChannelRouter>> {
-        self.0
-            .router
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.router.read().clone()
     }
 
     pub(crate) fn current_scope(&self) -> Option<Arc<ScopeState>> {
-        self.0
-            .scopes
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .last()
-            .cloned()
+        self.0.scopes.read().last().cloned()
     }
 
     pub(crate) fn enter_scope(&self, scope: Arc<ScopeState>) {
-        self.0
-            .scopes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(scope);
+        self.0.scopes.write().push(scope);
     }
 
     pub(crate) fn leave_scope(&self, scope: &Arc<ScopeState>) {
-        let mut scopes = self
-            .0
+        self.0
             .scopes
             .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        scopes.retain(|open| !Arc::ptr_eq(open, scope));
+            .retain(|open| !Arc::ptr_eq(open, scope));
     }
 }
 
 /// Returns a path as text. A path that is not UTF-8 is escaped byte by byte, so that different paths stay different.
 fn path_to_text(path: &Path) -> String {
-    let escaped = || {
-        path.as_os_str()
+    match path.to_str() {
+        Some(text) => text.to_owned(),
+        None => path
+            .as_os_str()
             .as_encoded_bytes()
             .escape_ascii()
-            .to_string()
-    };
-    path.to_str().map_or_else(escaped, str::to_owned)
+            .to_string(),
+    }
 }
 
 impl fmt::Debug for Framework {
@@ -144,21 +128,12 @@ impl fmt::Debug for Framework {
 
 /// A weak reference from a plugin to its framework.
 #[derive(Clone, Debug, Default)]
-pub struct FrameworkRef(Arc<OnceLock<WeakFramework>>);
-
-#[derive(Clone)]
-struct WeakFramework(Weak<Inner>);
+pub struct FrameworkRef(Arc<OnceLock<Weak<Inner>>>);
 
 impl FrameworkRef {
     /// Returns the framework, or `None` while it is being built or after it was dropped.
     pub fn get(&self) -> Option<Framework> {
-        self.0.get()?.0.upgrade().map(Framework)
-    }
-}
-
-impl fmt::Debug for WeakFramework {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WeakFramework")
+        self.0.get()?.upgrade().map(Framework)
     }
 }
 
@@ -187,18 +162,24 @@ impl FrameworkBuilder {
 
     /// Adds a plugin. Plugins that are added later run first.
     pub fn plugin(self, name: impl AsRef<str>, plugin: impl Plugin) -> Self {
-        self.plugin_with(name, move |_| Ok::<_, BoxError>(plugin))
+        self.plugin_with(name, move |_| plugin)
     }
 
     /// Adds a plugin that is created when the framework is built. If that fails, the error is logged and the plugin is
     /// skipped.
-    pub fn plugin_with<P: Plugin, E: Into<BoxError>>(
+    pub fn plugin_with<P: IntoPlugin>(
         mut self,
         name: impl AsRef<str>,
-        make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
+        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
     ) -> Self {
-        self.plugins
-            .push((Arc::from(name.as_ref()), plugin::new_factory(make)));
+        let factory: PluginFactory = Box::new(move |context| {
+            let plugin = Arc::new(make(context).into_plugin()?);
+            context.add_tools(plugin.tools());
+            let mut hooks = HookSet::default();
+            plugin.register(&mut hooks);
+            Ok(hooks)
+        });
+        self.plugins.push((Arc::from(name.as_ref()), factory));
         self
     }
 
@@ -207,7 +188,7 @@ impl FrameworkBuilder {
         self.plugins.iter().any(|(added, _)| **added == *name)
     }
 
-    /// Adds a tool after the tools of the plugins. It replaces a tool with the same name, at the same position.
+    /// Adds a tool after the tools of the plugins. If a tool with the same name exists, replaces it at its position.
     pub fn tool(mut self, tool: impl Tool) -> Self {
         self.tools.push(Arc::new(tool));
         self
@@ -216,7 +197,7 @@ impl FrameworkBuilder {
     /// Creates the plugins and the framework.
     pub fn build(self) -> Framework {
         let workspace = self.workspace.unwrap_or_else(|| PathBuf::from("."));
-        // Tapes are found by this path, so a directory must have one name.
+        // The names of tapes are derived from this path, so a directory must always get the same path.
         let resolved = workspace
             .canonicalize()
             .or_else(|_| std::path::absolute(&workspace));
@@ -241,14 +222,15 @@ impl FrameworkBuilder {
                     "duplicate plugin name: an active plugin already has it; remove or rename one of them",
                 ))
             } else {
-                plugin::load_plugin(factory, &context)
+                let loaded = guard::catch_panic(|| factory(&context));
+                loaded.and_then(|hooks| hooks.map_err(Error::from_boxed))
             };
             let plugin_tools = context.tools.take();
             let state = match loaded {
                 Ok(mut plugin_hooks) => {
                     plugin_hooks.set_plugin(index, &name);
                     hooks.merge(plugin_hooks);
-                    tool::add_or_replace(&mut tools, plugin_tools);
+                    add_or_replace(&mut tools, plugin_tools);
                     PluginState::Active
                 }
                 Err(error) => {
@@ -258,7 +240,7 @@ impl FrameworkBuilder {
             };
             plugins.push(PluginStatus { name, state });
         }
-        tool::add_or_replace(&mut tools, self.tools);
+        add_or_replace(&mut tools, self.tools);
         let inner = Arc::new(Inner {
             workspace_text: path_to_text(&workspace),
             workspace,
@@ -270,9 +252,24 @@ impl FrameworkBuilder {
             router: RwLock::default(),
             scopes: RwLock::default(),
         });
-        // Cannot fail: this is the only place that sets it.
-        let _ = framework.0.set(WeakFramework(Arc::downgrade(&inner)));
+        // Cannot fail: only this line sets the reference.
+        let _ = framework.0.set(Arc::downgrade(&inner));
         Framework(inner)
+    }
+}
+
+/// Adds tools. A tool replaces an existing tool with the same [`ToolSpec::model_name`](crate::ToolSpec::model_name), at
+/// the same position.
+fn add_or_replace(tools: &mut Vec<Arc<dyn Tool>>, added: Vec<Arc<dyn Tool>>) {
+    for tool in added {
+        let name = tool.spec().model_name();
+        match tools
+            .iter_mut()
+            .find(|other| other.spec().model_name() == name)
+        {
+            Some(existing) => *existing = tool,
+            None => tools.push(tool),
+        }
     }
 }
 

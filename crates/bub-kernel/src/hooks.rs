@@ -5,8 +5,8 @@
 //! * An implementation is synchronous or asynchronous. `#[hooks]` generates a [`SyncHook`] or an [`AsyncHook`] from an
 //!   ordinary method.
 //! * `guard` converts a panic or a timeout in an implementation into an error of that hook.
-//! * [`Next`] lets an implementation of a first-result hook call the next plugins.
-//! * `intercept` has the failure rules of the chained hooks around model and tool calls.
+//! * [`Next`] lets an implementation of a first-result hook ([`HookKind::First`]) call the next plugins.
+//! * `intercept` runs the hooks before and after model and tool calls, and has their failure rules.
 
 mod argument;
 mod call;

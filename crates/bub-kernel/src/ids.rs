@@ -2,14 +2,15 @@
 
 use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 macro_rules! string_id {
     ($($(#[doc = $doc:literal])+ $name:ident;)*) => {$(
         $(#[doc = $doc])+
         ///
         /// Cloning is cheap. The id dereferences to `str` and is serialized as a plain string.
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -21,12 +22,6 @@ macro_rules! string_id {
             /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
-            }
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self(Arc::from(""))
             }
         }
 
@@ -62,27 +57,15 @@ macro_rules! string_id {
             }
         }
 
-        impl From<&$name> for $name {
-            fn from(id: &$name) -> Self {
-                id.clone()
-            }
-        }
-
         impl From<$name> for String {
             fn from(id: $name) -> Self {
-                id.0.as_ref().to_owned()
+                id.as_str().to_owned()
             }
         }
 
         impl From<&$name> for String {
             fn from(id: &$name) -> Self {
-                id.0.as_ref().to_owned()
-            }
-        }
-
-        impl From<$name> for serde_json::Value {
-            fn from(id: $name) -> Self {
-                id.as_str().into()
+                id.as_str().to_owned()
             }
         }
 
@@ -119,18 +102,6 @@ macro_rules! string_id {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&*self.0, f)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer).map(Self::from)
             }
         }
     )*};

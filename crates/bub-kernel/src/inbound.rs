@@ -1,6 +1,6 @@
 //! Inbound messages.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 
@@ -8,7 +8,7 @@ use crate::{
     BoxFuture,
     channel_message::ChannelMessage,
     envelope::Envelope,
-    error::{Error, Result},
+    error::Result,
     ids::{MessageId, SessionId},
     lifespan::Lifespan,
     outbound::Outbound,
@@ -27,11 +27,11 @@ use crate::{
 /// let inbound = Inbound::from(Envelope::from_text("hello"));
 /// assert_eq!(inbound.sender().role, Role::Guest);
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Inbound {
     /// The message.
     pub message: Envelope,
-    /// Cancels the turn until the model stage ends. An answer that is complete by then is saved and delivered.
+    /// Cancels the turn in any stage. A `save_state` hook or a delivery then has one second to end.
     pub cancel: CancellationToken,
     /// Whether channels see the output while the model produces it.
     pub stream_output: bool,
@@ -57,8 +57,8 @@ pub struct InboundAttempt {
     pub message_id: MessageId,
     /// The attempt number, starting at 1.
     pub number: u32,
-    /// Whether the message survives the death of the process. If not, the turn records it on its tape before any
-    /// hook runs.
+    /// Whether the message survives the death of the process. If not, the turn records it on its tape after
+    /// `resolve_session`, before any other hook runs.
     pub is_durable: bool,
 }
 
@@ -145,34 +145,40 @@ impl Inbound {
         self.session_id = Some(session_id);
     }
 
-    /// Returns whether the message is a `,quit` from a sender who may stop the session. Guests may not.
-    pub fn is_quit(&self) -> bool {
-        let is_quit = self.message.is_command() && self.message.content().trim_end() == ",quit";
-        is_quit && self.sender().role > Role::Guest
+    /// Sets the session to the envelope's `session_id`, or else to `channel:chat_id`, unless it is set. Does not call the
+    /// hook `resolve_session`.
+    pub(crate) fn set_default_session(&mut self) {
+        if self.session_id.is_none() {
+            let session_id = self.message.session_id().filter(|id| !id.is_empty());
+            let session_id =
+                session_id.map_or_else(|| self.message.chat_session_id(), Cow::into_owned);
+            self.set_session_id(session_id.into());
+        }
     }
 
-    /// Merges messages that arrived together. The last one is the template; content is joined by newlines, and media
-    /// are collected from all. The sender is the one with the lowest role.
+    /// Returns whether the message is a `,quit` from a sender who may stop the session. Guests may not.
+    pub fn is_quit(&self) -> bool {
+        let content = self.message.content();
+        let command = content.strip_prefix(',').map(str::trim);
+        self.message.is_command() && command == Some("quit") && self.sender().role > Role::Guest
+    }
+
+    /// Merges messages that arrived together. Contents are joined by newlines, and media are collected from all
+    /// messages. The sender is the one with the lowest role. Everything else comes from the last message.
     ///
     /// # Errors
     ///
     /// Fails if the batch is empty.
-    pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
+    pub fn merge_batch(mut batch: Vec<Self>) -> Result<Self> {
         let lowest = batch
             .iter()
             .rev()
             .map(Self::sender)
             .min_by_key(|sender| sender.role);
-        let envelopes = batch
-            .iter()
-            .map(|inbound| inbound.message.clone())
-            .collect();
-        let mut merged = batch.into_iter().next_back().ok_or_else(|| {
-            Error::invalid_input(
-                "cannot merge messages: the batch is empty; pass at least one message",
-            )
-        })?;
-        merged.message = Envelope::merge_batch(envelopes)?;
+        let envelopes = batch.iter().map(|inbound| inbound.message.clone());
+        let message = Envelope::merge_batch(envelopes.collect())?;
+        let mut merged = batch.pop().unwrap_or_default();
+        merged.message = message;
         if let Some(lowest) = lowest.filter(|lowest| lowest.role < merged.sender().role) {
             merged.sender = Some(lowest);
         }
@@ -189,15 +195,5 @@ impl From<Envelope> for Inbound {
 impl From<ChannelMessage> for Inbound {
     fn from(message: ChannelMessage) -> Self {
         Self::new(message)
-    }
-}
-
-impl fmt::Debug for Inbound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbound")
-            .field("message", &self.message)
-            .field("attempt", &self.attempt)
-            .field("session_id", &self.session_id)
-            .finish_non_exhaustive()
     }
 }

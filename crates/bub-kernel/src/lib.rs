@@ -1,11 +1,12 @@
 //! The kernel of bub. It runs turns, and every stage of a turn is a hook.
 //!
 //! * [`Envelope`], [`State`], [`Prompt`], [`ModelStream`], [`Error`]: the types that hooks receive and return.
-//! * [`hooks`](mod@hooks): the table of all hooks, the registry, and the calling rules.
+//! * [`hooks`](mod@hooks): the table of all hooks, the set of their implementations, and the rules for calling them.
 //! * [`Plugin`]: a set of hook implementations. Write one with [`hooks`](macro@hooks) on an `impl` block.
-//! * [`Framework`]: registers plugins, opens the [`RunningScope`], and [runs turns](Framework::process_inbound).
-//! * [`tool`](mod@tool): functions that the model can call. Write one with [`tool`](macro@tool) on a function, or
-//!   several that share a value with [`tools`] on an `impl` block.
+//! * [`Framework`]: registers plugins, [runs turns](Framework::process_inbound), and opens the [`RunningScope`], whose
+//!   resources stay open across turns.
+//! * [`tool`](mod@tool): functions that the model can call. Write one with [`tool`](macro@tool) on a function. To write
+//!   several that share data, put [`tools`] on the `impl` block of a type.
 //! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: traits that other crates implement.
 //! * [`settings`]: settings that several crates read.
 //!
@@ -81,7 +82,7 @@ pub use llm::{LlmDecision, LlmRequest, LlmResult, ModelOption, ModelOptions};
 pub use media::{MediaFetcher, MediaItem, MediaKind, audio_format, audio_mime};
 pub use outbound::{DeliveryAttempt, Outbound, ReplyOrigin};
 pub use pipeline::TurnResult;
-pub use plugin::{Plugin, PluginContext, PluginState, PluginStatus};
+pub use plugin::{IntoPlugin, Plugin, PluginContext, PluginState, PluginStatus};
 pub use prompt::{COMMAND_PREFIX, Prompt};
 pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
 pub use router::ChannelRouter;
@@ -99,4 +100,5 @@ pub use turn::{Stage, Turn, TurnReport};
 pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};
 
 /// A boxed future that can move between threads. Traits in this crate return it from asynchronous methods.
+pub use bub_tape::async_trait;
 pub use futures_util::future::BoxFuture;

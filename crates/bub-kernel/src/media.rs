@@ -4,11 +4,13 @@ use std::{fmt, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
+use strum::{EnumString, IntoStaticStr};
 
 use crate::{BoxFuture, error::Result};
 
 /// The kind of a media item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum MediaKind {
     /// An image.
     Image,
@@ -23,22 +25,12 @@ pub enum MediaKind {
 impl MediaKind {
     /// Returns the name that JSON uses.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Audio => "audio",
-            Self::Video => "video",
-            Self::Document => "document",
-        }
+        self.into()
     }
 
     /// Returns the kind with this name, or [`MediaKind::Document`] for other names.
     pub fn from_name(name: &str) -> Self {
-        match name {
-            "image" => Self::Image,
-            "audio" => Self::Audio,
-            "video" => Self::Video,
-            _ => Self::Document,
-        }
+        name.parse().unwrap_or(Self::Document)
     }
 }
 
@@ -68,11 +60,8 @@ impl MediaItem {
     /// Creates an item with a URL.
     pub fn from_url(kind: MediaKind, mime: impl Into<String>, url: impl Into<String>) -> Self {
         Self {
-            kind,
-            mime: mime.into(),
-            filename: None,
             url: Some(url.into()),
-            fetcher: None,
+            ..Self::without_source(kind, mime.into())
         }
     }
 
@@ -83,15 +72,23 @@ impl MediaItem {
         fetcher: Arc<dyn MediaFetcher>,
     ) -> Self {
         Self {
-            kind,
-            mime: mime.into(),
-            filename: None,
-            url: None,
             fetcher: Some(fetcher),
+            ..Self::without_source(kind, mime.into())
         }
     }
 
-    /// Returns the URL, or a data URL with the fetched bytes. Returns `None` if the item has neither.
+    fn without_source(kind: MediaKind, mime: String) -> Self {
+        Self {
+            kind,
+            mime,
+            filename: None,
+            url: None,
+            fetcher: None,
+        }
+    }
+
+    /// Returns the URL, or a data URL with the fetched bytes. Returns `None` if the item has no URL and its bytes are
+    /// not available.
     pub async fn resolve_url(&self) -> Result<Option<String>> {
         if let Some(url) = &self.url {
             return Ok(Some(url.clone()));
@@ -148,17 +145,13 @@ impl fmt::Debug for MediaItem {
     }
 }
 
-/// Audio formats whose name differs from the MIME subtype.
+/// Audio formats whose name differs from the MIME subtype, as pairs of name and MIME type.
 const AUDIO_FORMATS: [(&str, &str); 2] = [("mp3", "audio/mpeg"), ("m4a", "audio/mp4")];
 
 /// Returns the short format name of an audio MIME type: `audio/mpeg; codecs=…` is `mp3`.
 pub fn audio_format(mime: &str) -> String {
-    let essence = mime
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
+    let essence = mime.split(';').next().unwrap_or_default();
+    let essence = essence.trim().to_ascii_lowercase();
     if let Some((format, _)) = AUDIO_FORMATS.iter().find(|(_, mime)| *mime == essence) {
         return (*format).to_owned();
     }

@@ -7,7 +7,7 @@ use crate::{
     ids::{MessageId, ReplyId},
 };
 
-/// A rendered message, with data about its delivery.
+/// An outbound message, with data about its delivery.
 #[derive(Clone, Debug, Default)]
 pub struct Outbound {
     /// The message.
@@ -21,12 +21,12 @@ pub struct Outbound {
 /// The origin of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyOrigin {
-    /// The stages of a turn, or the runtime.
+    /// A stage of a turn. Also bub itself, unless the reply is a [`Self::Notice`].
     #[default]
     Turn,
-    /// The runtime, about a failure that is also returned as the result of the turn.
+    /// bub itself, to report a failure that the turn also returns as its error.
     Notice,
-    /// A tool call. The plain reply of the turn is then not sent to the same chat.
+    /// A tool call. The answer of the turn is then not sent to the same chat.
     Tool,
 }
 
@@ -35,14 +35,14 @@ pub enum ReplyOrigin {
 pub struct DeliveryAttempt {
     /// The id of the reply. Receivers can use it to detect repeated deliveries.
     pub reply_id: ReplyId,
-    /// The message that the reply answers. `None` if it was sent outside of a turn.
+    /// The id of the message that the reply answers. `None` if the reply was sent outside of a turn.
     pub message_id: Option<MessageId>,
     /// The attempt number, starting at 1.
     pub number: u32,
 }
 
 impl Outbound {
-    /// Creates a reply from the stages of a turn.
+    /// Creates a reply with the origin [`ReplyOrigin::Turn`].
     pub fn new(message: impl Into<Envelope>) -> Self {
         Self {
             message: message.into(),
@@ -53,13 +53,12 @@ impl Outbound {
     /// Creates a reply that a tool call sends.
     pub fn from_tool(message: impl Into<Envelope>) -> Self {
         Self {
-            message: message.into(),
             origin: ReplyOrigin::Tool,
-            attempt: None,
+            ..Self::new(message)
         }
     }
 
-    /// Returns the message that the reply answers, if the reply is in the journal and belongs to a turn.
+    /// Returns the id of the message that the reply answers, if the reply is in the journal and belongs to a turn.
     pub fn message_id(&self) -> Option<&MessageId> {
         self.attempt.as_ref()?.message_id.as_ref()
     }

@@ -37,10 +37,10 @@ const CONTENTS_LOG_TARGET: &str = "bub::contents";
 /// How long a hook that completes a turn, such as `save_state`, may take after the turn is cancelled.
 const CANCEL_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The result of a turn.
+/// The result of a successful turn.
 #[derive(Debug)]
 pub struct TurnResult {
-    /// The session.
+    /// The session of the turn.
     pub session_id: SessionId,
     /// The prompt of the model stage.
     pub prompt: Prompt,
@@ -56,8 +56,8 @@ impl Framework {
     /// Runs one turn.
     ///
     /// After `resolve_session`, the turn takes the session's lease and records the message before any other hook runs.
-    /// If any stage fails, panics, times out or is cancelled, the message and the error are on the tape afterwards, and the
-    /// session is free.
+    /// If any stage fails, panics, times out or is cancelled, the message and the error are on the tape afterwards, and
+    /// the session is free.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl Framework {
         (turn, outcome)
     }
 
-    /// Records a message that cannot be processed, together with the error, and reports the error. If its session is
-    /// not resolved, the session `channel:chat_id` is used.
+    /// Records a message that cannot be processed, together with the error, and reports the error to `on_error`. If the
+    /// session of the message is not resolved, the session `channel:chat_id` is used.
     pub async fn reject_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
         let span = turn_span(&inbound);
         let ending = async {
@@ -104,11 +104,11 @@ impl Framework {
         ending.instrument(span.clone()).await
     }
 
-    /// Records a message whose session is resolved, together with the error, and reports the error. The message is not
-    /// processed.
+    /// Records a message whose session is resolved, together with the error, and reports the error to `on_error`. The
+    /// message is not processed.
     ///
-    /// If an earlier attempt answered the message, the answer is the output of the turn. Then the error is only
-    /// recorded, because the caller can still deliver the answer.
+    /// If an earlier attempt answered the message, the answer is the output of the turn. Then the error is recorded but
+    /// not reported, because the caller can still deliver the answer.
     pub async fn fail_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
         let span = turn_span(&inbound);
         let ending = async {
@@ -145,23 +145,24 @@ impl Framework {
         let hooks = self.hooks();
         let resolved =
             run_until_cancelled(&inbound.cancel, hooks.call_first::<ResolveSession>(args));
-        let resolved = resolved.await?.filter(|id| !id.is_empty());
-        let session_id = resolved.unwrap_or_else(|| session_id_or_default(&inbound.message));
-        inbound.set_session_id(SessionId::from(session_id));
+        match resolved.await?.filter(|id| !id.is_empty()) {
+            Some(session_id) => inbound.set_session_id(session_id.into()),
+            None => inbound.set_default_session(),
+        }
         Ok(())
     }
 
     async fn open_turn(&self, inbound: Inbound, span: &Span) -> (Turn, Result<()>) {
-        let session_id = inbound.session_id().cloned().unwrap_or_default();
-        match TurnTape::open(self, &session_id, &inbound).await {
-            Ok(tape) => (Turn::new(self, session_id, inbound, tape), Ok(())),
-            // A cancelled message is recorded. After other errors, the tape is unusable.
+        match TurnTape::open(self, &inbound).await {
+            Ok(tape) => (Turn::new(self, inbound, tape), Ok(())),
+            // A cancelled message is recorded. After other errors, the tape is unusable, so the turn gets a tape in
+            // memory.
             Err(error) if error.kind() == ErrorKind::Cancelled => {
                 (self.open_failed_turn(inbound, span).await, Err(error))
             }
             Err(error) => {
-                let tape = TurnTape::in_memory(self, &session_id, None);
-                (Turn::new(self, session_id, inbound, tape), Err(error))
+                let tape = TurnTape::in_memory(self, &inbound);
+                (Turn::new(self, inbound, tape), Err(error))
             }
         }
     }
@@ -171,36 +172,28 @@ impl Framework {
             inbound.set_session_id(SessionId::from(inbound.message.chat_session_id()));
             record_session_in_span(span, &inbound);
         }
-        let session_id = inbound.session_id().cloned().unwrap_or_default();
-        let opened = TurnTape::open_for_failure(self, &session_id, &inbound).await;
+        let opened = TurnTape::open_for_failure(self, &inbound).await;
         let tape = opened.unwrap_or_else(|error| {
             tracing::error!(%error, "turn.record_failed");
-            TurnTape::in_memory(self, &session_id, None)
+            TurnTape::in_memory(self, &inbound)
         });
-        Turn::new(self, session_id, inbound, tape)
+        Turn::new(self, inbound, tape)
     }
 
-    /// Completes the record of a turn and reports a failure to `on_error`.
+    /// Completes the turn's record on the tape, ends its lifespan, and reports a failure to `on_error`.
     async fn close_turn(&self, turn: &Turn, failure: Option<&Error>) {
         self.complete_turn(turn, failure).await;
         if let Some(error) = failure {
-            let args = args::OnError {
-                stage: "turn",
-                error,
-                message: Some(turn.message()),
-                turn: Some(turn),
-            };
+            let args = args::OnError::new("turn", error, Some(turn.message()), Some(turn));
             let notify = self.hooks().notify_error(args).map(Ok);
-            if run_with_grace_period(turn.cancel_token(), notify)
-                .await
-                .is_err()
-            {
+            let notified = run_with_grace_period(turn.cancel_token(), notify).await;
+            if notified.is_err() {
                 tracing::warn!("hook.on_error_timeout");
             }
         }
     }
 
-    /// Completes the record of a turn and ends its lifespan.
+    /// Completes the turn's record on the tape and ends its lifespan.
     async fn complete_turn(&self, turn: &Turn, failure: Option<&Error>) {
         match failure {
             Some(error) if error.kind() == ErrorKind::Cancelled => {
@@ -211,23 +204,19 @@ impl Framework {
         }
         turn.close(failure).await;
         // If the turn did not reach `save_state`, the lifespan is still open.
-        if let Some(lifespan) = &turn.inbound().lifespan
-            && let Err(error) =
-                run_with_grace_period(turn.cancel_token(), lifespan.exit(failure)).await
-        {
-            tracing::error!(%error, "lifespan.exit_failed");
+        if let Some(lifespan) = &turn.inbound().lifespan {
+            let exit = lifespan.exit(failure);
+            if let Err(error) = run_with_grace_period(turn.cancel_token(), exit).await {
+                tracing::error!(%error, "lifespan.exit_failed");
+            }
         }
     }
 
-    /// Merges the contributions of all plugins into the state of the turn.
+    /// Calls the hook `load_state` and merges the results of all plugins into the state of the turn.
     pub async fn load_state(&self, turn: &Turn) -> Result<()> {
         let seeds = StatePatch::with_capacity(8).with("_runtime_workspace", self.workspace_text());
         turn.state().merge(seeds);
-        let args = args::LoadState {
-            message: turn.message(),
-            session_id: turn.session_id(),
-            turn,
-        };
+        let args = args::LoadState::new(turn.message(), turn.session_id(), turn);
         let patches = self.hooks().call_all::<LoadState>(args).await?;
         // Plugins run in reverse registration order. Merge in registration order, so that the plugin registered last
         // wins.
@@ -239,20 +228,22 @@ impl Framework {
 
     /// Builds the prompt of a message. An empty prompt is replaced by the content of the message.
     pub async fn build_prompt(&self, message: &Envelope, turn: &Turn) -> Result<Prompt> {
-        let args = args::BuildPrompt {
-            message,
-            session_id: turn.session_id(),
-            state: turn.state(),
-            turn,
-        };
+        let args = args::BuildPrompt::new(message, turn.session_id(), turn.state(), turn);
         let built = self.hooks().call_first::<BuildPrompt>(args).await?;
         let usable = built.filter(|prompt| !prompt.is_empty());
         Ok(usable.unwrap_or_else(|| Prompt::Text(message.content().into_owned())))
     }
+
+    /// Passes a message to all `dispatch_outbound` implementations.
+    pub async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<()> {
+        let args = args::DispatchOutbound { message, turn };
+        self.hooks().call_all::<DispatchOutbound>(args).await?;
+        Ok(())
+    }
 }
 
-/// Creates the span of a turn with the fields that are known before its session is resolved. It has the level `error`,
-/// so that a filter for warnings keeps its fields.
+/// Creates the span of a turn with the fields that are known before its session is resolved. The span has the level
+/// `error`, so that a log filter of any level keeps its fields.
 fn turn_span(inbound: &Inbound) -> Span {
     error_span!(
         "turn",
@@ -269,7 +260,7 @@ fn record_session_in_span(span: &Span, inbound: &Inbound) {
     }
 }
 
-/// Runs the stages after `resolve_session`. A panic outside of plugin code becomes an error, too.
+/// Runs the stages after `resolve_session`. Converts a panic into an error, even if it occurs outside of plugin code.
 async fn run_stages_guarded(turn: &Turn) -> Result<TurnResult> {
     let stages = AssertUnwindSafe(run_stages(turn)).catch_unwind();
     stages
@@ -335,7 +326,7 @@ async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
     }
     let queued = turn.take_prompts_before_turn(prompt).await?;
     if queued.is_empty() && !tape.is_readable() {
-        // The builtin agent records the prompt if it needs it.
+        // The tape is not stored. If the builtin agent runs, it records the prompt itself.
         return Ok(());
     }
     tape.record_prompt(prompt, queued).await
@@ -345,12 +336,7 @@ async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
 /// partial answer.
 async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<()> {
     let framework = turn.framework();
-    let args = args::RunModel {
-        prompt,
-        session_id: turn.session_id(),
-        state: turn.state(),
-        turn,
-    };
+    let args = args::RunModel::new(prompt, turn.session_id(), turn.state(), turn);
     let Some(mut stream) = framework.hooks().run_model_stage(args).await? else {
         *output = fallback_to_prompt(turn, prompt).await;
         return Ok(());
@@ -360,10 +346,8 @@ async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<
     {
         stream = guard::catch_panic(|| router.wrap_stream(turn, stream))?;
     }
-    framework
-        .hooks()
-        .collect_text(stream, output, Some(turn))
-        .await
+    let hooks = framework.hooks();
+    hooks.collect_text(stream, output, Some(turn)).await
 }
 
 /// Reports that no plugin answered, and returns the prompt as the answer.
@@ -411,21 +395,20 @@ fn check_cancelled(cancel: &CancellationToken) -> Result<()> {
 }
 
 async fn render_replies(turn: &Turn, model_output: &str) -> Result<Vec<Envelope>> {
-    let args = args::RenderOutbound {
-        message: turn.message(),
-        session_id: turn.session_id(),
-        state: turn.state(),
+    let args = args::RenderOutbound::new(
+        turn.message(),
+        turn.session_id(),
+        turn.state(),
         model_output,
         turn,
-    };
-    let batches = turn.framework().hooks();
-    let batches = batches.call_all::<RenderOutbound>(args).await?;
-    let rendered: Vec<_> = batches.into_iter().flatten().flatten().collect();
-    Ok(if rendered.is_empty() {
-        vec![plain_reply(turn, model_output)]
-    } else {
-        rendered
-    })
+    );
+    let hooks = turn.framework().hooks();
+    let batches = hooks.call_all::<RenderOutbound>(args).await?;
+    let mut rendered: Vec<_> = batches.into_iter().flatten().flatten().collect();
+    if rendered.is_empty() {
+        rendered.push(plain_reply(turn, model_output));
+    }
+    Ok(rendered)
 }
 
 fn plain_reply(turn: &Turn, model_output: &str) -> Envelope {
@@ -440,16 +423,7 @@ fn plain_reply(turn: &Turn, model_output: &str) -> Envelope {
     reply
 }
 
-impl Framework {
-    /// Passes a message to all `dispatch_outbound` implementations.
-    pub async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<()> {
-        let args = args::DispatchOutbound { message, turn };
-        self.hooks().call_all::<DispatchOutbound>(args).await?;
-        Ok(())
-    }
-}
-
-/// Runs a stage until the turn is cancelled.
+/// Runs a stage. If the turn is cancelled, drops the stage and returns an error.
 pub(crate) async fn run_until_cancelled<T>(
     cancel: &CancellationToken,
     stage: impl Future<Output = Result<T>>,
@@ -476,10 +450,4 @@ async fn run_with_grace_period<T>(
         outcome = work => outcome,
         () = expired => Err(cancelled_error()),
     }
-}
-
-/// Returns the session id of the envelope, or the default session of its chat.
-fn session_id_or_default(message: &Envelope) -> String {
-    let session_id = message.session_id().filter(|id| !id.is_empty());
-    session_id.map_or_else(|| message.chat_session_id(), std::borrow::Cow::into_owned)
 }

@@ -4,17 +4,42 @@ use std::{cell::RefCell, path::Path, sync::Arc};
 
 use bub_settings::Settings;
 
-use crate::{
-    error::{BoxError, Error},
-    framework::FrameworkRef,
-    hooks::{HookSet, guard},
-    tool::Tool,
-};
+use crate::{error::BoxError, framework::FrameworkRef, hooks::HookSet, tool::Tool};
 
-/// A set of hook implementations. [`hooks`](macro@crate::hooks) generates the impl of this trait.
+/// A set of hook implementations and tools. [`hooks`](macro@crate::hooks) generates the impl of this trait.
 pub trait Plugin: Send + Sync + 'static {
     /// Adds the implementations to `hooks`.
     fn register(self: Arc<Self>, hooks: &mut HookSet);
+
+    /// Returns the tools of the plugin. By default, it has no tools.
+    fn tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>> {
+        Vec::new()
+    }
+}
+
+/// The result of a plugin's constructor: the plugin, or a `Result` with it.
+pub trait IntoPlugin {
+    /// The plugin.
+    type Plugin: Plugin;
+
+    /// Returns the plugin, or the reason why it cannot be created.
+    fn into_plugin(self) -> Result<Self::Plugin, BoxError>;
+}
+
+impl<P: Plugin> IntoPlugin for P {
+    type Plugin = P;
+
+    fn into_plugin(self) -> Result<P, BoxError> {
+        Ok(self)
+    }
+}
+
+impl<P: Plugin, E: Into<BoxError>> IntoPlugin for Result<P, E> {
+    type Plugin = P;
+
+    fn into_plugin(self) -> Result<P, BoxError> {
+        self.map_err(Into::into)
+    }
 }
 
 /// The context in which a plugin is created.
@@ -65,23 +90,3 @@ pub struct PluginStatus {
 /// A function that creates a plugin and collects its hooks.
 pub(crate) type PluginFactory =
     Box<dyn FnOnce(&PluginContext<'_>) -> Result<HookSet, BoxError> + Send>;
-
-/// Returns the factory of a plugin from its constructor.
-pub(crate) fn new_factory<P: Plugin, E: Into<BoxError>>(
-    make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
-) -> PluginFactory {
-    Box::new(move |context| {
-        let plugin = Arc::new(make(context).map_err(Into::into)?);
-        let mut hooks = HookSet::default();
-        plugin.register(&mut hooks);
-        Ok(hooks)
-    })
-}
-
-/// Runs a factory and converts a panic into an error.
-pub(crate) fn load_plugin(
-    factory: PluginFactory,
-    context: &PluginContext<'_>,
-) -> Result<HookSet, Error> {
-    guard::catch_panic(|| factory(context))?.map_err(Error::from_boxed)
-}

@@ -41,10 +41,10 @@ impl Prompt {
         }
     }
 
-    /// Returns whether the prompt is a comma command.
+    /// Returns whether the prompt is a comma command. The comma must be the first character: after a space, it is text.
     pub fn is_command(&self) -> bool {
         self.as_text()
-            .is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
+            .is_some_and(|text| text.starts_with(COMMAND_PREFIX))
     }
 
     /// Returns the text of the prompt. Several text parts are joined by newlines.

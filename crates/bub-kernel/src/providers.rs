@@ -1,4 +1,4 @@
-//! The hooks outside of the turn pipeline, with the merge rules of each hook.
+//! Methods that call the hooks outside of the turn pipeline and merge their results.
 
 use std::sync::Arc;
 
@@ -37,42 +37,19 @@ impl Framework {
         self.current_scope()?.steering_inbox.clone()
     }
 
-    /// Adds a message to the steering inbox. Returns `false` if the inbox is full or missing.
-    pub async fn steer_message(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
-        match self.steering_inbox() {
-            Some(inbox) => guard::run_with_timeout(|| inbox.enqueue(session_id, message)).await?,
-            None => Ok(false),
-        }
-    }
-
     /// Builds the system prompt: the parts of all plugins in registration order, joined by blank lines.
     pub fn system_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
-        let parts = self
-            .hooks()
-            .call_all_sync::<SystemPrompt>(args::SystemPrompt {
-                prompt,
-                state: turn.state(),
-                turn,
-            })?;
-        let parts: Vec<_> = parts
-            .into_iter()
-            .rev()
-            .flatten()
-            .filter(|text| !text.is_empty())
-            .collect();
+        let args = args::SystemPrompt::new(prompt, turn.state(), turn);
+        let parts = self.hooks().call_all_sync::<SystemPrompt>(args)?;
+        let parts = parts.into_iter().rev().flatten();
+        let parts: Vec<_> = parts.filter(|text| !text.is_empty()).collect();
         Ok(parts.join("\n\n"))
     }
 
     /// Returns the prompt of the next step, if a plugin has one.
     pub async fn continue_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<Option<String>> {
-        self.hooks()
-            .call_first::<ContinuePrompt>(args::ContinuePrompt {
-                prompt,
-                tape: turn.tape().tape(),
-                state: turn.state(),
-                turn,
-            })
-            .await
+        let args = args::ContinuePrompt::new(prompt, turn.tape().tape(), turn.state(), turn);
+        self.hooks().call_first::<ContinuePrompt>(args).await
     }
 
     /// Returns the rules for building a view from tape entries, if a plugin provides them.
@@ -83,19 +60,18 @@ impl Framework {
     /// Returns all sidecars. If several have the same name, the one of the plugin registered last wins.
     pub fn tape_sidecars(&self) -> Result<Vec<Sidecar>> {
         let provided = self.hooks().call_all_sync::<ProvideTapeSidecar>(())?;
-        Ok(unique_by_name(provided.into_iter().flatten(), |sidecar| {
-            sidecar.name.clone()
-        }))
+        let sidecars = provided.into_iter().flatten();
+        Ok(unique_by_name(sidecars, |sidecar| sidecar.name.clone()))
     }
 
     /// Returns all channels. If several have the same name, the one of the plugin registered last wins.
     pub fn channels(&self, message_handler: &MessageHandler) -> Result<Vec<Arc<dyn Channel>>> {
         let args = args::ProvideChannels { message_handler };
         let provided = self.hooks().call_all_sync::<ProvideChannels>(args)?;
-        Ok(unique_by_name(
-            provided.into_iter().flatten().flatten(),
-            |channel| channel.name().to_owned(),
-        ))
+        let channels = provided.into_iter().flatten().flatten();
+        Ok(unique_by_name(channels, |channel| {
+            channel.name().to_owned()
+        }))
     }
 
     /// Asks plugins how to handle an inbound message. Returns `None` if no plugin decides or the hook fails. A failure
@@ -106,32 +82,22 @@ impl Framework {
         inbound: &Inbound,
         turn: &TurnSnapshot,
     ) -> Option<Admission> {
-        let args = args::AdmitMessage {
-            session_id,
-            message: &inbound.message,
-            turn,
-            inbound,
-        };
+        let args = args::AdmitMessage::new(session_id, &inbound.message, turn, inbound);
         match self.hooks().call_first::<AdmitMessage>(args).await {
             Ok(admission) => admission,
             Err(error) => {
                 let plugin = error.origin().map_or("", |origin| &*origin.plugin);
                 tracing::warn!(adapter = %plugin, %error, "hook.admit_message_failed");
-                self.hooks()
-                    .notify_error(args::OnError {
-                        stage: "admit_message",
-                        error: &error,
-                        message: Some(&inbound.message),
-                        turn: None,
-                    })
-                    .await;
+                let args =
+                    args::OnError::new("admit_message", &error, Some(&inbound.message), None);
+                self.hooks().notify_error(args).await;
                 None
             }
         }
     }
 
     /// Returns the models of all plugins, starting with the plugin registered last. The current model comes from the
-    /// first of these plugins that knows it.
+    /// first plugin in this order that knows it.
     pub async fn model_options(&self, session_id: &SessionId) -> Result<ModelOptions> {
         let args = args::ProvideModelOptions {
             session_id,
@@ -140,10 +106,9 @@ impl Framework {
         let offers = self.hooks().call_all::<ProvideModelOptions>(args).await?;
         let mut all = ModelOptions::default();
         for offer in offers.into_iter().flatten() {
+            let current = offer.current.filter(|model| !model.is_empty());
             all.choices.extend(offer.choices);
-            all.current = all
-                .current
-                .or(offer.current.filter(|model| !model.is_empty()));
+            all.current = all.current.or(current);
         }
         Ok(all)
     }
@@ -151,13 +116,10 @@ impl Framework {
     /// Returns the CLI commands of all plugins. If a plugin fails, a warning is logged and the other plugins are not
     /// affected.
     pub fn cli_commands(&self) -> Vec<CliCommand> {
-        let app = CliApp::default();
-        for implementation in RegisterCliCommands::implementations(self.hooks())
-            .iter()
-            .rev()
-        {
+        let (app, hooks) = (CliApp::default(), self.hooks());
+        for implementation in RegisterCliCommands::implementations(hooks).iter().rev() {
             let args = args::RegisterCliCommands { app: &app };
-            if let Some(Err(error)) = implementation.call_sync(self.hooks(), args) {
+            if let Some(Err(error)) = implementation.call_sync(hooks, args) {
                 let adapter = implementation.plugin();
                 tracing::warn!(%adapter, %error, "hook.register_cli_commands_failed");
             }
@@ -165,8 +127,8 @@ impl Framework {
         app.into_commands()
     }
 
-    /// Asks all plugins for their part of the configuration, in registration order. Each plugin sees the result so far,
-    /// and its part is merged into it.
+    /// Asks all plugins for their part of the configuration, in registration order. Each plugin gets the configuration
+    /// so far, and its part is merged into that configuration.
     ///
     /// # Errors
     ///
@@ -182,11 +144,10 @@ impl Framework {
             };
             if !fragment.is_object() {
                 // The error does not show the value, because it may be an API key that the user typed.
-                let message = format!(
-                    "invalid result of `onboard_config` from plugin `{}`: expected a map of settings; update or remove the plugin",
-                    implementation.plugin()
-                );
-                return Err(Error::invalid_input(message));
+                let plugin = implementation.plugin();
+                return Err(Error::invalid_input(format!(
+                    "invalid result of `onboard_config` from plugin `{plugin}`: expected a map of settings; update or remove the plugin"
+                )));
             }
             merge_maps(&mut config, fragment);
         }
@@ -197,7 +158,7 @@ impl Framework {
 /// Keeps the first item of each name.
 fn unique_by_name<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = std::collections::HashSet::new();
-    // Skip items whose name panics, because they cannot be addressed.
+    // Skip items whose `name` panics, because they cannot be addressed.
     items
         .filter(|item| guard::catch_panic(|| name(item)).is_ok_and(|name| seen.insert(name)))
         .collect()

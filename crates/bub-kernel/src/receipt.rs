@@ -19,52 +19,49 @@ use crate::{error::Error, ids::MessageId, turn::TurnReport};
 #[derive(Debug)]
 pub struct InboundReceipt {
     key: Option<String>,
-    accepted: OnceLock<AcceptedId>,
+    /// The id of the message, and whether the message is a duplicate.
+    accepted: OnceLock<(MessageId, bool)>,
     outcome: watch::Sender<Option<MessageOutcome>>,
     unclaimed_replies: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct AcceptedId {
-    message_id: MessageId,
-    is_duplicate: bool,
 }
 
 /// The outcome of an accepted message.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MessageOutcome {
-    /// The turn of the message ended.
+    /// The message was processed.
     Done {
-        /// The number of replies that this process put into the outbox.
+        /// The number of replies to this message in the message's output channel. Replies that an earlier attempt sent
+        /// are not counted.
         replies: u32,
-        /// The result of the turn; `None` if an earlier process ran it.
+        /// The result of the turn. `None` if the message started no turn in this process, such as a duplicate, or if
+        /// the turn panicked.
         report: Option<TurnReport>,
     },
     /// The message became part of another message's turn, whose replies answer both.
     Joined {
-        /// The other message.
+        /// The id of the other message.
         message_id: MessageId,
     },
-    /// The message was dropped without a turn.
+    /// The message was dropped without a reply.
     Dropped {
         /// The reason.
         reason: DropReason,
     },
-    /// The turn failed, and the failure could not be recorded or reported. The message stays in the journal.
+    /// The turn failed, and no notice of the failure could be sent. The message stays in the journal.
     Unfinished {
         /// The failure.
         error: Error,
     },
 }
 
-/// Why a message was dropped without a turn.
+/// Why a message was dropped without a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
     /// The sender withdrew the message while it was queued.
     Withdrawn,
-    /// The sender cancelled the message.
+    /// The turn of the message was cancelled before it sent a reply.
     Cancelled,
     /// The session was stopped with `,quit`.
     SessionQuit,
@@ -103,26 +100,27 @@ impl InboundReceipt {
         self.key.as_deref()
     }
 
-    /// Returns the id of the message, once it is accepted. A duplicate has the id of the first message.
+    /// Returns the id of the message, once it is accepted. A duplicate has the id of the first message with the same
+    /// idempotency key.
     pub fn message_id(&self) -> Option<&MessageId> {
-        self.accepted.get().map(|accepted| &accepted.message_id)
+        self.accepted.get().map(|(message_id, _)| message_id)
     }
 
-    /// Returns whether a message with the same key was accepted before. A duplicate starts no turn. Its outcome is set
-    /// only if the first message was answered and its replies were delivered.
+    /// Returns whether an earlier message with the same idempotency key was accepted. A duplicate starts no turn. Its
+    /// outcome is set only if the earlier message was answered and all replies were delivered.
     pub fn is_duplicate(&self) -> bool {
         self.accepted
             .get()
-            .is_some_and(|accepted| accepted.is_duplicate)
+            .is_some_and(|(_, is_duplicate)| *is_duplicate)
     }
 
-    /// Returns the number of unclaimed replies to the first message, if this message is a duplicate. The gateway delivers
-    /// them now.
+    /// Returns the number of unclaimed replies: replies that no client has fetched yet. They answer the earlier message
+    /// with the same idempotency key, and the gateway sends them again. 0 if this message is not a duplicate.
     pub fn unclaimed_replies(&self) -> usize {
         self.unclaimed_replies.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of unclaimed replies. Called by code that accepts messages.
+    /// Sets the number of [unclaimed replies](Self::unclaimed_replies). Called by code that accepts messages.
     pub fn set_unclaimed_replies(&self, replies: usize) {
         self.unclaimed_replies.store(replies, Ordering::Relaxed);
     }
@@ -130,22 +128,16 @@ impl InboundReceipt {
     /// Waits for the outcome. Waits forever if the gateway stops before it sets the outcome.
     pub async fn outcome(&self) -> MessageOutcome {
         let mut outcome = self.outcome.subscribe();
-        match outcome
-            .wait_for(Option::is_some)
-            .await
-            .map(|settled| settled.clone())
-        {
-            Ok(Some(settled)) => settled,
-            _ => std::future::pending().await,
+        let settled = outcome.wait_for(Option::is_some).await;
+        match settled.ok().and_then(|settled| settled.clone()) {
+            Some(settled) => settled,
+            None => std::future::pending().await,
         }
     }
 
     /// Sets the id of the message. Called by code that accepts messages; only the first call has an effect.
     pub fn accept(&self, message_id: &MessageId, is_duplicate: bool) {
-        let _ = self.accepted.set(AcceptedId {
-            message_id: message_id.clone(),
-            is_duplicate,
-        });
+        let _ = self.accepted.set((message_id.clone(), is_duplicate));
     }
 
     /// Sets the outcome. Called by code that accepts messages.

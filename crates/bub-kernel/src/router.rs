@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    BoxFuture,
+    async_trait,
     channel::Channel,
     error::Result,
     ids::{MessageId, SessionId},
@@ -13,20 +13,19 @@ use crate::{
 };
 
 /// The component that routes the messages and streams of turns to channels.
+#[async_trait]
 pub trait ChannelRouter: Send + Sync + 'static {
     /// Returns the channel with this name.
     fn channel(&self, name: &str) -> Option<Arc<dyn Channel>>;
 
     /// Delivers a message. Returns `false` if its channel does not exist. Use [`Turn::deliver`](crate::Turn::deliver)
     /// for the replies of a turn.
-    fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let channel = reply.output_channel().and_then(|name| self.channel(&name));
-            match channel {
-                Some(channel) => channel.send(&reply).await.map(|()| true),
-                None => Ok(false),
-            }
-        })
+    async fn dispatch(&self, reply: Outbound) -> Result<bool> {
+        let channel = reply.output_channel().and_then(|name| self.channel(&name));
+        match channel {
+            Some(channel) => channel.send(&reply).await.map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// Lets the channel that receives the replies wrap the model stream of a turn.
@@ -38,10 +37,6 @@ pub trait ChannelRouter: Send + Sync + 'static {
         }
     }
 
-    /// Stops all turns of a session and drops its queued messages, except for the turn of one message.
-    fn quit_session<'a>(
-        &'a self,
-        session_id: &'a SessionId,
-        except: Option<&'a MessageId>,
-    ) -> BoxFuture<'a, Result<()>>;
+    /// Stops all turns of a session, except the turn of the message `except`, and drops the session's queued messages.
+    async fn quit_session(&self, session_id: &SessionId, except: Option<&MessageId>) -> Result<()>;
 }

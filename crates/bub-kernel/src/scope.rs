@@ -15,7 +15,7 @@ use crate::{
     steering::SteeringInbox,
 };
 
-/// A resource that must be closed when the scope ends.
+/// A resource that must be closed when the running scope ends.
 pub trait ScopeGuard: Send + Sync + 'static {
     /// Closes the resource.
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
@@ -40,6 +40,12 @@ impl<T: ?Sized> Provided<T> {
             guard: Some(Box::new(guard)),
         }
     }
+
+    /// Returns the value, and adds its guard to `guards`.
+    fn split(self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Arc<T> {
+        guards.extend(self.guard);
+        self.value
+    }
 }
 
 /// The resources of an open scope.
@@ -48,7 +54,7 @@ pub(crate) struct ScopeState {
     pub(crate) steering_inbox: Option<Arc<dyn SteeringInbox>>,
 }
 
-/// An open running scope.
+/// An open running scope: resources that stay open across turns, such as the tape store.
 ///
 /// Close it with [`RunningScope::close`]. Dropping it ends the scope without closing its guards.
 #[must_use = "the scope ends when this is dropped"]
@@ -90,7 +96,7 @@ impl Framework {
     ///
     /// # Errors
     ///
-    /// Returns the error of `work`, or else of closing the scope.
+    /// Returns the error of opening the scope, of `work`, or of closing the scope, whichever occurs first.
     pub async fn run_scoped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let running = self.open_scope().await?;
         let outcome = work.await;
@@ -101,24 +107,12 @@ impl Framework {
     }
 
     fn open_resources(&self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Result<ScopeState> {
-        let mut add_guard = |guard: Option<Box<dyn ScopeGuard>>| guards.extend(guard);
-        let tape_store = self
-            .hooks()
-            .call_first_sync::<ProvideTapeStore>(())?
-            .map(|provided| {
-                add_guard(provided.guard);
-                provided.value
-            });
-        let steering_inbox = self
-            .hooks()
-            .call_first_sync::<ProvideSteeringInbox>(())?
-            .map(|provided| {
-                add_guard(provided.guard);
-                provided.value
-            });
+        let store = self.hooks().call_first_sync::<ProvideTapeStore>(())?;
+        let tape_store = store.map(|provided| provided.split(guards));
+        let inbox = self.hooks().call_first_sync::<ProvideSteeringInbox>(())?;
         Ok(ScopeState {
             tape_store,
-            steering_inbox,
+            steering_inbox: inbox.map(|provided| provided.split(guards)),
         })
     }
 }
@@ -160,7 +154,7 @@ async fn close_all(guards: Vec<Box<dyn ScopeGuard>>) -> Result<()> {
 
 impl fmt::Debug for RunningScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Running(guards: {})", self.guards.len())
+        write!(f, "RunningScope(guards: {})", self.guards.len())
     }
 }
 

@@ -2,10 +2,29 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer, Serialize};
+use strum::{EnumString, IntoStaticStr};
+
 use crate::envelope::Envelope;
 
 /// A sender's permission level. A higher role compares greater. The tool policy decides what each role can do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Role {
     /// An unknown sender, or one without access.
     #[default]
@@ -22,16 +41,12 @@ impl Role {
 
     /// Returns the name that settings and reports use.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Guest => "guest",
-            Self::Member => "member",
-            Self::Owner => "owner",
-        }
+        self.into()
     }
 
     /// Returns the role with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.name() == name)
+        name.parse().ok()
     }
 }
 
@@ -39,9 +54,10 @@ impl Role {
 ///
 /// The channel that accepts the message sets it on the [`Inbound`](crate::Inbound). It is never read from the envelope,
 /// because the author of the message controls the envelope's fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
-    /// The sender's role.
+    /// The sender's role. A stored role with an unknown name is a guest.
+    #[serde(deserialize_with = "role_or_guest")]
     pub role: Role,
     /// The channel that accepted the message.
     pub channel: String,
@@ -49,8 +65,13 @@ pub struct Sender {
     pub chat_id: String,
     /// The sender's id in the channel. Empty if the sender is not authenticated.
     pub id: String,
-    /// The display name.
+    /// The sender's display name. May be empty.
     pub name: String,
+}
+
+fn role_or_guest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    Ok(Role::from_name(&name).unwrap_or_default())
 }
 
 impl Sender {
@@ -64,7 +85,7 @@ impl Sender {
         }
     }
 
-    /// Creates the user of the terminal in which the program was started. This user is an owner.
+    /// Creates the sender of messages from the terminal in which the program was started. This sender is an owner.
     pub fn terminal() -> Self {
         Self {
             role: Role::Owner,

@@ -1,13 +1,13 @@
 //! Settings that several crates read: owners and tape durability.
 
 use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::Role;
 
 /// The senders with the owner role.
 ///
-/// The `.env` of a workspace cannot set it, because the setting grants permissions.
+/// The `.env` of an untrusted workspace cannot set it, because the setting grants permissions.
 pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
@@ -15,15 +15,16 @@ pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
 )
 .trusted();
 
-/// The durability of acknowledged tape entries.
+/// The failures that acknowledged tape entries survive.
 pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(
     "tape.durability",
     TapeDurability::Os,
     "Failures that tape entries survive. `os`: a crash of bub; `always`: also power loss.",
 );
 
-/// The durability of acknowledged tape entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The value of [`TAPE_DURABILITY`]: the failures that acknowledged tape entries survive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TapeDurability {
     /// Entries survive the end of the process, including a crash.
     #[default]
@@ -48,21 +49,6 @@ impl SettingType for TapeDurability {
     fn from_default(default: Self) -> Self {
         default
     }
-
-    fn default_value(default: Self) -> Value {
-        match default {
-            Self::Os => Value::from("os"),
-            Self::Always => Value::from("always"),
-        }
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value.as_str()? {
-            "os" => Some(Self::Os),
-            "always" => Some(Self::Always),
-            _ => None,
-        }
-    }
 }
 
 impl SettingType for Role {
@@ -72,20 +58,13 @@ impl SettingType for Role {
     fn from_default(default: Self) -> Self {
         default
     }
-
-    fn default_value(default: Self) -> Value {
-        Value::from(default.name())
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        Self::from_name(value.as_str()?)
-    }
 }
 
 static ROOT: &[&dyn AnySetting] = &[&OWNERS];
 static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY];
 
-/// Returns the sections of these settings, for `Loader::sections`. The section without a name extends the root.
+/// Returns the sections of the settings in this module, for `Loader::sections`. The section with an empty name adds its
+/// settings to the root section.
 pub fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("tape", TAPE)]
 }

@@ -1,12 +1,13 @@
 //! The state of a turn, which all hooks of the turn share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::fields::{FieldName, Fields};
 
-/// Prefix of names that the runtime reserves. They are not passed to external plugins.
+/// Prefix of names in the state that bub reserves. Their values are not passed to external plugins.
 pub const RUNTIME_PREFIX: &str = "_runtime_";
 
 /// The weakly typed state of a turn.
@@ -32,56 +33,56 @@ impl State {
 
     /// Creates a state with the values of a patch.
     pub fn from_patch(patch: StatePatch) -> Self {
-        Self(Arc::new(Mutex::new(patch.fields)))
+        Self(Arc::new(Mutex::new(patch.0)))
     }
 
     /// Returns a copy of a value.
     pub fn get(&self, name: &str) -> Option<Value> {
-        self.lock().get(name).cloned()
+        self.0.lock().get(name).cloned()
     }
 
     /// Returns a copy of a value if it is a string.
     pub fn get_str(&self, name: &str) -> Option<String> {
-        self.lock().get_str(name).map(str::to_owned)
+        self.0.lock().get_str(name).map(str::to_owned)
     }
 
-    /// Reads a value without copying it. The state is locked while `read` runs, so `read` must not use it.
+    /// Reads a value without copying it. The state is locked while `read` runs, so `read` must not use the state.
     pub fn with_value<R>(&self, name: &str, read: impl FnOnce(Option<&Value>) -> R) -> R {
-        read(self.lock().get(name))
+        read(self.0.lock().get(name))
     }
 
     /// Sets a value.
     pub fn set(&self, name: impl Into<FieldName>, value: impl Into<Value>) {
-        self.lock().set(name, value);
+        self.0.lock().set(name, value);
     }
 
     /// Replaces a value with the result of `change`, so that concurrent changes do not overwrite each other. The state
-    /// is locked while `change` runs, so `change` must not use it.
+    /// is locked while `change` runs, so `change` must not use the state.
     pub fn update(&self, name: impl Into<FieldName>, change: impl FnOnce(Option<Value>) -> Value) {
-        let (name, mut fields) = (name.into(), self.lock());
+        let (name, mut fields) = (name.into(), self.0.lock());
         let value = change(fields.remove(&name));
         fields.set(name, value);
     }
 
     /// Removes a value and returns it.
     pub fn remove(&self, name: &str) -> Option<Value> {
-        self.lock().remove(name)
+        self.0.lock().remove(name)
     }
 
     /// Adds the values of a patch and replaces existing ones.
     pub fn merge(&self, patch: StatePatch) {
-        self.lock().merge(patch.fields);
+        self.0.lock().merge(patch.0);
     }
 
     /// Returns an independent copy of the state.
     #[must_use]
     pub fn deep_copy(&self) -> Self {
-        Self(Arc::new(Mutex::new(self.lock().clone())))
+        Self(Arc::new(Mutex::new(self.0.lock().clone())))
     }
 
     /// Returns a copy of the values for external plugins, without names that start with [`RUNTIME_PREFIX`].
     pub fn public_fields(&self) -> Fields {
-        let fields = self.lock();
+        let fields = self.0.lock();
         let public = fields
             .iter()
             .filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX));
@@ -89,18 +90,11 @@ impl State {
             .map(|(name, value)| (name.to_owned(), value.clone()))
             .collect()
     }
-
-    fn lock(&self) -> MutexGuard<'_, Fields> {
-        // A poisoned lock is safe to use: each field is written in one step.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The values that a `load_state` implementation adds to the state.
 #[derive(Clone, Debug, Default)]
-pub struct StatePatch {
-    fields: Fields,
-}
+pub struct StatePatch(Fields);
 
 impl StatePatch {
     /// Creates an empty patch.
@@ -110,22 +104,20 @@ impl StatePatch {
 
     /// Creates an empty patch with space for `capacity` values.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self {
-            fields: Fields::with_capacity(capacity),
-        }
+        Self(Fields::with_capacity(capacity))
     }
 
     /// Sets a value and returns the patch.
     #[must_use]
     pub fn with(mut self, name: impl Into<FieldName>, value: impl Into<Value>) -> Self {
-        self.fields.set(name, value);
+        self.0.set(name, value);
         self
     }
 }
 
 impl From<Fields> for StatePatch {
     fn from(fields: Fields) -> Self {
-        Self { fields }
+        Self(fields)
     }
 }
 

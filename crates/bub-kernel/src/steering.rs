@@ -5,11 +5,11 @@ use std::fmt;
 use futures_util::future::try_join_all;
 
 use crate::{
-    BoxFuture,
+    BoxFuture, async_trait,
     error::Result,
     framework::Framework,
     hooks::{
-        HookPoint,
+        HookPoint, guard,
         point::{RunModel, RunModelStream},
     },
     ids::{MessageId, SessionId},
@@ -19,16 +19,13 @@ use crate::{
 };
 
 /// An inbox for messages that steer a running turn. The next step of the turn takes them.
+#[async_trait]
 pub trait SteeringInbox: Send + Sync + 'static {
     /// Adds a message. Returns `false` if the inbox is full.
-    fn enqueue<'a>(
-        &'a self,
-        session_id: &'a SessionId,
-        message: Inbound,
-    ) -> BoxFuture<'a, Result<bool>>;
+    async fn enqueue(&self, session_id: &SessionId, message: Inbound) -> Result<bool>;
 
     /// Takes all messages of a session, oldest first.
-    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>>;
+    async fn drain(&self, session_id: &SessionId) -> Result<Vec<Inbound>>;
 
     /// Returns the number of messages of a session.
     fn count(&self, session_id: &SessionId) -> usize;
@@ -50,7 +47,23 @@ pub struct SteeredMessage {
 }
 
 impl Framework {
-    /// Removes messages from the steering inbox that are already on the tape of a resumed turn.
+    /// Adds a message to the steering inbox. Returns `false` if the inbox is full or missing.
+    pub async fn steer_message(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
+        match self.steering_inbox() {
+            Some(inbox) => enqueue(&*inbox, session_id, message).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Takes all messages of a session from the steering inbox, oldest first.
+    pub async fn take_steered(&self, session_id: &SessionId) -> Result<Vec<Inbound>> {
+        match self.steering_inbox() {
+            Some(inbox) => drain(&*inbox, session_id).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Removes the messages in `delivered` from the steering inbox, because they are already on the session's tape.
     pub(crate) async fn discard_steered(
         &self,
         session_id: &SessionId,
@@ -59,34 +72,35 @@ impl Framework {
         let Some(inbox) = self.steering_inbox().filter(|_| !delivered.is_empty()) else {
             return Ok(());
         };
-        for message in inbox.drain(session_id).await? {
-            let is_delivered = message
+        let mut messages = drain(&*inbox, session_id).await?;
+        messages.retain(|message| {
+            message
                 .message_id()
-                .is_some_and(|id| delivered.contains(id));
-            if !is_delivered && !inbox.enqueue(session_id, message).await? {
-                tracing::error!(%session_id, "steering.message_lost");
-            }
-        }
-        Ok(())
+                .is_none_or(|id| !delivered.contains(id))
+        });
+        put_back(&*inbox, session_id, messages).await
     }
 }
 
 impl Turn {
     /// Returns whether messages are queued to steer this turn.
     pub fn has_steering_messages(&self) -> bool {
-        self.steering_inbox()
-            .is_some_and(|inbox| inbox.count(self.session_id()) > 0)
+        self.steering_inbox().is_some_and(|inbox| {
+            let count = guard::catch_panic(|| inbox.count(self.session_id()));
+            count.is_ok_and(|count| count > 0)
+        })
     }
 
-    /// Takes the queued messages: the prompts for the model, and the commands, which the model does not see.
+    /// Takes the messages that are queued to steer this turn. Returns the prompts for the model, and the comma
+    /// commands, which the model does not see.
     pub async fn take_steering_messages(&self) -> Result<(Vec<SteeredMessage>, Vec<Inbound>)> {
-        let Some(inbox) = self.steering_inbox() else {
+        let inbox = self
+            .steering_inbox()
+            .filter(|_| self.has_steering_messages());
+        let Some(inbox) = inbox else {
             return Ok(<_>::default());
         };
-        if inbox.count(self.session_id()) == 0 {
-            return Ok(<_>::default());
-        }
-        let queued = inbox.drain(self.session_id()).await?;
+        let queued = drain(&**inbox, self.session_id()).await?;
         let (commands, messages): (Vec<_>, Vec<_>) = queued
             .into_iter()
             .partition(|inbound| inbound.message.is_command());
@@ -103,8 +117,9 @@ impl Turn {
         Ok((steered.collect(), commands))
     }
 
-    /// Takes the prompts that were queued before the turn began. If another plugin can run the model, the messages
-    /// stay in the inbox for that plugin.
+    /// Takes the prompts of messages that were queued before the turn began. Takes none if `prompt` is a comma command.
+    /// Takes none unless the model stage has exactly one implementation, of `run_model_stream`, because other
+    /// implementations may take the messages themselves.
     pub(crate) async fn take_prompts_before_turn(
         &self,
         prompt: &Prompt,
@@ -116,12 +131,36 @@ impl Turn {
             return Ok(Vec::new());
         }
         let (queued, commands) = self.take_steering_messages().await?;
-        // Commands run at the first step, like those that arrive later.
+        // Put commands back. They run at the first step, like commands that arrive during the turn.
         if let Some(inbox) = self.steering_inbox() {
-            for command in commands {
-                inbox.enqueue(self.session_id(), command).await?;
-            }
+            put_back(&**inbox, self.session_id(), commands).await?;
         }
         Ok(queued)
     }
+}
+
+async fn enqueue(
+    inbox: &dyn SteeringInbox,
+    session_id: &SessionId,
+    message: Inbound,
+) -> Result<bool> {
+    guard::run_with_timeout(|| inbox.enqueue(session_id, message)).await?
+}
+
+async fn drain(inbox: &dyn SteeringInbox, session_id: &SessionId) -> Result<Vec<Inbound>> {
+    guard::run_with_timeout(|| inbox.drain(session_id)).await?
+}
+
+/// Adds messages to an inbox from which they were taken.
+async fn put_back(
+    inbox: &dyn SteeringInbox,
+    session_id: &SessionId,
+    messages: Vec<Inbound>,
+) -> Result<()> {
+    for message in messages {
+        if !enqueue(inbox, session_id, message).await? {
+            tracing::error!(%session_id, "steering.message_lost");
+        }
+    }
+    Ok(())
 }

@@ -32,6 +32,8 @@ pub enum StreamEvent {
     ToolResult(Vec<Value>),
     /// The token usage, as the provider reported it.
     Usage(Value),
+    /// A model call failed and is repeated after a delay: `{attempt, wait_seconds, reason}`.
+    Retry(Value),
     /// An error that does not end the stream.
     Error(Error),
     /// The end of a step: `{ok, text}` or `{ok, tool_calls, tool_results}`.
@@ -54,6 +56,7 @@ impl StreamEvent {
             Self::ToolCall(_) => "tool_call",
             Self::ToolResult(_) => "tool_result",
             Self::Usage(_) => "usage",
+            Self::Retry(_) => "retry",
             Self::Error(_) => "error",
             Self::Final(_) => "final",
             Self::Other { kind, .. } => kind,
@@ -67,17 +70,18 @@ impl StreamEvent {
             Self::ToolCall(calls) => json!({"tool_calls": calls}),
             Self::ToolResult(results) => json!({"tool_results": results}),
             Self::Error(error) => error.to_value(),
-            Self::Usage(data) | Self::Final(data) | Self::Other { data, .. } => data.clone(),
+            Self::Usage(data)
+            | Self::Retry(data)
+            | Self::Final(data)
+            | Self::Other { data, .. } => data.clone(),
         };
         json!({"kind": self.kind(), "data": data})
     }
 
     /// Converts `{kind, data}`. A known kind with unexpected data becomes [`Self::Other`].
     pub fn from_value(value: &Value) -> Self {
-        let kind = value
-            .get("kind")
-            .and_then(Value::as_str)
-            .unwrap_or("unknown");
+        let kind = value.get("kind").and_then(Value::as_str);
+        let kind = kind.unwrap_or("unknown");
         let data = value.get("data").cloned().unwrap_or_default();
         let text = || data.get("delta").and_then(Value::as_str).map(str::to_owned);
         let list = |name: &str| data.get(name).and_then(Value::as_array).cloned();
@@ -87,6 +91,7 @@ impl StreamEvent {
             "tool_call" => list("tool_calls").map(Self::ToolCall),
             "tool_result" => list("tool_results").map(Self::ToolResult),
             "usage" => Some(Self::Usage(data.clone())),
+            "retry" => Some(Self::Retry(data.clone())),
             "error" => Some(Self::Error(Error::from_value(&data))),
             "final" => Some(Self::Final(data.clone())),
             _ => None,

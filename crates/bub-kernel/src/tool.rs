@@ -1,7 +1,7 @@
 //! Tools: functions that the model can call, and the types of the hooks around a tool call.
 //!
-//! Write a tool with the attribute [`tool`](macro@crate::tool) on a function. `argument` has the types of its
-//! arguments, `function` the code that the attribute generates calls to, and `registry` the tools of a framework.
+//! Write a tool with the attribute [`tool`](macro@crate::tool) on a function. The module `argument` has the types of
+//! its arguments, and `function` has the code that the generated tool uses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    BoxFuture,
+    async_trait,
     error::{Error, Result},
     ids::TurnId,
     state::State,
@@ -20,7 +20,6 @@ use crate::{
 
 mod argument;
 mod function;
-mod registry;
 mod step_requests;
 
 pub use argument::ToolArgument;
@@ -28,7 +27,6 @@ pub use function::{
     Arguments, FunctionTool, ToolParameter, ToolResult, parameters_schema, result_to_value,
     run_blocking, tool_error,
 };
-pub(crate) use registry::add_or_replace;
 pub use step_requests::{StepRequest, StepRequests};
 
 /// The description of a tool for the model and the user.
@@ -38,7 +36,7 @@ pub struct ToolSpec {
     pub name: String,
     /// What the tool does and when to use it. The model reads this text.
     pub description: String,
-    /// The JSON Schema of the arguments, an object.
+    /// The JSON Schema of the arguments. Its type is `object`.
     pub parameters: Value,
     /// Whether the model can call the tool. If not, only users can, with a comma command.
     pub agent_use: bool,
@@ -52,7 +50,7 @@ impl ToolSpec {
         self.name.replace('.', "_")
     }
 
-    /// Returns the names of the arguments in order, each with whether it is required.
+    /// Returns the names of the arguments in the order of the schema, each with whether it is required.
     pub fn parameters(&self) -> Vec<(&str, bool)> {
         let required = self.parameters.get("required").and_then(Value::as_array);
         let is_required =
@@ -77,7 +75,8 @@ pub struct ToolContext {
     pub caller: ToolCaller,
     /// Collects requests to the agent loop. `None` if no loop is running.
     pub step_requests: Option<Arc<StepRequests>>,
-    /// Receives output while the tool runs, to show it to a waiting user.
+    /// Receives output while the tool runs, to show it to a waiting user. `None` if no output is shown before the call
+    /// ends.
     pub live_output: Option<mpsc::Sender<String>>,
 }
 
@@ -92,7 +91,7 @@ pub enum ToolCaller {
 }
 
 impl ToolContext {
-    /// Creates the context of a model's call outside of an agent loop.
+    /// Creates the context of a tool call by a model, outside of an agent loop.
     pub fn new(turn: Turn) -> Self {
         Self {
             cancel: turn.cancel_token().clone(),
@@ -103,7 +102,7 @@ impl ToolContext {
         }
     }
 
-    /// Returns the run that the call belongs to.
+    /// Returns the id of the run that the call belongs to.
     pub fn run_id(&self) -> &TurnId {
         self.turn.id()
     }
@@ -120,6 +119,7 @@ impl ToolContext {
 }
 
 /// A function that the model can call. The attribute [`tool`](macro@crate::tool) generates an implementation.
+#[async_trait]
 pub trait Tool: Send + Sync + 'static {
     /// Returns the description of the tool.
     fn spec(&self) -> &ToolSpec;
@@ -131,11 +131,7 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Runs the tool. The model sees a string result unchanged and any other result as JSON.
-    fn call(
-        &self,
-        arguments: Map<String, Value>,
-        context: ToolContext,
-    ) -> BoxFuture<'_, Result<Value>>;
+    async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value>;
 }
 
 /// A tool call that the model requested.

@@ -1,15 +1,15 @@
 //! A turn: the value that hooks, tools, the agent and the gateway share.
 
 use std::{
-    borrow::Cow,
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
     },
 };
 
 use bub_tape::{MemoryStore, Tape, TapeName};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -35,7 +35,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Turn(Arc<Inner>);
 
-/// One run of a turn: the turn itself, or a nested run.
+/// The data of a turn, or of a nested run, such as a subagent. A nested run has its own session, state and tape.
+#[derive(Clone)]
 struct Inner {
     core: Arc<TurnCore>,
     session_id: SessionId,
@@ -45,32 +46,28 @@ struct Inner {
     steering_inbox: Option<Arc<dyn SteeringInbox>>,
 }
 
-/// The data that a turn shares with its nested runs.
+/// The data that a turn shares with its nested runs, such as subagents.
 struct TurnCore {
     framework: Framework,
     inbound: Inbound,
-    /// The tape of the turn itself.
+    /// The tape of the turn, not of a nested run.
     tape: Arc<TurnTape>,
-    progress: TurnStatus,
+    is_closed: AtomicBool,
+    failure: OnceLock<Error>,
+    progress: Mutex<TurnProgress>,
 }
 
 /// The progress of a turn.
 #[derive(Default)]
-struct TurnStatus {
-    stage: AtomicU8,
-    is_closed: AtomicBool,
-    replies_by_tool: AtomicU32,
-    has_no_model: AtomicBool,
-    is_answer_shown: AtomicBool,
-    session_switch: Mutex<Option<SessionId>>,
-    failure: OnceLock<Error>,
-    model_error: Mutex<Option<Error>>,
-    output: Mutex<String>,
+struct TurnProgress {
+    stage: Stage,
+    replies_by_tool: u32,
+    /// The report without the error, which is in [`TurnCore::failure`].
+    report: TurnReport,
 }
 
 /// A stage of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
 pub enum Stage {
     /// Plugins resolve the session.
     #[default]
@@ -89,61 +86,32 @@ pub enum Stage {
     Dispatch,
 }
 
-impl Stage {
-    const ALL: [Self; 7] = [
-        Self::ResolveSession,
-        Self::LoadState,
-        Self::BuildPrompt,
-        Self::RunModel,
-        Self::SaveState,
-        Self::Render,
-        Self::Dispatch,
-    ];
-
-    /// Returns the name of the stage's hook, which logs use.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ResolveSession => "resolve_session",
-            Self::LoadState => "load_state",
-            Self::BuildPrompt => "build_prompt",
-            Self::RunModel => "run_model",
-            Self::SaveState => "save_state",
-            Self::Render => "render_outbound",
-            Self::Dispatch => "dispatch_outbound",
-        }
-    }
-}
-
 /// The result of a turn, for the channel that submitted the message.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TurnReport {
-    /// The session.
+    /// The session of the turn.
     pub session_id: SessionId,
-    /// The error that ended the turn.
+    /// The error that ended the turn, if any.
     pub error: Option<Error>,
-    /// The last error of the model stage that did not end the turn, such as a truncated answer.
+    /// The last error that did not end the model stage, for example that the answer was truncated.
     pub model_error: Option<Error>,
-    /// Whether no model is configured. The output then comes from bub and not from a model.
+    /// Whether no model is configured. If so, the output is a setup guide from bub, not the answer of a model.
     pub has_no_model: bool,
     /// The answer, or the partial answer after an error.
     pub output: String,
     /// Whether the channel has shown the complete answer while it was streamed.
     pub is_answer_shown: bool,
-    /// The new session of the chat, if the turn switched it.
+    /// The session that the turn switched the chat to, if any.
     pub session_switch: Option<SessionId>,
 }
 
 impl Turn {
-    pub(crate) fn new(
-        framework: &Framework,
-        session_id: SessionId,
-        inbound: Inbound,
-        tape: TurnTape,
-    ) -> Self {
+    /// Creates the turn of a message whose session is resolved.
+    pub(crate) fn new(framework: &Framework, inbound: Inbound, tape: TurnTape) -> Self {
         let tape = Arc::new(tape);
         Self(Arc::new(Inner {
-            session_id,
+            session_id: inbound.session_id().cloned().unwrap_or_default(),
             sender: inbound.sender(),
             state: State::new(),
             tape: Arc::clone(&tape),
@@ -152,16 +120,19 @@ impl Turn {
                 framework: framework.clone(),
                 inbound,
                 tape,
-                progress: TurnStatus::default(),
+                is_closed: AtomicBool::new(false),
+                failure: OnceLock::new(),
+                progress: Mutex::default(),
             }),
         }))
     }
 
     /// Creates a turn outside of the pipeline, with a tape in memory, for tests.
     pub fn detached(framework: &Framework, inbound: impl Into<Inbound>, state: State) -> Self {
-        let (inbound, session_id) = ensure_session_id(inbound.into());
-        let tape = TurnTape::in_memory(framework, &session_id, None);
-        Self::new_detached(framework, session_id, inbound, tape, state)
+        let mut inbound = inbound.into();
+        inbound.set_default_session();
+        let tape = TurnTape::in_memory(framework, &inbound);
+        Self::new_detached(framework, inbound, tape, state)
     }
 
     /// Creates the local copy of a turn that another process runs, with that turn's id. The copy has an empty tape in
@@ -172,37 +143,27 @@ impl Turn {
         state: State,
         id: TurnId,
     ) -> Self {
-        let (inbound, session_id) = ensure_session_id(inbound.into());
+        let mut inbound = inbound.into();
+        inbound.set_default_session();
+        let session_id = inbound.session_id().cloned().unwrap_or_default();
         let name = TapeName::for_session(framework.workspace_text(), &session_id);
         let tape = Tape::new(Arc::new(MemoryStore::new()), name);
         let tape = TurnTape::new(tape, framework, &session_id, None).with_id(id);
-        Self::new_detached(framework, session_id, inbound, tape, state)
+        Self::new_detached(framework, inbound, tape, state)
     }
 
-    fn new_detached(
-        framework: &Framework,
-        session_id: SessionId,
-        inbound: Inbound,
-        tape: TurnTape,
-        state: State,
-    ) -> Self {
-        let turn = Self::new(framework, session_id, inbound, tape);
+    fn new_detached(framework: &Framework, inbound: Inbound, tape: TurnTape, state: State) -> Self {
+        let turn = Self::new(framework, inbound, tape);
         // The pipeline does not run this turn, so it has no record to complete.
-        let is_closed = &turn.0.core.progress.is_closed;
-        is_closed.store(true, Ordering::Release);
-        turn.with_state(state)
+        turn.0.core.is_closed.store(true, Ordering::Release);
+        turn.with(|inner| inner.state = state)
     }
 
-    fn with_state(self, state: State) -> Self {
-        let inner = &self.0;
-        Self(Arc::new(Inner {
-            core: Arc::clone(&inner.core),
-            session_id: inner.session_id.clone(),
-            sender: Arc::clone(&inner.sender),
-            state,
-            tape: Arc::clone(&inner.tape),
-            steering_inbox: inner.steering_inbox.clone(),
-        }))
+    /// Returns another view of the turn, with changed data.
+    fn with(&self, change: impl FnOnce(&mut Inner)) -> Self {
+        let mut inner = (*self.0).clone();
+        change(&mut inner);
+        Self(Arc::new(inner))
     }
 
     /// Returns the id of the turn, which is the `run_id` of its tape entries.
@@ -210,7 +171,7 @@ impl Turn {
         self.0.tape.run_id()
     }
 
-    /// Returns the session.
+    /// Returns the id of the turn's session.
     pub fn session_id(&self) -> &SessionId {
         &self.0.session_id
     }
@@ -230,7 +191,7 @@ impl Turn {
         self.0.core.inbound.message_id()
     }
 
-    /// Returns the sender whose permissions apply.
+    /// Returns the sender whose permissions apply to the turn.
     pub fn sender(&self) -> &Sender {
         &self.0.sender
     }
@@ -255,21 +216,17 @@ impl Turn {
         &self.0.core.inbound.cancel
     }
 
+    fn progress(&self) -> MutexGuard<'_, TurnProgress> {
+        self.0.core.progress.lock()
+    }
+
     /// Returns the current stage.
     pub fn stage(&self) -> Stage {
-        let index = self.0.core.progress.stage.load(Ordering::Relaxed);
-        Stage::ALL
-            .into_iter()
-            .find(|stage| *stage as u8 == index)
-            .unwrap_or_default()
+        self.progress().stage
     }
 
     pub(crate) fn enter_stage(&self, stage: Stage) {
-        self.0
-            .core
-            .progress
-            .stage
-            .store(stage as u8, Ordering::Relaxed);
+        self.progress().stage = stage;
     }
 
     pub(crate) fn steering_inbox(&self) -> Option<&Arc<dyn SteeringInbox>> {
@@ -295,70 +252,51 @@ impl Turn {
         }
     }
 
-    /// Makes the chat use another session from the next turn on. If the turn switches several times, the last switch counts.
+    /// Makes the chat use another session from the next turn on. If this is called several times, the last call counts.
     pub fn switch_session(&self, session_id: SessionId) {
-        *lock(&self.0.core.progress.session_switch) = Some(session_id);
+        self.progress().report.session_switch = Some(session_id);
     }
 
-    /// Records that no model is configured. Has no effect in a nested run.
+    /// Records that no model is configured. Has no effect in a nested run, such as a subagent.
     pub fn mark_no_model(&self) {
-        if !Arc::ptr_eq(&self.0.tape, &self.0.core.tape) {
-            return;
+        if Arc::ptr_eq(&self.0.tape, &self.0.core.tape) {
+            self.progress().report.has_no_model = true;
         }
-        self.0
-            .core
-            .progress
-            .has_no_model
-            .store(true, Ordering::Relaxed);
     }
 
-    /// Records that the channel has shown the complete answer while it was streamed. If the turn is then interrupted, it
-    /// is not resumed, because the sender has the answer.
+    /// Records that the channel has shown the complete answer while it was streamed. If the turn is then interrupted,
+    /// it is not resumed, because the sender has the answer.
     pub fn mark_answer_shown(&self) {
-        self.0
-            .core
-            .progress
-            .is_answer_shown
-            .store(true, Ordering::Relaxed);
+        self.progress().report.is_answer_shown = true;
     }
 
     /// Returns whether the channel has shown the complete answer while it was streamed.
     pub fn is_answer_shown(&self) -> bool {
-        self.0.core.progress.is_answer_shown.load(Ordering::Relaxed)
+        self.progress().report.is_answer_shown
     }
 
-    /// Records that a tool sent a message to a chat. Returns whether it is the chat of this turn, which then gets no
-    /// plain reply.
+    /// If a tool sent a message to the chat of this turn, records it and returns `true`. The turn then does not send
+    /// its answer to the chat, because the tool has already replied. Returns `false` for other chats.
     pub fn mark_sent_by_tool(&self, channel: &str, chat_id: &str) -> bool {
         let is_own_chat = self.is_own_chat(channel, chat_id);
-        self.0
-            .core
-            .progress
-            .replies_by_tool
-            .fetch_add(is_own_chat.into(), Ordering::Relaxed);
+        self.progress().replies_by_tool += u32::from(is_own_chat);
         is_own_chat
     }
 
     /// Reverts [`Turn::mark_sent_by_tool`] for a message that was not delivered.
     pub fn unmark_sent_by_tool(&self, channel: &str, chat_id: &str) {
         if self.is_own_chat(channel, chat_id) {
-            let _ = self.0.core.progress.replies_by_tool.fetch_update(
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-                |count| count.checked_sub(1),
-            );
+            let mut progress = self.progress();
+            progress.replies_by_tool = progress.replies_by_tool.saturating_sub(1);
         }
     }
 
-    /// Returns whether a tool sent a message to the chat of this turn, in this or an earlier attempt.
+    /// Returns whether a tool sent a message to the chat of this turn, in this or an earlier attempt to process the
+    /// inbound message.
     pub fn was_sent_by_tool(&self) -> bool {
-        let core = &self.0.core;
-        core.progress.replies_by_tool.load(Ordering::Relaxed) > 0
-            || core
-                .inbound
-                .reply_target
-                .as_ref()
-                .is_some_and(|target| target.was_sent_by_tool())
+        let target = self.0.core.inbound.reply_target.as_ref();
+        self.progress().replies_by_tool > 0
+            || target.is_some_and(|target| target.was_sent_by_tool())
     }
 
     /// Returns whether the turn's replies go to this chat.
@@ -368,63 +306,48 @@ impl Turn {
             && message.chat_id().as_deref().unwrap_or("default") == chat_id
     }
 
-    /// Returns the error that ended the turn.
+    /// Returns the error that ended the turn, if any.
     pub fn failure(&self) -> Option<&Error> {
-        self.0.core.progress.failure.get()
+        self.0.core.failure.get()
     }
 
     /// Returns the result of the turn so far.
     pub fn report(&self) -> TurnReport {
-        let progress = &self.0.core.progress;
         TurnReport {
             session_id: self.0.session_id.clone(),
-            error: progress.failure.get().cloned(),
-            model_error: lock(&progress.model_error).clone(),
-            has_no_model: progress.has_no_model.load(Ordering::Relaxed),
-            output: lock(&progress.output).clone(),
-            is_answer_shown: progress.is_answer_shown.load(Ordering::Relaxed),
-            session_switch: lock(&progress.session_switch).clone(),
+            error: self.failure().cloned(),
+            ..self.progress().report.clone()
         }
     }
 
-    pub(crate) fn set_failure(&self, error: &Error) {
-        let _ = self.0.core.progress.failure.set(error.clone());
-    }
-
     pub(crate) fn set_model_error(&self, error: &Error) {
-        *lock(&self.0.core.progress.model_error) = Some(error.clone());
+        self.progress().report.model_error = Some(error.clone());
     }
 
     pub(crate) fn set_output(&self, output: &str) {
-        output.clone_into(&mut lock(&self.0.core.progress.output));
+        output.clone_into(&mut self.progress().report.output);
     }
 
     /// Creates a nested run with its own session, state and tape, such as a subagent.
     #[must_use]
     pub fn nested_run(&self, session_id: SessionId, state: State, tape: TurnTape) -> Self {
-        Self(Arc::new(Inner {
-            core: Arc::clone(&self.0.core),
-            session_id,
-            sender: Arc::clone(&self.0.sender),
-            state,
-            tape: Arc::new(tape),
+        self.with(|inner| {
+            inner.session_id = session_id;
+            inner.state = state;
+            inner.tape = Arc::new(tape);
             // Messages for the session steer its turn, not a nested run.
-            steering_inbox: None,
-        }))
+            inner.steering_inbox = None;
+        })
     }
 
-    /// Returns the turn with the permissions of another sender and a copy of its state, for a command that steered it.
+    /// Returns this turn with the permissions of another sender and with a copy of the state. A comma command that
+    /// steers the turn runs with the permissions of the command's sender.
     #[must_use]
     pub fn with_sender(&self, sender: Arc<Sender>) -> Self {
-        let inner = &self.0;
-        Self(Arc::new(Inner {
-            core: Arc::clone(&inner.core),
-            session_id: inner.session_id.clone(),
-            sender,
-            state: inner.state.deep_copy(),
-            tape: Arc::clone(&inner.tape),
-            steering_inbox: inner.steering_inbox.clone(),
-        }))
+        self.with(|inner| {
+            inner.sender = sender;
+            inner.state = inner.state.deep_copy();
+        })
     }
 
     /// Builds the prompt of a message. An empty prompt is replaced by the content of the message.
@@ -432,19 +355,19 @@ impl Turn {
         self.0.core.framework.build_prompt(message, self).await
     }
 
-    /// Closes the turn, unless it is closed: completes its record and frees the session.
+    /// Closes the turn, unless it is already closed: completes its record on the tape and frees the session.
     pub(crate) async fn close(&self, failure: Option<&Error>) {
         let core = &self.0.core;
-        if core.progress.is_closed.load(Ordering::Acquire) {
+        if core.is_closed.load(Ordering::Acquire) {
             return;
         }
         if let Some(error) = failure {
-            self.set_failure(error);
+            let _ = core.failure.set(error.clone());
         }
         if let Err(error) = core.tape.close(self.message(), failure).await {
             tracing::error!(%error, "turn.record_failed");
         }
-        core.progress.is_closed.store(true, Ordering::Release);
+        core.is_closed.store(true, Ordering::Release);
     }
 }
 
@@ -455,15 +378,15 @@ pub(crate) struct TurnGuard(pub(crate) Turn);
 impl Drop for TurnGuard {
     fn drop(&mut self) {
         let core = &self.0.0.core;
-        if core.progress.is_closed.swap(true, Ordering::AcqRel) {
+        if core.is_closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let failure = core.progress.failure.get_or_init(cancelled_error).clone();
+        let failure = core.failure.get_or_init(cancelled_error).clone();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             core.tape.release_lease();
             return;
         };
-        // The task must not hold the turn, because the turn's lifespan ends now.
+        // Do not move the turn into the task: the turn owns its lifespan, which must end now.
         let (tape, message) = (Arc::clone(&core.tape), core.inbound.message.clone());
         let closing = async move {
             if let Err(error) = tape.close(&message, Some(&failure)).await {
@@ -474,27 +397,9 @@ impl Drop for TurnGuard {
     }
 }
 
-/// Sets the default session of a message that has none, without calling the hook `resolve_session`. Returns the message
-/// and its session.
-fn ensure_session_id(mut inbound: Inbound) -> (Inbound, SessionId) {
-    if let Some(session_id) = inbound.session_id() {
-        let session_id = session_id.clone();
-        return (inbound, session_id);
-    }
-    let session_id = inbound.message.session_id();
-    let session_id = session_id.map_or_else(|| inbound.message.chat_session_id(), Cow::into_owned);
-    let session_id = SessionId::from(session_id);
-    inbound.set_session_id(session_id.clone());
-    (inbound, session_id)
-}
-
 /// Returns the error of a cancelled turn.
 pub(crate) fn cancelled_error() -> Error {
     Error::new(ErrorKind::Cancelled, "the turn was cancelled")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Turn {

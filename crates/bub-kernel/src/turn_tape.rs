@@ -1,12 +1,12 @@
-//! The tape of a turn. It holds the session's lease while the turn runs.
+//! The tape of a turn. It holds the session's lease until the model stage is recorded.
 //!
 //! * `TurnTape::open` takes the lease. If the message is not in a durable journal, it is recorded at once, as an event
 //!   that views omit.
-//! * The prompt is recorded before the model stage, for every plugin that can run that stage.
-//! * The builtin agent records its steps as they happen (`steps`). For other plugins the answer is recorded when the
-//!   model stage ends.
+//! * The prompt is recorded before the model stage, no matter which plugin runs that stage.
+//! * The builtin agent records its steps as they happen (module `steps`). For other plugins the answer is recorded when
+//!   the model stage ends.
 //! * `TurnTape::close` completes the record, also after a failure.
-//! * `resume` finds the point at which an earlier attempt at the same message was interrupted.
+//! * The module `resume` finds the point at which an earlier attempt at the same message was interrupted.
 
 mod prompt;
 mod resume;
@@ -14,15 +14,18 @@ mod steps;
 
 use std::{
     borrow::Cow,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use bub_settings::Redactor;
 use bub_tape::{
     Entry, EntryId, EntryKind, Lease, LeaseWait, MemoryStore, SessionInfo, StepRecord, Tape,
-    TapeError, TapeName, TapeStore, TapeSummary, View, ViewOptions, now_iso, recover_forks,
+    TapeError, TapeErrorKind, TapeName, TapeStore, TapeSummary, View, ViewOptions, now_iso,
+    recover_forks,
 };
+use futures_util::future::poll_immediate;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub use self::resume::ResumePoint;
@@ -41,49 +44,55 @@ use crate::{
     prompt::{COMMAND_PREFIX, Prompt},
 };
 
-/// Key in an entry's `meta` with the id of the inbound message. Later attempts use it to find the entry.
+/// Key in an entry's `meta` with the id of the inbound message. Later attempts to process the message use it to find
+/// the entry.
 const INBOUND_ID_KEY: &str = "inbound_id";
 
-/// How long a turn waits for the session's lease. It is shorter than the timeout of a hook, so that the error names the
-/// lease holder.
+/// How long a turn waits for the session's lease. It is shorter than `HOOK_TIMEOUT`, so that the turn ends with an
+/// error that names the lease holder, not with the timeout of a hook.
 const LEASE_TIMEOUT: Duration = Duration::from_mins(4);
 
-/// How long a nested run waits for the lease of its session.
+/// How long a nested run, such as a subagent, waits for the lease of its session.
 const NESTED_LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The tape of one turn.
+/// The session's tape as one turn uses it, with the lease and the progress of the turn's record.
 #[derive(Debug)]
 pub struct TurnTape {
     framework: Framework,
     session_id: SessionId,
     channel: Option<String>,
-    /// Created at first use, because most in-memory tapes are never read.
+    /// The tape. A tape in memory is created at its first use, because most turns without a stored tape never use it.
     tape: OnceLock<Tape>,
     run_id: TurnId,
     attempt: Option<InboundAttempt>,
-    /// Whether the tape outlives the turn. If not, only entries that an agent reads are recorded.
+    /// Whether the tape outlives the turn. If not, entries are recorded only for the builtin agent, which builds its
+    /// views from them.
     is_stored: bool,
-    /// Whether the prompt can be a comma command. Only users' prompts can.
+    /// Whether the prompt can be a comma command. The prompt of a nested run cannot.
     accepts_commands: bool,
     resume_point: Option<ResumePoint>,
     lease: Mutex<Option<Lease>>,
-    progress: Mutex<TurnProgress>,
+    progress: Arc<Mutex<TurnProgress>>,
+    /// Held while a batch is written.
+    write_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What the turn has recorded so far.
 #[derive(Debug, Default)]
 struct TurnProgress {
-    /// The entry of the user's message.
+    /// The id of the entry with the prompt. `None` if the prompt is not recorded.
     prompt_id: Option<EntryId>,
-    /// A hash of the prompt that the model stage got, which is also the message on the tape.
+    /// A hash of the prompt that the model stage got. If the agent gets a prompt with another hash, a plugin changed
+    /// the prompt.
     prompt_fingerprint: Option<u64>,
-    /// Whether the prompt on the tape replaces an earlier one, because a hook changed it in an earlier attempt.
+    /// Whether an earlier attempt recorded a second prompt that replaces the first one, because a plugin had changed
+    /// the prompt.
     is_prompt_replaced: bool,
     /// Whether the model stage is completely recorded.
     is_complete: bool,
     /// Whether the failure that ended the turn is recorded.
     has_error: bool,
-    /// Entries for the next batch.
+    /// Entries that are written with the next batch.
     pending: Vec<Entry>,
     summary: Option<Arc<TapeSummary>>,
     calls: Option<OpenCalls>,
@@ -97,17 +106,17 @@ pub struct ModelStageEnd<'a> {
     pub prompt: &'a Prompt,
     /// The answer, or a partial answer after an error.
     pub output: &'a str,
-    /// The error that ended the stage.
+    /// The error that ended the stage, if any.
     pub error: Option<&'a Error>,
 }
 
 impl Framework {
     /// Returns the tape of a session, or `None` if no running scope with a tape store is open.
     pub fn session_tape(&self, session_id: &SessionId) -> Result<Option<Tape>> {
-        let Some(store) = self.tape_store() else {
-            return Ok(None);
-        };
-        tape_in_store(self, store, session_id).map(Some)
+        let store = self.tape_store();
+        store
+            .map(|store| tape_in_store(self, store, session_id))
+            .transpose()
     }
 
     /// Waits, without a timeout, until no other process runs a turn of the session. Logs the lease holder.
@@ -140,21 +149,17 @@ fn tape_in_store(
 }
 
 impl TurnTape {
-    /// Opens the session's tape, takes its lease and records the message. Temporary sessions, and frameworks without a
-    /// tape store, use a tape in memory.
-    pub(crate) async fn open(
-        framework: &Framework,
-        session_id: &SessionId,
-        inbound: &Inbound,
-    ) -> Result<Self> {
-        let channel = inbound.message.channel();
-        let Some(tape) = stored_tape(framework, session_id)? else {
+    /// Opens the session's tape, takes its lease and finds the resume point. Records the message unless it is in a
+    /// durable journal. Temporary sessions, and frameworks without a tape store, use a tape in memory.
+    pub(crate) async fn open(framework: &Framework, inbound: &Inbound) -> Result<Self> {
+        let mut turn = Self::in_memory(framework, inbound);
+        turn.accepts_commands = true;
+        let Some(tape) = turn.find_stored_tape()? else {
             // A tape in memory needs no record of an interrupted message, because it ends with the process.
-            let mut turn = Self::in_memory(framework, session_id, channel.as_deref());
-            turn.accepts_commands = true;
             return Ok(turn);
         };
-        // Cancel only the wait for the lease: a message that is being recorded must not be recorded again.
+        // Cancel only the wait for the lease. If recording the message were cancelled, `open_for_failure` could record
+        // it twice.
         let lease = tape.lease(LeaseWait::For(LEASE_TIMEOUT));
         let lease = async { lease.await.map_err(tape_error) };
         let lease = run_until_cancelled(&inbound.cancel, lease).await?;
@@ -163,11 +168,9 @@ impl TurnTape {
             let (fork, entries) = (recovered.fork, recovered.entries);
             tracing::warn!(%fork, entries, merged = recovered.merged, "tape.recovered");
         }
-        let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
-        turn.lease = Mutex::new(Some(lease));
+        turn.set_stored_tape(tape, Some(lease));
         turn.attempt.clone_from(&inbound.attempt);
-        turn.accepts_commands = true;
-        turn.find_resume_point(framework, session_id).await?;
+        turn.find_resume_point().await?;
         let attempt = inbound.attempt.as_ref();
         if !attempt.is_some_and(|attempt| attempt.is_durable) {
             turn.record_message(&inbound.message).await?;
@@ -175,79 +178,80 @@ impl TurnTape {
         Ok(turn)
     }
 
-    /// Opens the tape for a message that cannot be processed, and records the message. Views omit the record, because the
-    /// sender may send the message again. Does not wait for the lease of a busy session: a batch of entries is
-    /// atomic without it.
-    pub(crate) async fn open_for_failure(
-        framework: &Framework,
-        session_id: &SessionId,
-        inbound: &Inbound,
-    ) -> Result<Self> {
-        let channel = inbound.message.channel();
-        let Some(tape) = stored_tape(framework, session_id)? else {
-            return Ok(Self::in_memory(framework, session_id, channel.as_deref()));
-        };
-        let lease = tape.lease(LeaseWait::No).await.ok();
-        let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
-        turn.lease = Mutex::new(lease);
-        turn.record_message(&inbound.message).await?;
-        // Only the error is missing.
-        turn.mark_complete();
+    /// Opens the tape for a message that cannot be processed, and records the message. Views omit the record, because
+    /// the sender may send the message again. Does not wait for the lease of a busy session: a batch of entries is
+    /// atomic even without the lease.
+    pub(crate) async fn open_for_failure(framework: &Framework, inbound: &Inbound) -> Result<Self> {
+        let mut turn = Self::in_memory(framework, inbound);
+        if let Some(tape) = turn.find_stored_tape()? {
+            let lease = tape.lease(LeaseWait::No).await.ok();
+            turn.set_stored_tape(tape, lease);
+            turn.record_message(&inbound.message).await?;
+            // Only the error is still to be recorded.
+            turn.mark_complete();
+        }
         Ok(turn)
     }
 
-    /// Opens the tape of a nested run, such as a subagent's.
+    /// Opens the tape of a nested run, such as a subagent, and takes its lease.
     pub async fn open_nested(framework: &Framework, session_id: &SessionId) -> Result<Self> {
-        let Some(tape) = stored_tape(framework, session_id)? else {
-            return Ok(Self::in_memory(framework, session_id, None));
-        };
-        let lease = tape.lease(LeaseWait::For(NESTED_LEASE_TIMEOUT)).await;
-        let mut turn = Self::new(tape, framework, session_id, None);
-        turn.lease = Mutex::new(Some(lease.map_err(tape_error)?));
+        let mut turn = Self::with_session(framework, session_id.clone(), None);
+        if let Some(tape) = turn.find_stored_tape()? {
+            let lease = tape.lease(LeaseWait::For(NESTED_LEASE_TIMEOUT)).await;
+            turn.set_stored_tape(tape, Some(lease.map_err(tape_error)?));
+        }
         Ok(turn)
     }
 
     /// Creates a tape in memory that is discarded with the turn.
-    pub(crate) fn in_memory(
-        framework: &Framework,
-        session_id: &SessionId,
-        channel: Option<&str>,
-    ) -> Self {
-        Self {
-            is_stored: false,
-            ..Self::with_tape(OnceLock::new(), framework, session_id, channel)
-        }
+    pub(crate) fn in_memory(framework: &Framework, inbound: &Inbound) -> Self {
+        let session_id = inbound.session_id().cloned().unwrap_or_default();
+        let channel = inbound.message.channel().map(Cow::into_owned);
+        Self::with_session(framework, session_id, channel)
     }
 
-    /// Creates a run on a tape whose lease and lifetime the caller manages, such as a fork.
+    /// Wraps a tape, such as a fork, for one run. The caller manages the lease and the lifetime of the tape.
     pub fn new(
         tape: Tape,
         framework: &Framework,
         session_id: &SessionId,
         channel: Option<&str>,
     ) -> Self {
-        Self::with_tape(OnceLock::from(tape), framework, session_id, channel)
+        let channel = channel.map(str::to_owned);
+        let mut turn = Self::with_session(framework, session_id.clone(), channel);
+        turn.set_stored_tape(tape, None);
+        turn
     }
 
-    fn with_tape(
-        tape: OnceLock<Tape>,
-        framework: &Framework,
-        session_id: &SessionId,
-        channel: Option<&str>,
-    ) -> Self {
+    fn with_session(framework: &Framework, session_id: SessionId, channel: Option<String>) -> Self {
         Self {
             framework: framework.clone(),
-            session_id: session_id.clone(),
-            channel: channel.map(str::to_owned),
-            tape,
+            session_id,
+            channel,
+            tape: OnceLock::new(),
             run_id: TurnId::generate(),
             attempt: None,
-            is_stored: true,
+            is_stored: false,
             accepts_commands: false,
             resume_point: None,
             lease: Mutex::default(),
-            progress: Mutex::default(),
+            progress: Arc::default(),
+            write_lock: Arc::default(),
         }
+    }
+
+    /// Returns the stored tape of the session, or `None` if the session uses a tape in memory.
+    fn find_stored_tape(&self) -> Result<Option<Tape>> {
+        if self.session_id.is_temporary() {
+            return Ok(None);
+        }
+        self.framework.session_tape(&self.session_id)
+    }
+
+    fn set_stored_tape(&mut self, tape: Tape, lease: Option<Lease>) {
+        self.tape = OnceLock::from(tape);
+        self.is_stored = true;
+        self.lease = Mutex::new(lease);
     }
 
     /// Sets the id of the turn. Call this before anything is recorded.
@@ -269,7 +273,7 @@ impl TurnTape {
         })
     }
 
-    /// Returns the entries that start an empty tape. Returns none for other tapes.
+    /// Returns the entries that describe the session, or an empty list if the tape already has them.
     async fn bootstrap_entries(&self) -> Result<Vec<Entry>> {
         let redact = |text: &str| self.redactor().redact(text).into_owned();
         let session = SessionInfo {
@@ -284,7 +288,7 @@ impl TurnTape {
         self.framework.settings().redactor()
     }
 
-    /// Returns the id that the `meta` of all entries of the turn has.
+    /// Returns the id of the turn, which is the `run_id` in the `meta` of all its entries.
     pub fn run_id(&self) -> &TurnId {
         &self.run_id
     }
@@ -294,38 +298,38 @@ impl TurnTape {
         self.resume_point.as_ref()
     }
 
-    /// Returns the entry id of the user's message, once it is recorded.
+    /// Returns the id of the entry with the prompt, once the prompt is recorded.
     pub fn prompt_id(&self) -> Option<EntryId> {
-        lock(&self.progress).prompt_id
+        self.progress.lock().prompt_id
     }
 
-    /// Builds the view for a model call. `carry_limit` overrides the default limit of carried entries.
+    /// Builds the view for a model call. `carry_limit` is the maximum total size in bytes of carried entries: entries
+    /// before the anchor that the view includes. `None` means the default limit.
     pub async fn build_view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
         let prompt = self.prompt_id().unwrap_or_default();
-        let mut options = ViewOptions::new()
-            .for_model(model)
-            .with_turn_start(prompt)
-            .open_with_user_message();
+        let options = ViewOptions::new().for_model(model).with_turn_start(prompt);
+        let mut options = options.open_with_user_message();
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }
         self.tape().view(&options).await.map_err(tape_error)
     }
 
-    /// Returns whether the entries of the turn can be read later.
+    /// Returns whether the entries of the turn can be read later: the tape is stored, or the builtin agent uses it.
     pub(crate) fn is_readable(&self) -> bool {
         self.is_stored || self.prompt_id().is_some()
     }
 
-    /// Sets the `run_id` of an entry to this turn.
+    /// Sets the `run_id` of an entry to the id of this turn.
     pub fn with_run_id(&self, entry: Entry) -> Entry {
         entry.with_meta("run_id", self.run_id.as_str())
     }
 
-    /// Sets the ids of an entry about the command that this turn runs, so that a later attempt finds the entry.
+    /// Sets the `run_id` of an entry about a comma command. If the command is the inbound message of the turn, also
+    /// sets the `inbound_id`, so that a later attempt finds the entry.
     pub fn with_command_id(&self, entry: Entry) -> Entry {
         let entry = self.with_run_id(entry);
-        // If the turn has a prompt, the command only steers it and is not the inbound message.
+        // If a prompt is already recorded, the command is not the inbound message: it only steers the turn.
         if self.prompt_id().is_some() {
             return entry;
         }
@@ -339,9 +343,9 @@ impl TurnTape {
         }
     }
 
-    /// Adds an entry to the next batch.
+    /// Adds an entry to the next batch that is written to the tape.
     pub fn append_later(&self, entry: Entry) {
-        lock(&self.progress).pending.push(entry);
+        self.progress.lock().pending.push(entry);
     }
 
     /// Adds the decisions of hooks to the next batch, as events that views omit.
@@ -352,15 +356,28 @@ impl TurnTape {
         }
     }
 
-    /// Redacts and appends the pending entries and a batch. Returns the id of the last entry.
+    /// Appends the entries from [`TurnTape::append_later`] and then a batch to the tape, with secrets redacted. Returns
+    /// the id of the last entry of the batch.
     pub async fn append(&self, batch: Vec<Entry>) -> Result<EntryId> {
         let ids = self.append_batch(batch).await?;
         Ok(ids.last().copied().unwrap_or_default())
     }
 
-    /// Redacts and appends the pending entries and a batch. Returns the ids of the batch.
+    /// Redacts and appends the pending entries and a batch. Returns the entry ids of the batch only.
     async fn append_batch(&self, batch: Vec<Entry>) -> Result<Vec<EntryId>> {
-        let mut all = std::mem::take(&mut lock(&self.progress).pending);
+        self.append_then(batch, |_, _| ()).await
+    }
+
+    /// Like [`append_batch`](Self::append_batch), and calls `on_written` with the ids of the batch. If the caller is
+    /// dropped while the batch is written, for example because the turn is cancelled, the batch is still written and
+    /// `on_written` is called: the progress always agrees with the tape.
+    async fn append_then(
+        &self,
+        batch: Vec<Entry>,
+        on_written: impl FnOnce(&mut TurnProgress, &[EntryId]) + Send + 'static,
+    ) -> Result<Vec<EntryId>> {
+        let guard = Arc::clone(&self.write_lock).lock_owned().await;
+        let mut all = std::mem::take(&mut self.progress.lock().pending);
         let pending_count = all.len();
         all.extend(batch);
         if all.is_empty() {
@@ -370,18 +387,33 @@ impl TurnTape {
             self.redact(value);
         }
         // An anchor or a system prompt changes the summary.
-        if all
-            .iter()
-            .any(|entry| matches!(entry.kind, EntryKind::Anchor | EntryKind::System))
-        {
+        let in_summary =
+            |entry: &Entry| matches!(entry.kind, EntryKind::Anchor | EntryKind::System);
+        if all.iter().any(in_summary) {
             self.invalidate_summary();
         }
-        let mut ids = self.tape().append_all(all).await.map_err(tape_error)?.ids;
-        ids.drain(..pending_count.min(ids.len()));
-        Ok(ids)
+        let (tape, progress) = (self.tape().clone(), Arc::clone(&self.progress));
+        let mut write = Box::pin(async move {
+            let mut ids = tape.append_all(all).await.map_err(tape_error)?.ids;
+            ids.drain(..pending_count.min(ids.len()));
+            on_written(&mut progress.lock(), &ids);
+            drop(guard);
+            Ok(ids)
+        });
+        // Most batches are written at the first poll. Only a write that waits needs a task.
+        match poll_immediate(&mut write).await {
+            Some(ids) => ids,
+            None => tokio::spawn(write).await?,
+        }
     }
 
-    /// Records the session at the start of an empty tape, for turns without a prompt.
+    /// Waits until a batch is written whose caller was dropped.
+    async fn wait_for_write(&self) {
+        drop(self.write_lock.lock().await);
+    }
+
+    /// Writes the entries that describe the session, unless the tape already has them. For turns without a prompt, such
+    /// as comma commands.
     pub async fn record_session(&self) -> Result<()> {
         let batch = self.bootstrap_entries().await?;
         if !batch.is_empty() {
@@ -392,25 +424,25 @@ impl TurnTape {
 
     /// Returns the summary of the tape. It is read once, because only this turn appends while it holds the lease.
     pub async fn summary(&self) -> Result<Arc<TapeSummary>> {
-        if let Some(summary) = lock(&self.progress).summary.clone() {
+        if let Some(summary) = self.progress.lock().summary.clone() {
             return Ok(summary);
         }
         let summary = Arc::new(self.tape().summary().await.map_err(tape_error)?);
-        lock(&self.progress).summary = Some(Arc::clone(&summary));
+        self.progress.lock().summary = Some(Arc::clone(&summary));
         Ok(summary)
     }
 
-    /// Discards the cached summary, so that the next use reads it again.
+    /// Discards the cached [`TapeSummary`], so that the next call of [`Self::summary`] reads it again.
     pub fn invalidate_summary(&self) {
-        lock(&self.progress).summary = None;
+        self.progress.lock().summary = None;
     }
 
-    /// Creates an empty record of a model call.
+    /// Creates an empty record of a step.
     pub fn new_step_record(&self) -> StepRecord {
         StepRecord::new(self.run_id.as_str())
     }
 
-    /// Records a model call and further entries as one batch.
+    /// Records a step and further entries as one batch. Returns the id of the last entry.
     pub async fn record_step(&self, step: StepRecord, further: Vec<Entry>) -> Result<EntryId> {
         let mut batch = step.into_entries(&*self.summary().await?);
         batch.extend(further);
@@ -425,7 +457,7 @@ impl TurnTape {
     }
 
     async fn record_model_stage(&self, end: ModelStageEnd<'_>) -> Result<()> {
-        let is_complete = lock(&self.progress).is_complete;
+        let is_complete = self.progress.lock().is_complete;
         let is_command = self.prompt_id().is_none() && self.is_command(end.prompt);
         if is_complete || end.prompt.is_empty() || is_command || !self.is_readable() {
             return Ok(());
@@ -433,7 +465,7 @@ impl TurnTape {
         self.record_prompt(end.prompt, Vec::new()).await?;
         let has_calls = self.interrupt_calls();
         let mut step = self.new_step_record();
-        // Earlier steps are already on the tape.
+        // Record only the text of the current step, because earlier steps are already on the tape.
         let text = self.partial_text().unwrap_or_else(|| end.output.to_owned());
         step.text = Some(text).filter(|_| !has_calls);
         step.error = end.error.map(error_entry);
@@ -441,16 +473,17 @@ impl TurnTape {
         let last = self.end_step(status, end.error);
         self.record_step(step, last.into_iter().collect()).await?;
         self.mark_complete();
-        lock(&self.progress).has_error = end.error.is_some();
+        self.progress.lock().has_error = end.error.is_some();
         Ok(())
     }
 
     /// Completes the record of a turn and frees the session. After a failure in any stage, the message and the error
-    /// are on the tape once.
+    /// are on the tape exactly once.
     pub(crate) async fn close(&self, message: &Envelope, failure: Option<&Error>) -> Result<()> {
+        self.wait_for_write().await;
         let recorded = match failure {
             Some(error) => self.record_failure(message, error).await,
-            // Write the pending entries. A command that a plugin answered has no other entries.
+            // Write the pending entries. If a plugin answered a comma command, no other batch has written them.
             None => self.append(Vec::new()).await.map(drop),
         };
         self.release_lease();
@@ -458,10 +491,10 @@ impl TurnTape {
     }
 
     async fn record_failure(&self, message: &Envelope, error: &Error) -> Result<()> {
-        if lock(&self.progress).has_error || !self.is_readable() {
+        if self.progress.lock().has_error || !self.is_readable() {
             return Ok(());
         }
-        if lock(&self.progress).is_complete {
+        if self.progress.lock().is_complete {
             // A stage after the model stage failed.
             let entry = self.with_run_id(error_entry(error));
             self.append(vec![entry]).await?;
@@ -486,36 +519,18 @@ impl TurnTape {
             };
             self.record_model_stage(end).await?;
         }
-        lock(&self.progress).has_error = true;
+        self.progress.lock().has_error = true;
         Ok(())
     }
 
     pub(crate) fn release_lease(&self) {
-        let lease = lock(&self.lease).take();
-        drop(lease);
+        drop(self.lease.lock().take());
     }
 
-    /// Redacts the secrets in a value.
+    /// Redacts the secrets in all strings of a JSON value.
     pub fn redact(&self, value: &mut Value) {
-        match value {
-            Value::String(text) => {
-                if let Cow::Owned(redacted) = self.redactor().redact(text) {
-                    *text = redacted;
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.redact(item)),
-            Value::Object(map) => map.values_mut().for_each(|item| self.redact(item)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
+        self.redactor().redact_value(value);
     }
-}
-
-/// Returns the stored tape of a session, or `None` if the session uses a tape in memory.
-fn stored_tape(framework: &Framework, session_id: &SessionId) -> Result<Option<Tape>> {
-    if session_id.is_temporary() {
-        return Ok(None);
-    }
-    framework.session_tape(session_id)
 }
 
 /// Returns the tape entry of an error.
@@ -524,16 +539,12 @@ pub fn error_entry(error: &Error) -> Entry {
     Entry::error(error.kind().name(), error.message(), details)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Converts an error of a tape store.
 pub fn tape_error(error: TapeError) -> Error {
     let kind = match error.kind() {
-        bub_tape::TapeErrorKind::NotFound => ErrorKind::NotFound,
-        bub_tape::TapeErrorKind::InvalidInput => ErrorKind::InvalidInput,
-        bub_tape::TapeErrorKind::Busy | bub_tape::TapeErrorKind::Retry => ErrorKind::Temporary,
+        TapeErrorKind::NotFound => ErrorKind::NotFound,
+        TapeErrorKind::InvalidInput => ErrorKind::InvalidInput,
+        TapeErrorKind::Busy | TapeErrorKind::Retry => ErrorKind::Temporary,
         _ => ErrorKind::Config,
     };
     Error::from(error).with_kind(kind)

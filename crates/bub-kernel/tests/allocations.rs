@@ -6,8 +6,8 @@
 use std::{future::Future, sync::Arc};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, MessageId, ModelStream, Outbound,
-    Plugin, Prompt, Result, SessionId, State, StreamEvent, Turn, hooks,
+    Channel, ChannelRouter, Envelope, Framework, MessageId, ModelStream, Outbound, Plugin, Prompt,
+    Result, SessionId, State, StreamEvent, Turn, async_trait, hooks,
     hooks::{args, point::DispatchOutbound},
 };
 use futures_util::{FutureExt, StreamExt};
@@ -105,37 +105,35 @@ fn a_bare_turn_stays_small() {
 
 struct CliChannel;
 
+#[async_trait]
 impl Channel for CliChannel {
     fn name(&self) -> &'static str {
         "cli"
     }
 
-    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn start(&self, _stop: CancellationToken) -> Result<()> {
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn stop(&self) -> Result<()> {
+        Ok(())
     }
 
-    fn send<'a>(&'a self, _: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn send(&self, _: &Outbound) -> Result<()> {
+        Ok(())
     }
 }
 
 struct CliRouter(Arc<CliChannel>);
 
+#[async_trait]
 impl ChannelRouter for CliRouter {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         Some(Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit_session<'a>(
-        &'a self,
-        _: &'a SessionId,
-        _: Option<&'a MessageId>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn quit_session(&self, _: &SessionId, _: Option<&MessageId>) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{
-    Error, ItemImpl, Path, Result, Token,
+    Error, Ident, ItemImpl, Path, Result, Token,
     parse::{ParseStream, Parser},
     parse2,
     spanned::Spanned,
@@ -11,16 +11,17 @@ use syn::{
 
 /// Parses the options of `attribute` and an inherent `impl` block, and returns the result of `expand`.
 ///
-/// `expand` gets the path of the kernel and the block. After a parse error, the block is kept unchanged, so that the
-/// compiler reports no further errors about missing methods.
+/// `flag` is the option without a value that the attribute accepts. `expand` gets the options and the block. After a
+/// parse error, the block is kept unchanged, so that the compiler reports no further errors about missing methods.
 pub(crate) fn expand_block(
-    attribute: &str,
+    (attribute, flag): (&str, &str),
     options: TokenStream,
     block: &TokenStream,
-    expand: impl FnOnce(&Path, ItemImpl) -> TokenStream,
+    expand: impl FnOnce(&BlockOptions, ItemImpl) -> TokenStream,
 ) -> TokenStream {
-    let parse = || -> Result<(Path, ItemImpl)> {
-        let kernel = parse_options(options)?;
+    let parse = || -> Result<(BlockOptions, ItemImpl)> {
+        let parse_options = |input: ParseStream<'_>| BlockOptions::parse(input, flag);
+        let options = parse_options.parse2(options)?;
         let item: ItemImpl = parse2(block.clone())?;
         match &item.trait_ {
             Some((_, path, _)) => {
@@ -29,11 +30,11 @@ pub(crate) fn expand_block(
                 );
                 Err(Error::new(path.span(), message))
             }
-            None => Ok((kernel, item)),
+            None => Ok((options, item)),
         }
     };
     match parse() {
-        Ok((kernel, item)) => expand(&kernel, item),
+        Ok((options, item)) => expand(&options, item),
         Err(error) => {
             let error = error.to_compile_error();
             quote! { #block #error }
@@ -41,15 +42,42 @@ pub(crate) fn expand_block(
     }
 }
 
-/// Parses the options of a block, which are empty or `crate = path`, and returns the path of the kernel.
-fn parse_options(options: TokenStream) -> Result<Path> {
-    if options.is_empty() {
-        return parse2(quote!(::bub));
-    }
-    parse_crate_path.parse2(options)
+/// The options of a block.
+pub(crate) struct BlockOptions {
+    /// The path of the kernel, from the option `crate = path`.
+    pub(crate) kernel: Path,
+    /// Whether the option without a value is set.
+    pub(crate) has_flag: bool,
 }
 
-/// Parses the option `crate = path`. A path without `crate` or a leading `::` gets a leading `::`.
+impl BlockOptions {
+    fn parse(input: ParseStream<'_>, flag: &str) -> Result<Self> {
+        let mut options = Self {
+            kernel: parse2(quote!(::bub))?,
+            has_flag: false,
+        };
+        while !input.is_empty() {
+            if input.peek(Token![crate]) {
+                options.kernel = parse_crate_path(input)?;
+            } else {
+                let name: Ident = input.parse()?;
+                if name != flag {
+                    let message = format!(
+                        "unknown option `{name}`; the options are `{flag}` and `crate = path`"
+                    );
+                    return Err(Error::new(name.span(), message));
+                }
+                options.has_flag = true;
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Parses the option `crate = path`. A path that starts with neither `crate` nor `::` gets a leading `::`.
 pub(crate) fn parse_crate_path(input: ParseStream<'_>) -> Result<Path> {
     input.parse::<Token![crate]>()?;
     input.parse::<Token![=]>()?;

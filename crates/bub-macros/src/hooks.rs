@@ -1,22 +1,24 @@
 //! Converts the methods of an `impl` block into hook registrations.
 //!
-//! The attribute has no list of hooks. Its output calls macros that the hook table in `bub-kernel` generates. They check
-//! the names of methods and arguments, and report a wrong name at its position in the author's code.
+//! The attribute `#[hooks]` has no list of hooks. Its output calls macros that the hook table in `bub-kernel`
+//! generates. These macros check the names of methods and arguments, and report a wrong name at its position in the
+//! author's code.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, ext::IdentExt,
-    spanned::Spanned,
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, PathArguments, Result,
+    Type, ext::IdentExt, parse_quote, spanned::Spanned,
 };
 
-use crate::block::expand_block;
+use crate::block::{BlockOptions, expand_block};
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
-    expand_block("hooks", options, block, expand_hooks)
+    expand_block(("hooks", "tools"), options, block, expand_hooks)
 }
 
-fn expand_hooks(kernel: &Path, mut block: ItemImpl) -> TokenStream {
+fn expand_hooks(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
+    let kernel = &options.kernel;
     let mut registrations = Vec::new();
     let mut errors = Vec::new();
     for item in &mut block.items {
@@ -34,6 +36,15 @@ fn expand_hooks(kernel: &Path, mut block: ItemImpl) -> TokenStream {
     }
     let (generics, _, bounds) = block.generics.split_for_impl();
     let plugin = &block.self_ty;
+    let tools = options.has_flag.then(|| {
+        quote! {
+            fn tools(
+                self: &::std::sync::Arc<Self>,
+            ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
+                <#plugin>::tools(self)
+            }
+        }
+    });
     quote! {
         #[allow(
             clippy::too_many_arguments, clippy::unnecessary_wraps, clippy::unused_async, clippy::unused_self,
@@ -46,6 +57,8 @@ fn expand_hooks(kernel: &Path, mut block: ItemImpl) -> TokenStream {
                 #(#registrations)*
                 let _ = hooks;
             }
+
+            #tools
         }
 
         #(#errors)*
@@ -67,16 +80,12 @@ fn expand_hook(
             "`#[observe_only]` is only for `before_tool_call`: a failure of other hooks does not deny anything",
         ));
     }
+    let point = to_camel_case(&name.unraw().to_string());
+    let point = Ident::new(&point, name.span());
+    name_hook_of_next(kernel, &point, method);
     let arguments = argument_expressions(kernel, method)?;
-    let conditions = method
-        .attrs
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("cfg"));
-    let point = format_ident!(
-        "{}",
-        to_camel_case(&name.unraw().to_string()),
-        span = name.span()
-    );
+    let attributes = method.attrs.iter();
+    let conditions = attributes.filter(|attribute| attribute.path().is_ident("cfg"));
     let span = name.span();
     // Use the span of the generated code: if a macro generates the plugin, the author's identifiers have another
     // hygiene scope.
@@ -91,48 +100,39 @@ fn expand_hook(
         }
     };
     let (impl_generics, type_generics, bounds) = generics.split_for_impl();
-    let (add, hook_impl) = if method.sig.asyncness.is_some() {
+    let hooks = quote!(#kernel::hooks);
+    let output = quote!(#hooks::HookReturn<<#hooks::point::#point as #hooks::HookPoint>::Output>);
+    let (add, hook_trait, method_impl) = if method.sig.asyncness.is_some() {
         let body = quote_spanned!(span=> #convert(#call.await));
-        let hook_impl = quote! {
-            impl #impl_generics #kernel::hooks::AsyncHook<#kernel::hooks::point::#point>
-                for __BubHookAdapter #type_generics #bounds
-            {
-                fn call<'call>(
-                    &'call self,
-                    call: #kernel::hooks::HookCall<'call, #kernel::hooks::point::#point>,
-                ) -> #kernel::BoxFuture<'call, #kernel::hooks::HookReturn<
-                    <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output>>
-                {
-                    let _ = call;
-                    ::std::boxed::Box::pin(async move { #body })
-                }
+        let method_impl = quote! {
+            fn call<'call>(
+                &'call self,
+                call: #hooks::HookCall<'call, #hooks::point::#point>,
+            ) -> #kernel::BoxFuture<'call, #output> {
+                let _ = call;
+                ::std::boxed::Box::pin(async move { #body })
             }
         };
-        (quote!(add_async), hook_impl)
+        (quote!(add_async), quote!(AsyncHook), method_impl)
     } else {
         let body = quote_spanned!(span=> #convert(#call));
-        let hook_impl = quote! {
-            impl #impl_generics #kernel::hooks::SyncHook<#kernel::hooks::point::#point>
-                for __BubHookAdapter #type_generics #bounds
-            {
-                fn call(
-                    &self,
-                    call: #kernel::hooks::HookCall<'_, #kernel::hooks::point::#point>,
-                ) -> #kernel::hooks::HookReturn<
-                    <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output>
-                {
-                    let _ = call;
-                    #body
-                }
+        let method_impl = quote! {
+            fn call(&self, call: #hooks::HookCall<'_, #hooks::point::#point>) -> #output {
+                let _ = call;
+                #body
             }
         };
-        (quote!(add_sync), hook_impl)
+        (quote!(add_sync), quote!(SyncHook), method_impl)
     };
     let observe = observe_only.map(|_| quote!(hooks.set_last_observe_only();));
     let registration = quote! {
         struct __BubHookAdapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
-        #hook_impl
-        hooks.#add::<#kernel::hooks::point::#point>(__BubHookAdapter(::std::sync::Arc::clone(&self)));
+        impl #impl_generics #hooks::#hook_trait<#hooks::point::#point>
+            for __BubHookAdapter #type_generics #bounds
+        {
+            #method_impl
+        }
+        hooks.#add::<#hooks::point::#point>(__BubHookAdapter(::std::sync::Arc::clone(&self)));
         #observe
     };
     let kernel = with_span(kernel, span);
@@ -142,7 +142,7 @@ fn expand_hook(
     })
 }
 
-/// Returns the tokens of a path with the given span, so that compiler errors point to that place in the author's code.
+/// Returns the tokens of a path with the given span, so that compiler errors point to that span of the author's code.
 fn with_span(path: &Path, span: Span) -> TokenStream {
     let set_span = |mut token: TokenTree| {
         token.set_span(span);
@@ -151,7 +151,7 @@ fn with_span(path: &Path, span: Span) -> TokenStream {
     path.to_token_stream().into_iter().map(set_span).collect()
 }
 
-/// Returns one expression per argument of the method. Each takes the hook argument of the same name.
+/// Returns one expression per argument of the method: the hook argument of the same name.
 fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
     let hook = &method.sig.ident;
     let mut inputs = method.sig.inputs.iter();
@@ -171,10 +171,8 @@ fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenS
                 return Err(Error::new(input.span(), "unexpected receiver"));
             };
             let Pat::Ident(pattern) = &*typed.pat else {
-                return Err(Error::new(
-                    typed.pat.span(),
-                    "patterns are not supported: use the name of a hook argument",
-                ));
+                let message = "patterns are not supported: use the name of a hook argument";
+                return Err(Error::new(typed.pat.span(), message));
             };
             let argument = &pattern.ident;
             // Report a type mismatch at the argument.
@@ -183,6 +181,33 @@ fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenS
             Ok(quote_spanned!(argument.span()=> #kernel::__hook_arg!(#hook #argument #call)))
         })
         .collect()
+}
+
+/// Completes the type of an argument `next`: in the method of a hook, `Next<'_>` means `Next<'_, point::TheHook>`.
+fn name_hook_of_next(kernel: &Path, point: &Ident, method: &mut ImplItemFn) {
+    for input in &mut method.sig.inputs {
+        let FnArg::Typed(typed) = input else { continue };
+        let Type::Path(path) = &mut *typed.ty else {
+            continue;
+        };
+        let Some(next) = path.path.segments.last_mut() else {
+            continue;
+        };
+        if next.ident != "Next" {
+            continue;
+        }
+        match &mut next.arguments {
+            PathArguments::None => {
+                next.arguments = PathArguments::AngleBracketed(
+                    parse_quote!(<'_, #kernel::hooks::point::#point>),
+                );
+            }
+            PathArguments::AngleBracketed(given) if given.args.len() == 1 => {
+                given.args.push(parse_quote!(#kernel::hooks::point::#point));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Removes the attribute with this name and returns it.

@@ -12,8 +12,9 @@ use proc_macro::TokenStream;
 /// * A method is synchronous or `async`. It takes `&self` and only the arguments it needs, in any order.
 /// * It returns the hook's result, or an `Option`, a `Result`, or a `Result<Option<_>>` of it. `None` means "no
 ///   result".
-/// * A method of a first-result hook can take `next: Next<'_, point::TheHook>` to call the next plugins.
+/// * A method of a first-result hook can take `next: Next<'_>` to call the next plugins.
 /// * `#[observe_only]` on `before_tool_call`: if the method fails, the tool call continues.
+/// * `#[hooks(tools)]` also adds the tools of the type's [`tools`](macro@tools) block to the plugin.
 /// * `#[hooks(crate = some_path)]` sets the path of the kernel, if it is not `::bub`.
 ///
 /// ```ignore
@@ -67,8 +68,9 @@ pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
 ///
 /// * Each method is a tool and takes `&self`. Otherwise, the rules of [`macro@tool`] apply.
 /// * `#[tool(…)]` on a method sets its options; without it, the tool has the method's name.
-/// * The block gets a method `tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>>`. Pass its result to
-///   `PluginContext::add_tools`.
+/// * The block gets a method `tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>>`.
+/// * If the type also has hooks, write `#[hooks(tools)]` on their block: the plugin then has the tools. If it has no
+///   hooks, `#[tools(plugin)]` makes the type a plugin.
 /// * `#[tools(crate = some_path)]` sets the path of the kernel, if it is not `::bub`.
 #[proc_macro_attribute]
 pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {

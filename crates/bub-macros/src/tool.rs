@@ -73,8 +73,8 @@ pub(crate) enum Callee {
 }
 
 impl ToolDefinition {
-    /// Parses the definition of a tool. Removes the attributes of its arguments from the signature, even after an error:
-    /// the compiler would report them as further errors.
+    /// Parses the definition of a tool. Removes the attributes of its arguments from the signature, even after an
+    /// error, because the compiler would report each attribute as a further error.
     pub(crate) fn parse(
         options: Result<ToolOptions>,
         attributes: &[Attribute],
@@ -84,10 +84,8 @@ impl ToolDefinition {
         let parameters = parse_parameters(signature);
         let options = options?;
         if !signature.generics.params.is_empty() {
-            return Err(Error::new(
-                signature.generics.span(),
-                "a tool cannot be generic: use concrete types",
-            ));
+            let message = "a tool cannot be generic: use concrete types";
+            return Err(Error::new(signature.generics.span(), message));
         }
         let description = doc_comment_text(attributes);
         if description.is_empty() {
@@ -147,11 +145,9 @@ impl ToolDefinition {
                     agent_use: !#command_only,
                     read_only: #read_only,
                 },
-                move |mut arguments: #kernel::tool::Arguments, context: #kernel::tool::ToolContext|
-                    -> #kernel::BoxFuture<'static, #kernel::tool::ToolResult>
-                {
+                move |mut arguments: #kernel::tool::Arguments, context: #kernel::tool::ToolContext| {
                     #share
-                    ::std::boxed::Box::pin(async move {
+                    async move {
                         let _ = &context;
                         let (#(::core::option::Option::Some(#values),)* true) =
                             (#(#converted,)* arguments.is_valid())
@@ -159,7 +155,7 @@ impl ToolDefinition {
                             return ::core::result::Result::Err(arguments.into_error());
                         };
                         #result
-                    })
+                    }
                 },
             )
         }
@@ -260,7 +256,7 @@ fn check_tool_name(name: String, span: Span) -> Result<String> {
     Ok(name)
 }
 
-/// How a function takes its context.
+/// How the function of a tool takes its argument of the type `ToolContext`.
 enum ContextArgument {
     Owned,
     Borrowed,
@@ -277,8 +273,7 @@ struct Parameter {
 fn parse_parameters(
     signature: &mut Signature,
 ) -> Result<(Option<ContextArgument>, Vec<Parameter>)> {
-    let mut context = None;
-    let mut parameters = Vec::new();
+    let (mut context, mut parameters) = (None, Vec::new());
     let mut errors: Option<Error> = None;
     let arguments = signature.inputs.iter_mut().filter_map(|input| match input {
         FnArg::Typed(typed) => Some(typed),
@@ -314,16 +309,13 @@ fn parse_parameter(typed: &mut PatType) -> Result<Parameter> {
         .attrs
         .retain(|attribute| !attribute.path().is_ident("doc"));
     let Pat::Ident(pattern) = &*typed.pat else {
-        return Err(Error::new(
-            typed.pat.span(),
-            "patterns are not supported: a tool argument needs a name, which the model uses",
-        ));
+        let message =
+            "patterns are not supported: a tool argument needs a name, which the model uses";
+        return Err(Error::new(typed.pat.span(), message));
     };
     if let Type::Reference(reference) = &*typed.ty {
-        return Err(Error::new(
-            reference.span(),
-            "a tool argument cannot be a reference: use an owned type, such as `String` instead of `&str`",
-        ));
+        let message = "a tool argument cannot be a reference: use an owned type, such as `String` instead of `&str`";
+        return Err(Error::new(reference.span(), message));
     }
     Ok(Parameter {
         name: pattern.ident.unraw().to_string(),
@@ -338,10 +330,8 @@ fn parse_parameter(typed: &mut PatType) -> Result<Parameter> {
 /// Parses `#[default(value)]`. A string literal is converted to the type of the argument.
 fn parse_default(attribute: &Attribute) -> Result<TokenStream> {
     let Meta::List(list) = &attribute.meta else {
-        return Err(Error::new(
-            attribute.span(),
-            "missing default value: write `#[default(20)]`",
-        ));
+        let message = "missing default value: write `#[default(20)]`";
+        return Err(Error::new(attribute.span(), message));
     };
     let value: Expr = list.parse_args()?;
     Ok(match &value {
@@ -361,12 +351,7 @@ fn context_argument(ty: &Type) -> Option<ContextArgument> {
         Type::Reference(reference) => {
             context_argument(&reference.elem).map(|_| ContextArgument::Borrowed)
         }
-        Type::Path(path) => path
-            .path
-            .segments
-            .last()
-            .filter(|last| last.ident == "ToolContext")
-            .map(|_| ContextArgument::Owned),
+        Type::Path(path) if is_named(&path.path, "ToolContext") => Some(ContextArgument::Owned),
         _ => None,
     }
 }
@@ -375,21 +360,19 @@ fn returns_result(output: &ReturnType) -> bool {
     let ReturnType::Type(_, ty) = output else {
         return false;
     };
-    let Type::Path(path) = &**ty else {
-        return false;
-    };
-    path.path
-        .segments
-        .last()
-        .is_some_and(|last| last.ident == "Result")
+    matches!(&**ty, Type::Path(path) if is_named(&path.path, "Result"))
 }
 
-/// Returns the lint attributes of the function.
+/// Returns whether the last segment of a path has this name.
+pub(crate) fn is_named(path: &Path, name: &str) -> bool {
+    let last = path.segments.last();
+    last.is_some_and(|last| last.ident == name)
+}
+
+/// Returns the attributes `allow` and `expect` of the function.
 fn lint_attributes(attributes: &[Attribute]) -> Vec<Attribute> {
     let is_lint = |attribute: &&Attribute| {
-        ["allow", "expect"]
-            .iter()
-            .any(|name| attribute.path().is_ident(name))
+        attribute.path().is_ident("allow") || attribute.path().is_ident("expect")
     };
     attributes.iter().filter(is_lint).cloned().collect()
 }

@@ -7,15 +7,16 @@ use syn::{
 };
 
 use crate::{
-    block::expand_block,
-    tool::{Callee, ToolDefinition, ToolOptions},
+    block::{BlockOptions, expand_block},
+    tool::{Callee, ToolDefinition, ToolOptions, is_named},
 };
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
-    expand_block("tools", options, block, expand_tools)
+    expand_block(("tools", "plugin"), options, block, expand_tools)
 }
 
-fn expand_tools(kernel: &Path, mut block: ItemImpl) -> TokenStream {
+fn expand_tools(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
+    let kernel = &options.kernel;
     let mut tools = ToolList::default();
     let mut errors = Vec::new();
     for item in &mut block.items {
@@ -31,6 +32,19 @@ fn expand_tools(kernel: &Path, mut block: ItemImpl) -> TokenStream {
     let tools = tools.expressions;
     let (generics, _, bounds) = block.generics.split_for_impl();
     let owner = &block.self_ty;
+    let plugin = options.has_flag.then(|| {
+        quote! {
+            impl #generics #kernel::Plugin for #owner #bounds {
+                fn register(self: ::std::sync::Arc<Self>, _: &mut #kernel::hooks::HookSet) {}
+
+                fn tools(
+                    self: &::std::sync::Arc<Self>,
+                ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
+                    <#owner>::tools(self)
+                }
+            }
+        }
+    });
     quote! {
         #[allow(
             clippy::needless_pass_by_value, clippy::similar_names, clippy::too_many_arguments, clippy::unnecessary_wraps,
@@ -48,14 +62,17 @@ fn expand_tools(kernel: &Path, mut block: ItemImpl) -> TokenStream {
             }
         }
 
+        #plugin
+
         #(#errors)*
     }
 }
 
-/// The tools of a block.
+/// The tools of one `#[tools]` block.
 #[derive(Default)]
 struct ToolList {
-    /// The method and name of each tool without a `cfg` attribute.
+    /// The method of each tool and its name for the model, which has no dots. Methods with a `cfg` attribute are not
+    /// included.
     names: Vec<(Ident, String)>,
     expressions: Vec<TokenStream>,
 }
@@ -103,10 +120,7 @@ impl ToolList {
 
 /// Removes the attribute `#[tool]` and parses its options.
 fn take_options(attributes: &mut Vec<Attribute>) -> Result<ToolOptions> {
-    let is_tool = |attribute: &Attribute| {
-        let last = attribute.path().segments.last();
-        last.is_some_and(|last| last.ident == "tool")
-    };
+    let is_tool = |attribute: &Attribute| is_named(attribute.path(), "tool");
     let Some(index) = attributes.iter().position(is_tool) else {
         return Ok(ToolOptions::default());
     };

@@ -2,26 +2,28 @@
 //!
 //! A provider uses the first of these that is set:
 //!
-//! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
+//! 1. its entry in the setting `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry in the setting `api_key_command`,
 //! 3. its own environment variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
 //!
-//! A plain value is a setting without the name of a provider. It belongs to exactly one provider:
+//! A plain value is the value of a setting that is set without the name of a provider. It belongs to exactly one
+//! provider:
 //!
 //! 1. the provider of the `model` that is set in the source of the plain value, such as the config file,
 //! 2. otherwise the provider of the effective model,
-//! 3. without a model, the provider whose keys have the prefix of the plain key,
+//! 3. without a model, the provider whose key prefix matches the plain key,
 //! 4. otherwise the provider of the Python version's default model.
 //!
-//! So bub never sends a plain key to a fallback model of another vendor. It also never sends the key to a model that a
-//! source with higher precedence sets temporarily. If the `.env` of a workspace sets the model, plain values from other sources are
-//! ignored: a cloned repository must not decide which provider gets the user's key.
+//! So bub never sends a plain key to a fallback model of another provider. If the config file sets a model and a plain
+//! key, and a flag sets another model, the key still belongs to the provider of the model in the config file. If the
+//! `.env` of a workspace sets the model but not the plain key, all plain values are ignored: a cloned repository must
+//! not decide which provider gets the user's key.
 
 mod command;
 mod shell_words;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bub_settings::{PerProvider, Secret, SettingSource, Settings, SettingsError};
@@ -33,17 +35,17 @@ use crate::{
     settings::{API_BASE, API_KEY, API_KEY_COMMAND, MODEL},
 };
 
-/// Source of a key, for display. It does not contain the key.
+/// Where the key of a provider comes from, for display. The key itself is not included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeySource {
-    /// The setting `api_key`.
+    /// The setting `api_key`, with the source of its value.
     Setting(SettingSource),
-    /// The command of the setting `api_key_command`.
+    /// The command of the setting `api_key_command`, with the source of the setting.
     Command(SettingSource),
-    /// The provider's own variable in the environment.
+    /// The provider's own environment variable, by name.
     Variable(String),
-    /// The provider's own variable in the workspace's `.env`.
+    /// The provider's own variable in the workspace's `.env`, by name.
     DotEnv(String),
     /// A login stored in this file.
     Login(PathBuf),
@@ -77,17 +79,42 @@ impl KeyLookup {
     }
 }
 
-/// Settings whose plain value belongs to one provider without naming it.
-const UNSCOPED_SETTINGS: [&str; 4] = ["api_key", "api_key_command", "api_base", "client_args"];
+/// A setting with a value per provider, and a plain value that belongs to one provider.
+struct ProviderSetting<T> {
+    name: &'static str,
+    values: PerProvider<T>,
+    /// The provider that the plain value belongs to; `None` if the plain value is ignored.
+    owner: Option<String>,
+}
+
+impl<T> ProviderSetting<T> {
+    /// Returns the value for this provider, and the provider's name or alias under which the value is set.
+    fn scoped<'a>(&'a self, provider: &'a Provider) -> Option<(&'a str, &'a T)> {
+        provider
+            .names()
+            .find_map(|name| Some((name, self.values.specific_value(name)?)))
+    }
+
+    /// Returns the plain value, if it belongs to this provider, and the name `*`.
+    fn plain(&self, provider: &Provider) -> Option<(&str, &T)> {
+        let value = self.values.shared_value()?;
+        (self.owner.as_ref() == Some(&provider.name)).then_some(("*", value))
+    }
+
+    /// Returns the name of the setting and the name of each provider that has its own value.
+    fn providers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.values.providers().map(|name| (self.name, name))
+    }
+}
 
 /// The effective keys and base URLs of all providers.
 pub(crate) struct ApiKeys {
     settings: Arc<Settings>,
-    key: PerProvider<Secret>,
-    command: PerProvider<String>,
-    base: PerProvider<String>,
-    /// The owners of plain values, in the order of [`UNSCOPED_SETTINGS`].
-    owners: [Option<String>; 4],
+    key: ProviderSetting<Secret>,
+    command: ProviderSetting<String>,
+    base: ProviderSetting<String>,
+    /// The provider that gets the headers in `client_args`; `None` if they are ignored.
+    client_args_owner: Option<String>,
     /// Keys printed by commands, by provider. The lock is held while a command runs, so that it runs only once.
     command_keys: Mutex<HashMap<String, Secret>>,
 }
@@ -95,72 +122,84 @@ pub(crate) struct ApiKeys {
 impl ApiKeys {
     pub(crate) fn new(settings: Arc<Settings>, catalog: &Catalog) -> Self {
         let key = settings.get(&API_KEY);
-        let owners = unscoped_owners(&settings, catalog, key.shared_value());
-        let (command, base) = (settings.get(&API_KEY_COMMAND), settings.get(&API_BASE));
+        let is_ignored = ignores_plain_values(&settings, key.shared_value());
+        let owner = |setting| {
+            let owner = (!is_ignored).then(|| plain_owner(&settings, catalog, &key, setting));
+            owner.flatten()
+        };
         Self {
+            command: ProviderSetting {
+                name: "api_key_command",
+                values: settings.get(&API_KEY_COMMAND),
+                owner: owner("api_key_command"),
+            },
+            base: ProviderSetting {
+                name: "api_base",
+                values: settings.get(&API_BASE),
+                owner: owner("api_base"),
+            },
+            client_args_owner: owner("client_args"),
+            key: ProviderSetting {
+                name: "api_key",
+                owner: owner("api_key"),
+                values: key,
+            },
             settings,
-            key,
-            command,
-            base,
-            owners,
             command_keys: Mutex::default(),
         }
     }
 
-    /// Returns whether the plain value of a setting belongs to `provider`.
-    pub(crate) fn is_unscoped_owner(&self, provider: &Provider, setting: &str) -> bool {
-        self.unscoped_owner(setting) == Some(&provider.name)
+    /// Returns whether `provider` gets the headers in `client_args`.
+    pub(crate) fn owns_client_args(&self, provider: &Provider) -> bool {
+        self.client_args_owner.as_ref() == Some(&provider.name)
     }
 
-    /// Returns the provider that owns the plain value of a setting. The provider may not exist.
-    pub(crate) fn unscoped_owner(&self, setting: &str) -> Option<&str> {
-        let mut owners = UNSCOPED_SETTINGS.iter().zip(&self.owners);
-        owners
-            .find(|(name, _)| **name == setting)
-            .and_then(|(_, owner)| owner.as_deref())
+    /// Returns the name of the provider that the plain key belongs to, or `None` if the key is ignored. A plain key is
+    /// set without the name of a provider. The catalog may not have the returned provider.
+    pub(crate) fn plain_key_owner(&self) -> Option<&str> {
+        self.key.owner.as_deref()
     }
 
     /// Returns the key of a provider, or the command that prints the key. Does not run the command.
     pub(crate) fn find_key(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
         Ok(self
             .find_scoped_key(provider)?
-            .or_else(|| self.unscoped_key(provider)))
+            .or_else(|| self.plain_key(provider)))
     }
 
-    /// Returns the key of a provider, or the command that prints the key. Ignores plain values.
+    /// Returns the key of a provider, or the command that prints the key. Ignores values that are set without the name
+    /// of a provider.
     pub(crate) fn find_scoped_key(
         &self,
         provider: &Provider,
     ) -> Result<Option<KeyLookup>, SettingsError> {
-        let own_key =
-            scoped_value(&self.key, provider).map(|(name, key)| self.configured_key(name, key));
-        let own_command = || {
-            scoped_value(&self.command, provider).map(|(name, line)| self.command_key(name, line))
-        };
-        match own_key.or_else(own_command) {
+        match self.lookup(self.key.scoped(provider), self.command.scoped(provider)) {
             Some(lookup) => Ok(Some(lookup)),
             None => self.variable_key(provider),
         }
     }
 
-    /// Returns the plain key or the plain command, if it belongs to the provider.
-    pub(crate) fn unscoped_key(&self, provider: &Provider) -> Option<KeyLookup> {
-        let key = self
-            .key
-            .shared_value()
-            .filter(|_| self.is_unscoped_owner(provider, "api_key"));
-        let command = || {
-            self.command
-                .shared_value()
-                .filter(|_| self.is_unscoped_owner(provider, "api_key_command"))
-        };
-        let from_command = || command().map(|line| self.command_key("*", line));
-        key.map(|key| self.configured_key("*", key))
-            .or_else(from_command)
+    /// Returns the key or command that is set without the name of a provider, if it belongs to `provider`.
+    pub(crate) fn plain_key(&self, provider: &Provider) -> Option<KeyLookup> {
+        self.lookup(self.key.plain(provider), self.command.plain(provider))
     }
 
-    /// Returns the key of a lookup. Runs a command at most once per provider, until its key is
-    /// [forgotten](Self::forget_key).
+    fn lookup(
+        &self,
+        key: Option<(&str, &Secret)>,
+        command: Option<(&str, &String)>,
+    ) -> Option<KeyLookup> {
+        if let Some((name, key)) = key {
+            let source = KeySource::Setting(self.setting_source(self.key.name, name));
+            return Some(KeyLookup::Key(key.clone(), source));
+        }
+        let (name, line) = command?;
+        let source = KeySource::Command(self.setting_source(self.command.name, name));
+        Some(KeyLookup::Command(line.clone(), source))
+    }
+
+    /// Returns the key of a lookup. If the lookup is a command, runs it and keeps the printed key until
+    /// [`forget_key`](Self::forget_key), so that a command runs only once per provider.
     pub(crate) async fn resolve_key(
         &self,
         provider: &Provider,
@@ -182,34 +221,27 @@ impl ApiKeys {
         provider: &Provider,
         lookup: &KeyLookup,
     ) -> Result<(), AccessError> {
-        let problem = |problem| AccessError::KeyCommandFailed {
-            provider: provider.name.clone(),
-            problem,
-        };
         match lookup {
             KeyLookup::Key(key, source) => check_header_value(provider, key, source),
-            KeyLookup::Command(line, _) => {
-                command::check_key_command(&self.settings, line).map_err(problem)
-            }
+            KeyLookup::Command(line, _) => command::check_key_command(&self.settings, line)
+                .map_err(|problem| command_error(provider, problem)),
         }
     }
 
-    /// Returns a message for each base URL in the workspace's `.env` that is ignored.
+    /// Returns a warning for each base URL variable, such as `LAB_API_BASE`, that is set only in the workspace's
+    /// `.env`, because bub ignores it there.
     pub(crate) fn ignored_base_url_warnings(&self, catalog: &Catalog) -> Vec<String> {
         let ignored = catalog.iter().filter_map(|provider| {
-            let (name, variable) = (&provider.name, &provider.base_variable);
+            let (name, variable) = (&provider.name, &provider.base_variable());
             let origin = self.settings.dotenv_origin(variable)?;
             let config = self.settings.config_file().display();
-            self.settings
-                .environment()
-                .get(variable)
-                .is_none()
-                .then(|| {
-                    format!(
-                        "{origin}: ignored, because a workspace must not decide where keys are sent; \
+            let is_ignored = self.settings.environment().get(variable).is_none();
+            is_ignored.then(|| {
+                format!(
+                    "{origin}: ignored, because a workspace must not decide where keys are sent; \
                      set it in the environment, or set `api_base.{name}` in {config}"
-                    )
-                })
+                )
+            })
         });
         ignored.collect()
     }
@@ -226,75 +258,47 @@ impl ApiKeys {
 
     /// Returns the configured base URL of a provider, or its default.
     pub(crate) fn base_url(&self, provider: &Provider) -> Result<BaseUrl, AccessError> {
-        match self.configured_base_url(provider)? {
-            Some(base) => Ok(base),
-            None => provider
-                .base_url
-                .clone()
-                .ok_or_else(|| self.missing_base_error(provider)),
-        }
+        let base = self.configured_base_url(provider)?;
+        base.or_else(|| provider.base_url.clone())
+            .ok_or_else(|| AccessError::MissingBaseUrl {
+                provider: provider.name.clone(),
+                variable: provider.base_variable(),
+                config_file: self.settings.config_file().to_owned(),
+            })
     }
 
     /// Returns the configured base URL of a provider, if one is set.
     ///
-    /// The provider's own variable is read from the environment only: the `.env` of a cloned repository must not
-    /// decide where keys are sent.
+    /// The provider's own base URL variable is read from the environment only: the `.env` of a cloned repository must
+    /// not decide where keys are sent.
     pub(crate) fn configured_base_url(
         &self,
         provider: &Provider,
     ) -> Result<Option<BaseUrl>, AccessError> {
-        let set = scoped_value(&self.base, provider).or_else(|| {
-            self.base
-                .shared_value()
-                .filter(|_| self.is_unscoped_owner(provider, "api_base"))
-                .map(|base| ("*", base))
-        });
-        let invalid_base_error = |origin: String| AccessError::InvalidBaseUrl {
-            provider: provider.name.clone(),
-            origin,
+        let set = self.base.scoped(provider);
+        let variable = provider.base_variable();
+        let (base, origin) = if let Some((name, text)) = set.or_else(|| self.base.plain(provider)) {
+            let origin = self.setting_source(self.base.name, name).to_string();
+            (BaseUrl::parse(text), origin)
+        } else {
+            let text = self.settings.environment().get(&variable);
+            let text = text.and_then(|text| text.to_str());
+            let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
+                return Ok(None);
+            };
+            let base = match &provider.base_url {
+                Some(default) if provider.local => BaseUrl::parse_host(text, default),
+                _ => BaseUrl::parse(text),
+            };
+            (base, format!("environment variable {variable}"))
         };
-        if let Some((name, text)) = set {
-            let base = BaseUrl::parse(text).ok_or_else(|| {
-                invalid_base_error(self.setting_source("api_base", name).to_string())
-            })?;
-            return Ok(Some(base.with_default_path(&provider.base_path)));
+        match base {
+            Some(base) => Ok(Some(base.with_default_path(provider.base_path))),
+            None => Err(AccessError::InvalidBaseUrl {
+                provider: provider.name.clone(),
+                origin,
+            }),
         }
-        let environment = self.settings.environment();
-        let name = &provider.base_variable;
-        let text = environment
-            .get(name)
-            .and_then(|text| text.to_str())
-            .filter(|text| !text.trim().is_empty());
-        let Some(text) = text else { return Ok(None) };
-        let base = match &provider.base_url {
-            Some(default) if provider.local => BaseUrl::parse_host(text, default),
-            _ => BaseUrl::parse(text),
-        };
-        let base =
-            base.ok_or_else(|| invalid_base_error(format!("environment variable {name}")))?;
-        Ok(Some(base.with_default_path(&provider.base_path)))
-    }
-
-    fn missing_base_error(&self, provider: &Provider) -> AccessError {
-        AccessError::MissingBaseUrl {
-            provider: provider.name.clone(),
-            variable: provider.base_variable.clone(),
-            config_file: self.settings.config_file().to_owned(),
-        }
-    }
-
-    fn configured_key(&self, name: &str, key: &Secret) -> KeyLookup {
-        KeyLookup::Key(
-            key.clone(),
-            KeySource::Setting(self.setting_source("api_key", name)),
-        )
-    }
-
-    fn command_key(&self, name: &str, line: &str) -> KeyLookup {
-        KeyLookup::Command(
-            line.to_owned(),
-            KeySource::Command(self.setting_source("api_key_command", name)),
-        )
     }
 
     fn variable_key(&self, provider: &Provider) -> Result<Option<KeyLookup>, SettingsError> {
@@ -329,43 +333,27 @@ impl ApiKeys {
         if let Some(key) = command_keys.get(&provider.name) {
             return Ok(key.clone());
         }
-        let problem = |problem| AccessError::KeyCommandFailed {
-            provider: provider.name.clone(),
-            problem,
-        };
         let key = command::run_key_command(&self.settings, line)
             .await
-            .map_err(problem)?;
+            .map_err(|problem| command_error(provider, problem))?;
         self.settings.redactor().register(&key);
         command_keys.insert(provider.name.clone(), key.clone());
         Ok(key)
     }
 
-    /// Returns each provider name that `api_key`, `api_key_command` or `api_base` has an entry for, with the setting.
+    /// Returns the entries of the settings `api_key`, `api_key_command` and `api_base`, as pairs of setting and
+    /// provider name.
     pub(crate) fn scoped_names(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let keys = self.key.providers().map(|name| ("api_key", name));
-        let commands = self
-            .command
-            .providers()
-            .map(|name| ("api_key_command", name));
-        keys.chain(commands)
-            .chain(self.base.providers().map(|name| ("api_base", name)))
-    }
-
-    /// Returns the path of the config file.
-    pub(crate) fn config_file(&self) -> &Path {
-        self.settings.config_file()
+        let (keys, commands) = (self.key.providers(), self.command.providers());
+        keys.chain(commands).chain(self.base.providers())
     }
 }
 
-/// Returns the value of a setting for this provider, with the name or alias of the provider that the setting uses.
-fn scoped_value<'a, 'p, T>(
-    values: &'a PerProvider<T>,
-    provider: &'p Provider,
-) -> Option<(&'p str, &'a T)> {
-    provider
-        .names()
-        .find_map(|name| Some((name, values.specific_value(name)?)))
+fn command_error(provider: &Provider, problem: String) -> AccessError {
+    AccessError::KeyCommandFailed {
+        provider: provider.name.clone(),
+        problem,
+    }
 }
 
 fn check_header_value(
@@ -384,38 +372,37 @@ fn check_header_value(
     Ok(())
 }
 
-/// Returns the providers that plain values belong to, in the order of [`UNSCOPED_SETTINGS`].
-fn unscoped_owners(
-    settings: &Settings,
-    catalog: &Catalog,
-    key: Option<&Secret>,
-) -> [Option<String>; 4] {
+/// Returns whether all plain values are ignored: the workspace's `.env` sets the model but not the key.
+fn ignores_plain_values(settings: &Settings, key: Option<&Secret>) -> bool {
     let is_from_workspace =
         |path: &str| matches!(settings.origin(path), Some(SettingSource::DotEnv { .. }));
-    if is_from_workspace("model")
+    let is_ignored = is_from_workspace("model")
         && !is_from_workspace("api_key.*")
-        && !is_from_workspace("api_key")
-    {
-        if key.is_some() {
-            let reason = "the workspace's .env sets the model, and it must not decide which provider gets the key";
-            tracing::warn!(setting = "api_key", reason, "model.key_ignored");
-        }
-        return Default::default();
+        && !is_from_workspace("api_key");
+    if is_ignored && key.is_some() {
+        let reason = "the workspace's .env sets the model, and it must not decide which provider gets the key";
+        tracing::warn!(setting = "api_key", reason, "model.key_ignored");
     }
-    UNSCOPED_SETTINGS.map(|setting| {
-        let source = settings
-            .origin(&format!("{setting}.*"))
-            .or_else(|| settings.origin(setting));
-        let model_of_source = source.and_then(|source| settings.text_from_source(&MODEL, &source));
-        let Some(model) = model_of_source.or_else(|| settings.get(&MODEL)) else {
-            return catalog
-                .plain_key_owner(key.map(Secret::expose))
-                .map(|provider| provider.name.clone());
-        };
-        let model = model.parse::<ModelId>().ok()?;
-        let canonical_name = catalog
-            .get(model.provider())
-            .map(|provider| provider.name.clone());
-        Some(canonical_name.unwrap_or_else(|| model.provider().to_owned()))
-    })
+    is_ignored
+}
+
+/// Returns the provider that the plain value of a setting belongs to. A plain value is set without the name of a
+/// provider.
+fn plain_owner(
+    settings: &Settings,
+    catalog: &Catalog,
+    key: &PerProvider<Secret>,
+    setting: &str,
+) -> Option<String> {
+    let source = settings
+        .origin(&format!("{setting}.*"))
+        .or_else(|| settings.origin(setting));
+    let model_of_source = source.and_then(|source| settings.text_from_source(&MODEL, &source));
+    let Some(model) = model_of_source.or_else(|| settings.get(&MODEL)) else {
+        let owner = catalog.plain_key_owner(key.shared_value().map(Secret::expose));
+        return owner.map(|provider| provider.name.clone());
+    };
+    let model = model.parse::<ModelId>().ok()?;
+    let name = catalog.get(model.provider()).map(|known| &*known.name);
+    Some(name.unwrap_or(model.provider()).to_owned())
 }

@@ -1,7 +1,7 @@
 //! Base URLs of providers: where bub sends requests and keys.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use bub_settings::{is_base_url, split_port};
 
@@ -14,6 +14,8 @@ pub struct BaseUrl(String);
 /// Expected format of a base URL, for error messages.
 pub(crate) const EXPECTED_FORMAT: &str =
     "a URL such as `https://host/v1`, without user, query or fragment";
+
+const LOCALHOST: &str = "127.0.0.1";
 
 impl BaseUrl {
     /// Parses a base URL. Returns `None` if the text is not a valid base URL.
@@ -33,6 +35,12 @@ impl BaseUrl {
         is_base_url(text).then(|| Self(text.to_owned()))
     }
 
+    /// Creates the base URL of a built-in provider. Does not validate the URL, because a test validates the URLs of all
+    /// built-in providers.
+    pub(crate) fn unchecked(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
     /// Parses the value of a variable such as `OLLAMA_HOST`: a URL, or a host and port.
     ///
     /// A missing host is localhost; a missing port is taken from `default`. The unspecified addresses `0.0.0.0` and
@@ -44,30 +52,24 @@ impl BaseUrl {
         }
         let (authority, path) = text.split_once('/').unwrap_or((text, ""));
         let (host, port) = split_port(authority);
-        let host = if host.is_empty() {
-            Ipv4Addr::LOCALHOST.to_string()
-        } else {
-            host.to_owned()
-        };
-        let port = port
-            .or(default.port())
-            .map(|port| format!(":{port}"))
-            .unwrap_or_default();
+        let host = if host.is_empty() { LOCALHOST } else { host };
+        let default_port = split_port(default.authority()).1;
+        let port = port.or(default_port).map(|port| format!(":{port}"));
+        let port = port.unwrap_or_default();
         Self::parse(&format!("http://{host}{port}/{path}")).map(Self::with_reachable_host)
     }
 
     /// Appends `path` unless the URL has a path already.
     #[must_use]
     pub(crate) fn with_default_path(self, path: &str) -> Self {
-        if self.has_path() {
-            self
-        } else {
-            Self(format!("{}{path}", self.0))
+        if self.after_scheme().contains('/') {
+            return self;
         }
+        Self(format!("{}{path}", self.0))
     }
 
-    /// Removes a trailing `/v1` for the Messages format, because its request paths start with `/v1`. Users often include
-    /// `/v1` in the base URL.
+    /// Removes a trailing `/v1` for the Messages format, because its request paths start with `/v1`. Users often
+    /// include `/v1` in the base URL.
     #[must_use]
     pub(crate) fn for_wire_format(self, wire: WireFormat) -> Self {
         match (wire, self.0.strip_suffix("/v1")) {
@@ -100,23 +102,10 @@ impl BaseUrl {
 
     /// Replaces an unspecified address such as `0.0.0.0` with the loopback address.
     fn with_reachable_host(self) -> Self {
-        let unspecified = [
-            Ipv4Addr::UNSPECIFIED.to_string(),
-            format!("[{}]", Ipv6Addr::UNSPECIFIED),
-        ];
-        let (host, _) = split_port(self.authority());
-        if unspecified.iter().any(|address| address == host) {
-            return Self(self.0.replacen(host, &Ipv4Addr::LOCALHOST.to_string(), 1));
+        match split_port(self.authority()).0 {
+            host @ ("0.0.0.0" | "[::]") => Self(self.0.replacen(host, LOCALHOST, 1)),
+            _ => self,
         }
-        self
-    }
-
-    fn has_path(&self) -> bool {
-        self.after_scheme().contains('/')
-    }
-
-    fn port(&self) -> Option<&str> {
-        split_port(self.authority()).1
     }
 
     /// Returns the host with the port, if the URL has one.

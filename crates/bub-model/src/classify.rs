@@ -1,45 +1,38 @@
-//! Converts an error response to a [`ModelError`]: by its code, then by its status, then by its text.
+//! Converts an error response to a [`ModelError`]. Its code decides first, then its status, then its text.
 //!
 //! The order matters. The text of a token rate limit resembles that of a context overflow, and a wrong classification
-//! discards parts of conversations. Text is therefore only used for statuses that servers use for many errors (400,
-//! 5xx, and no status inside a stream). The rules are tables in `classify/tables.rs`.
+//! discards parts of conversations. Text therefore decides alone only if servers use the status for many errors, such
+//! as 400 or 5xx, or if there is no status. For 403, 413 and 429, a few phrases in the text influence the decision
+//! too. The rules are in `classify/rules.json`.
 
 use std::time::Duration;
 
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction, short_message};
-use crate::wire::WireFormat;
 
 mod error_body;
 mod retry_delay;
-mod tables;
+mod rules;
 
 use error_body::ErrorBody;
-use tables::{
-    ACCOUNT_TEXTS, AUTH_TEXTS, BUSY_TEXTS, CODES, MODEL_TEXTS, OVERFLOW_TEXTS, RATE_TEXTS,
-    TOO_LARGE_FOR_RATE_TEXTS, has_any_phrase,
-};
+pub(crate) use retry_delay::clamped_duration;
+use rules::RULES;
 
 /// Classifies an error response: an HTTP error, or an error object inside a stream with status 200.
 ///
 /// `status` is the HTTP status. For an error inside a stream, it is the status in the error object, if it has one.
 ///
 /// ```
-/// use bub_model::{RecoveryAction, WireFormat, classify::classify};
+/// use bub_model::{RecoveryAction, classify::classify};
 ///
 /// let limit = br#"{"error":{"message":"You have exceeded token rate limit of your tier."}}"#;
-/// let error = classify(Some(429), None, limit, WireFormat::ChatCompletions);
+/// let error = classify(Some(429), None, limit);
 /// assert_eq!(error.action, RecoveryAction::Retry);
 ///
 /// let overflow = br#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#;
-/// let error = classify(Some(400), None, overflow, WireFormat::Messages);
+/// let error = classify(Some(400), None, overflow);
 /// assert_eq!(error.action, RecoveryAction::ShrinkContext);
 /// ```
-pub fn classify(
-    status: Option<u16>,
-    retry_after: Option<Duration>,
-    body: &[u8],
-    _wire: WireFormat,
-) -> ModelError {
+pub fn classify(status: Option<u16>, retry_after: Option<Duration>, body: &[u8]) -> ModelError {
     let body_info = ErrorBody::parse(body);
     // Inside a stream the HTTP status is always 200; use the status in the error object instead.
     let status = status.filter(|status| *status >= 300).or(body_info.status);
@@ -59,7 +52,7 @@ pub fn classify(
 
 fn choose_action(status: Option<u16>, body_info: &ErrorBody) -> RecoveryAction {
     let text = body_info.text.to_lowercase();
-    if matches!(status, Some(413 | 429)) && has_any_phrase(TOO_LARGE_FOR_RATE_TEXTS, &text) {
+    if matches!(status, Some(413 | 429)) && RULES.too_large_for_rate.any_in(&text) {
         // A single request exceeds the limit per minute. Waiting never helps, a smaller request does.
         return RecoveryAction::ShrinkContext;
     }
@@ -67,29 +60,29 @@ fn choose_action(status: Option<u16>, body_info: &ErrorBody) -> RecoveryAction {
         return action;
     }
     match status {
-        Some(401) => RecoveryAction::Reauthenticate,
-        Some(403) => forbidden_action(body_info, &text),
+        // A web page comes from a firewall or a country block, so the key is not the problem.
+        Some(403) if body_info.is_html => RecoveryAction::NextModel,
+        Some(403) if RULES.account.any_in(&text) || RULES.model.any_in(&text) => {
+            RecoveryAction::NextModel
+        }
+        Some(401 | 403) => RecoveryAction::Reauthenticate,
         // 3xx: the base URL is probably wrong. Redirects are not followed, so that the key is not sent elsewhere.
         Some(300..=399 | 402 | 404 | 410 | 451 | 501) => RecoveryAction::NextModel,
         Some(413) => RecoveryAction::ShrinkContext,
-        Some(429) => rate_limit_action(&text),
-        Some(408 | 409 | 425 | 499) => RecoveryAction::Retry,
+        Some(429) if RULES.account.any_in(&text) => RecoveryAction::NextModel,
+        Some(408 | 409 | 425 | 429 | 499) => RecoveryAction::Retry,
         Some(400..=499) => action_by_text(&text).unwrap_or(RecoveryAction::GiveUp),
         Some(_) | None => action_by_text(&text).unwrap_or(RecoveryAction::Retry),
     }
 }
 
-/// Returns the action for the codes in the body. An unambiguous status takes precedence over a vague code.
+/// Returns the action for the first known code in the body. The statuses 401 and 413 are unambiguous, so they take
+/// precedence over codes that contradict them.
 fn action_by_code(status: Option<u16>, body_info: &ErrorBody) -> Option<RecoveryAction> {
-    let action_for = |code: &String| {
-        CODES
-            .iter()
-            .find(|(name, _)| name == code)
-            .map(|(_, action)| *action)
-    };
-    let action = body_info.codes.iter().find_map(action_for)?;
+    let mut codes = body_info.codes.iter();
+    let action = *codes.find_map(|code| RULES.codes.get(code.as_str()))?;
     match (status, action) {
-        // "Too large" with the code of a rate limit needs a smaller request, not a later one.
+        // Status 413 means "too large". Ignore the code of a rate limit, because only a smaller request helps.
         (Some(413), RecoveryAction::Retry) => None,
         // 401 is unambiguous and takes precedence over the body.
         (Some(401), RecoveryAction::NextModel | RecoveryAction::Retry) => {
@@ -99,37 +92,20 @@ fn action_by_code(status: Option<u16>, body_info: &ErrorBody) -> Option<Recovery
     }
 }
 
-fn forbidden_action(body_info: &ErrorBody, text: &str) -> RecoveryAction {
-    if body_info.is_html || has_any_phrase(ACCOUNT_TEXTS, text) || has_any_phrase(MODEL_TEXTS, text)
-    {
-        // A web page comes from a firewall or a country block, so the key is not the problem.
-        return RecoveryAction::NextModel;
-    }
-    RecoveryAction::Reauthenticate
-}
-
-fn rate_limit_action(text: &str) -> RecoveryAction {
-    if has_any_phrase(ACCOUNT_TEXTS, text) {
-        RecoveryAction::NextModel
-    } else {
-        RecoveryAction::Retry
-    }
-}
-
 /// Returns the action for the text of an error with an ambiguous status.
 fn action_by_text(text: &str) -> Option<RecoveryAction> {
     let rules = [
-        // Before overflow, because "token rate limit" must never be classified as one.
-        (RATE_TEXTS, RecoveryAction::Retry),
-        (OVERFLOW_TEXTS, RecoveryAction::ShrinkContext),
-        (AUTH_TEXTS, RecoveryAction::Reauthenticate),
-        (ACCOUNT_TEXTS, RecoveryAction::NextModel),
-        (MODEL_TEXTS, RecoveryAction::NextModel),
-        (BUSY_TEXTS, RecoveryAction::Retry),
+        // Checked before `overflow`, because a token rate limit must never be classified as a context overflow.
+        (&RULES.rate, RecoveryAction::Retry),
+        (&RULES.overflow, RecoveryAction::ShrinkContext),
+        (&RULES.auth, RecoveryAction::Reauthenticate),
+        (&RULES.account, RecoveryAction::NextModel),
+        (&RULES.model, RecoveryAction::NextModel),
+        (&RULES.busy, RecoveryAction::Retry),
     ];
     rules
         .into_iter()
-        .find(|(texts, _)| has_any_phrase(texts, text))
+        .find(|(phrases, _)| phrases.any_in(text))
         .map(|(_, action)| action)
 }
 

@@ -8,8 +8,10 @@
 //! |---|---|---|
 //! | connecting | 15 s | retry |
 //! | no data before or between events | 120 s (`model_idle_timeout_seconds`) | one retry, if no event was emitted |
-//! | only comments and pings, or no streaming | five idle timeouts | one retry, if no event was emitted |
+//! | only comments and pings, or a call without streaming | 5 × the idle timeout | one retry, if no event was emitted |
 //! | call of one model, retries included | none (`model_timeout_seconds`) | next model |
+//!
+//! If the caller can discard events ([`CallOptions::restartable`]), a call is also retried after events were emitted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client_args::ClientArgs;
 use crate::http::{HttpClient, HttpOptions};
 use crate::{
-    Accumulator, ChatRequest, Completion, Endpoint, ModelError,
+    Accumulator, ChatRequest, Completion, ModelError,
     settings::{MODEL_IDLE_TIMEOUT, MODEL_TIMEOUT},
 };
 
@@ -29,7 +31,6 @@ mod attempt;
 mod backoff;
 mod body;
 mod call;
-mod endpoint;
 mod fetch;
 mod hints;
 mod retry_after;
@@ -64,7 +65,7 @@ pub struct CallOptions {
     pub idle_timeout: Duration,
     /// Timeout per model, retries included. Default: none.
     pub timeout: Option<Duration>,
-    /// Token that ends the call with an error of kind `Cancelled`.
+    /// Cancelling this token ends the call with an error of kind `Cancelled`.
     pub cancel: CancellationToken,
     /// Whether the caller discards all received events when it receives [`ModelEvent::Restart`]. If so, an interrupted
     /// stream is retried. Default: false.
@@ -90,7 +91,8 @@ impl CallOptions {
     /// Creates options from the settings `model_timeout_seconds`, `model_idle_timeout_seconds` and `client_args`.
     pub fn from_settings(settings: &Settings) -> Self {
         let (defaults, args) = (Self::default(), ClientArgs::from_settings(settings));
-        // An explicit setting takes precedence over `client_args`, which were written for another client.
+        // An explicit setting takes precedence over `client_args`, which were written for the HTTP clients of the
+        // Python version.
         let is_set = settings
             .origin("model_idle_timeout_seconds")
             .is_some_and(|origin| origin != SettingSource::Default);
@@ -128,7 +130,7 @@ impl ModelClient {
         }
     }
 
-    /// Creates a client with the redactor, proxies and certificates of the settings.
+    /// Creates a client with the redactor of the settings, and with the proxies and certificates of their environment.
     pub fn from_settings(settings: &Settings) -> Self {
         Self::new(
             HttpOptions::from_environment(settings.environment()),
@@ -136,48 +138,26 @@ impl ModelClient {
         )
     }
 
-    /// Calls one model and returns the events of its answer.
+    /// Calls one model, or the models of [`Candidates`] in order until one answers, and returns the events of the answer.
+    /// Replaces `request.model` with the model that is called.
     pub fn stream(
         &self,
-        endpoint: Endpoint,
+        candidates: impl Into<Candidates>,
         request: ChatRequest,
         options: CallOptions,
     ) -> ModelEventStream {
-        self.stream_candidates(Candidates::from_endpoint(endpoint), request, options)
+        ModelEventStream::new(Arc::clone(&self.inner), candidates.into(), request, options)
     }
 
-    /// Calls the candidates in order until one answers, and returns the events of its answer. Replaces `request.model`
-    /// with the model of the candidate.
-    pub fn stream_candidates(
-        &self,
-        candidates: Candidates,
-        request: ChatRequest,
-        options: CallOptions,
-    ) -> ModelEventStream {
-        ModelEventStream::new(Arc::clone(&self.inner), candidates, request, options)
-    }
-
-    /// Calls one model and waits for the complete answer. Retries an interrupted stream.
+    /// Calls models like [`stream`](Self::stream), and waits for the complete answer. Retries an interrupted stream.
     pub async fn complete(
         &self,
-        endpoint: Endpoint,
-        request: ChatRequest,
-        options: CallOptions,
-    ) -> Result<Completion, ModelError> {
-        self.complete_candidates(Candidates::from_endpoint(endpoint), request, options)
-            .await
-    }
-
-    /// Calls the candidates in order until one answers, and waits for the complete answer. Retries an interrupted
-    /// stream.
-    pub async fn complete_candidates(
-        &self,
-        candidates: Candidates,
+        candidates: impl Into<Candidates>,
         request: ChatRequest,
         mut options: CallOptions,
     ) -> Result<Completion, ModelError> {
         options.restartable = true;
-        let mut events = self.stream_candidates(candidates, request, options);
+        let mut events = self.stream(candidates, request, options);
         let mut answer = Accumulator::new();
         while let Some(event) = events.next().await {
             answer.push(event?);

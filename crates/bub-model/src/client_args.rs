@@ -1,4 +1,4 @@
-//! The setting `client_args`: options of the HTTP clients of the Python version that apply here too.
+//! The setting `client_args`: options written for the HTTP clients of the Python version. bub supports some of them.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ pub(crate) struct ClientArgs {
     pub(crate) timeout: Option<Duration>,
     /// Number of attempts: `max_retries` plus one.
     pub(crate) attempts: Option<u32>,
-    /// `default_headers` (or `headers`), `organization` and `project`. They may contain credentials, so they belong to
-    /// one provider, like a plain key.
+    /// Headers from `default_headers` (or `headers`), `organization` and `project`. They may contain credentials, so
+    /// they are sent to one provider only, like a key that is set without the name of a provider.
     pub(crate) headers: Vec<(String, Secret)>,
-    /// Names of the members that are not supported.
+    /// Names of the members that are not supported or have an invalid value.
     pub(crate) unknown: Vec<String>,
 }
 

@@ -26,16 +26,18 @@ pub use self::auth_file::OAuthTokens;
 pub use self::auth_file::read_login;
 pub(crate) use self::jwt::account_id;
 pub use self::login::{LoginError, LoginFlow, LoginOutcome};
-use crate::base_url::BaseUrl;
 use crate::fetch::Fetch;
 
-/// The provider that the login belongs to.
+/// The provider that the Codex login belongs to.
 pub const PROVIDER: &str = "openai";
 
-/// The model to use if a login exists but no model and no key is configured.
+/// The model to use if a Codex login exists but no model and no key is configured.
 pub const DEFAULT_MODEL: &str = "gpt-6-sol";
 
-/// Quirks of the service behind the login.
+/// Base URL of model calls with the Codex login.
+pub(crate) const BASE_URL: &str = "https://chatgpt.com/backend-api/codex";
+
+/// How the service for calls with the Codex login deviates from its wire format, as JSON with the fields of `Quirks`.
 pub(crate) const CODEX_QUIRKS: &str = r#"{
     "default_instructions": "You are Codex.",
     "default_body": {"text": {"verbosity": "medium"}},
@@ -78,15 +80,13 @@ impl From<String> for TokenError {
     }
 }
 
-/// URLs of the login and model services. Tests replace them.
+/// URLs of the login service. Tests replace them.
 #[derive(Clone, Debug)]
 pub struct OAuthEndpoints {
     /// URL of the sign-in page.
     pub authorize: String,
-    /// URL that exchanges codes and refresh tokens for new tokens.
+    /// URL of the service that exchanges codes and refresh tokens for new tokens.
     pub token: String,
-    /// Base URL of model calls.
-    pub api: String,
     /// Port of the local listener that the browser is redirected to; 0 for any free port.
     pub callback_port: u16,
 }
@@ -98,32 +98,21 @@ impl Default for OAuthEndpoints {
 }
 
 impl OAuthEndpoints {
-    /// Returns the default endpoints with another issuer for the sign-in.
+    /// Returns the default endpoints, but with the sign-in server at the base URL `issuer`.
     pub fn with_issuer(issuer: &str) -> Self {
         let issuer = issuer.trim_end_matches('/');
         Self {
             authorize: format!("{issuer}/oauth/authorize"),
             token: format!("{issuer}/oauth/token"),
-            api: "https://chatgpt.com/backend-api/codex".to_owned(),
             callback_port: 1455,
         }
     }
-
-    /// Returns the base URL of model calls with the path `/codex`. Returns `None` if it is not a valid base URL.
-    pub(crate) fn api_base_url(&self) -> Option<BaseUrl> {
-        let base = self.api.trim_end_matches('/');
-        let base = base.strip_suffix("/responses").unwrap_or(base);
-        let base = base.strip_suffix("/codex").unwrap_or(base);
-        BaseUrl::parse(&format!("{base}/codex"))
-    }
 }
 
-/// Access to the stored login.
+/// Access to the stored Codex login: reads and refreshes its tokens.
+// The crate `oauth2` would replace the form, the query and PKCE: about 60 lines. The login file, the refresh that several
+// processes share, and the errors without tokens would stay.
 pub struct CodexAuth {
-    inner: Arc<CodexAuthInner>,
-}
-
-struct CodexAuthInner {
     file: AuthFile,
     endpoints: OAuthEndpoints,
     fetch: Arc<dyn Fetch>,
@@ -133,33 +122,30 @@ struct CodexAuthInner {
 }
 
 impl CodexAuth {
-    /// Creates access to the login in the directory `home` (`$CODEX_HOME`), without reading it.
+    /// Creates access to the login in the directory `home` (`$CODEX_HOME`), without reading its file.
     pub fn new(
         home: &Path,
         endpoints: OAuthEndpoints,
         fetch: Arc<dyn Fetch>,
         redactor: Redactor,
     ) -> Self {
-        let file = AuthFile::in_directory(home);
         Self {
-            inner: Arc::new(CodexAuthInner {
-                file,
-                endpoints,
-                fetch,
-                redactor,
-                refreshing: Mutex::default(),
-            }),
+            file: AuthFile::in_directory(home),
+            endpoints,
+            fetch,
+            redactor,
+            refreshing: Mutex::default(),
         }
     }
 
     /// Returns the path of the login file.
     pub fn file_path(&self) -> PathBuf {
-        self.inner.file.path().to_owned()
+        self.file.path().to_owned()
     }
 
-    /// Returns the URLs of the services.
+    /// Returns the URLs of the login service.
     pub fn endpoints(&self) -> &OAuthEndpoints {
-        &self.inner.endpoints
+        &self.endpoints
     }
 
     /// Returns whether a usable login exists, without a network request.
@@ -168,7 +154,7 @@ impl CodexAuth {
     ///
     /// Fails with the reason if a login exists but cannot be used.
     pub fn has_usable_login(&self) -> Result<bool, String> {
-        match self.inner.read_tokens()? {
+        match self.read_tokens()? {
             Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= unix_now() => {
                 Err(EXPIRED_TEXT.to_owned())
             }
@@ -177,21 +163,28 @@ impl CodexAuth {
     }
 
     /// Returns the tokens of the login, or `None` without a login. Refreshes tokens that are about to expire.
-    pub async fn valid_tokens(&self) -> Result<Option<OAuthTokens>, TokenError> {
-        match self.inner.read_tokens()? {
-            Some(tokens) if tokens.expires_at <= unix_now() + REFRESH_MARGIN_SECONDS => {
-                self.refresh_in_task(tokens).await.map(Some)
-            }
-            tokens => Ok(tokens),
-        }
+    pub async fn valid_tokens(self: &Arc<Self>) -> Result<Option<OAuthTokens>, TokenError> {
+        let deadline = unix_now() + REFRESH_MARGIN_SECONDS;
+        self.tokens_unless(|tokens| tokens.expires_at <= deadline)
+            .await
     }
 
     /// Returns new tokens after the server rejected the access token `refused`.
-    pub async fn renew_tokens(&self, refused: &Secret) -> Result<Option<OAuthTokens>, TokenError> {
-        match self.inner.read_tokens()? {
-            Some(tokens) if tokens.access_token == *refused => {
-                self.refresh_in_task(tokens).await.map(Some)
-            }
+    pub async fn renew_tokens(
+        self: &Arc<Self>,
+        refused: &Secret,
+    ) -> Result<Option<OAuthTokens>, TokenError> {
+        self.tokens_unless(|tokens| tokens.access_token == *refused)
+            .await
+    }
+
+    /// Returns the stored tokens, or new ones if the stored tokens are stale.
+    async fn tokens_unless(
+        self: &Arc<Self>,
+        is_stale: impl FnOnce(&OAuthTokens) -> bool,
+    ) -> Result<Option<OAuthTokens>, TokenError> {
+        match self.read_tokens()? {
+            Some(tokens) if is_stale(&tokens) => self.refresh_in_task(tokens).await.map(Some),
             tokens => Ok(tokens),
         }
     }
@@ -200,19 +193,19 @@ impl CodexAuth {
     ///
     /// The task completes even if the caller is cancelled. The server may have revoked the old refresh token already,
     /// so the new one must be stored.
-    async fn refresh_in_task(&self, old_tokens: OAuthTokens) -> Result<OAuthTokens, TokenError> {
-        let inner = Arc::clone(&self.inner);
-        let task =
-            tokio::spawn(async move { inner.refresh_tokens(&old_tokens).await }.in_current_span());
-        task.await.unwrap_or_else(|_| {
-            Err(TokenError::temporary(
-                "the refresh was interrupted".to_owned(),
-            ))
+    async fn refresh_in_task(
+        self: &Arc<Self>,
+        old_tokens: OAuthTokens,
+    ) -> Result<OAuthTokens, TokenError> {
+        let codex = Arc::clone(self);
+        let refresh = async move { codex.refresh_tokens(&old_tokens).await };
+        let task = tokio::spawn(refresh.in_current_span()).await;
+        task.unwrap_or_else(|_| {
+            let text = "the refresh was interrupted".to_owned();
+            Err(TokenError::temporary(text))
         })
     }
-}
 
-impl CodexAuthInner {
     /// Refreshes the tokens, unless another task or process has just refreshed them. If the refresh fails, returns the
     /// current tokens as long as they are valid.
     async fn refresh_tokens(&self, old_tokens: &OAuthTokens) -> Result<OAuthTokens, TokenError> {
@@ -243,8 +236,11 @@ impl CodexAuthInner {
         &self,
         refresh_token: &Secret,
     ) -> Result<OAuthTokens, TokenError> {
-        let grant = token::TokenRequest::Refresh(refresh_token);
-        let granted = token::request_tokens(&*self.fetch, &self.endpoints.token, grant).await?;
+        let grant = [
+            ("grant_type", "refresh_token"),
+            ("refresh_token", refresh_token.expose()),
+        ];
+        let granted = token::request_tokens(&*self.fetch, &self.endpoints.token, &grant).await?;
         granted.register_secrets(&self.redactor);
         self.file.store_tokens(&granted, unix_now())?;
         Ok(self.read_tokens()?.ok_or_else(|| REMOVED_TEXT.to_owned())?)

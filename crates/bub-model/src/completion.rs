@@ -13,16 +13,16 @@ pub struct Completion {
     pub text: String,
     /// Reasoning of the model.
     pub reasoning: String,
-    /// Tool calls in the chat-completions format, in the order of the model.
+    /// Tool calls in the chat-completions format, in the order in which the model sent them.
     pub tool_calls: Vec<Value>,
-    /// Tool calls that must not run: they are incomplete, or the provider stopped the answer.
+    /// Tool calls that must not run: they are incomplete or malformed, or the provider stopped the answer.
     pub invalid_calls: Vec<InvalidToolCall>,
     /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,
     /// Why the model stopped.
     pub finish: FinishReason,
-    /// State that the provider expects back. Add it to the assistant message as `provider_state`, unless the next call
-    /// uses another model.
+    /// Data that the provider expects back with the next call, such as encrypted reasoning. Add it to the assistant
+    /// message as `provider_state`, unless the next call uses another model.
     pub provider_state: Option<Value>,
 }
 
@@ -30,21 +30,6 @@ impl Completion {
     /// Returns the reason why the call at this position of `tool_calls` must not run, if there is one.
     pub fn invalid_call(&self, index: usize) -> Option<&InvalidToolCall> {
         self.invalid_calls.iter().find(|call| call.index == index)
-    }
-
-    /// Returns the answer as an assistant message for the next call.
-    pub fn to_message(&self) -> Value {
-        let mut message = json!({"role": "assistant", "content": self.text});
-        let Some(fields) = message.as_object_mut() else {
-            return message;
-        };
-        if !self.tool_calls.is_empty() {
-            fields.insert("tool_calls".into(), Value::Array(self.tool_calls.clone()));
-        }
-        if let Some(state) = &self.provider_state {
-            fields.insert("provider_state".into(), state.clone());
-        }
-        message
     }
 }
 
@@ -122,11 +107,10 @@ impl Accumulator {
     ///
     /// Fails if no [`ModelEvent::Finish`] was received.
     pub fn finish(self) -> Result<Completion, ModelError> {
-        let Some(finish) = self.finish else {
-            return Err(ModelError::truncated(
-                "incomplete answer: it ended without a finish reason",
-            ));
-        };
+        let incomplete = "incomplete answer: it ended without a finish reason";
+        let finish = self
+            .finish
+            .ok_or_else(|| ModelError::truncated(incomplete))?;
         let mut invalid_calls = Vec::new();
         let mut tool_calls = Vec::with_capacity(self.calls.len());
         for (index, call) in self.calls.into_iter().enumerate() {
@@ -140,27 +124,21 @@ impl Accumulator {
             FinishReason::ToolCalls if tool_calls.is_empty() => FinishReason::Stop,
             other => other,
         };
-        let Self {
-            text,
-            reasoning,
-            usage,
-            provider_state,
-            ..
-        } = self;
         Ok(Completion {
-            text,
-            reasoning,
+            text: self.text,
+            reasoning: self.reasoning,
             tool_calls,
             invalid_calls,
-            usage,
+            usage: self.usage,
             finish,
-            provider_state,
+            provider_state: self.provider_state,
         })
     }
 
     fn push_call_delta(&mut self, delta: ToolCallDelta) {
         if delta.index >= self.calls.len() {
-            // Decoders count without gaps. For other event sources, a large index adds only one call.
+            // Decoders number calls without gaps. If an event from elsewhere has a larger index, only one call is
+            // added.
             self.calls.push(PartialToolCall::default());
         }
         let index = delta.index.min(self.calls.len().saturating_sub(1));
@@ -213,22 +191,17 @@ impl PartialToolCall {
         matches!(self.arguments.trim(), "" | "null")
     }
 
-    fn into_json(self, index: usize) -> Value {
-        let empty = self.has_no_arguments();
-        let id = if self.id.is_empty() {
-            format!("call_{index}")
-        } else {
-            self.id
-        };
-        let arguments = if empty {
-            "{}".to_owned()
-        } else {
-            self.arguments
-        };
+    fn into_json(mut self, index: usize) -> Value {
+        if self.id.is_empty() {
+            self.id = format!("call_{index}");
+        }
+        if self.has_no_arguments() {
+            "{}".clone_into(&mut self.arguments);
+        }
         json!({
-            "id": id,
+            "id": self.id,
             "type": "function",
-            "function": {"name": self.name, "arguments": arguments},
+            "function": {"name": self.name, "arguments": self.arguments},
         })
     }
 }

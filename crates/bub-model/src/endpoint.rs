@@ -6,8 +6,7 @@ use bub_settings::{Secret, SettingsError};
 
 use crate::base_url::BaseUrl;
 use crate::{
-    KeySource, ModelError, ModelErrorKind, ModelId, ParseModelIdError, Quirks, RecoveryAction,
-    WireFormat,
+    KeySource, ModelError, ModelId, ParseModelIdError, Quirks, RecoveryAction, WireFormat,
 };
 
 /// Everything a call needs besides the request: base URL, wire format and credentials.
@@ -30,6 +29,37 @@ pub struct Endpoint {
     pub key: Option<KeySource>,
     /// The model's context window in tokens, if it is known.
     pub context_window: Option<u64>,
+}
+
+impl Endpoint {
+    /// Creates the endpoint of a model that is called without a key.
+    ///
+    /// ```
+    /// use bub_model::{BaseUrl, Endpoint, ModelId, WireFormat};
+    ///
+    /// let base_url = BaseUrl::parse("http://127.0.0.1:8080/v1").unwrap();
+    /// let id = ModelId::new("llamacpp", "default");
+    /// let endpoint = Endpoint::new(id, WireFormat::ChatCompletions, base_url);
+    /// ```
+    pub fn new(id: ModelId, wire: WireFormat, base_url: BaseUrl) -> Self {
+        Self {
+            id,
+            wire,
+            quirks: Quirks::default(),
+            base_url,
+            headers: Vec::new(),
+            key: None,
+            context_window: None,
+        }
+    }
+
+    /// Adds a key in the header that the wire format uses.
+    #[must_use]
+    pub fn with_key(mut self, key: &Secret) -> Self {
+        let (name, value) = self.wire.key_header(key);
+        self.headers.push((name.to_owned(), value));
+        self
+    }
 }
 
 /// Reason why a model cannot be called with the current settings. The text says what to do.
@@ -148,26 +178,21 @@ impl AccessError {
 
 impl From<AccessError> for ModelError {
     fn from(error: AccessError) -> Self {
-        if let AccessError::LoginUnavailable { .. } = error {
-            return Self::new(
-                ModelErrorKind::Transport,
-                RecoveryAction::Retry,
-                error.to_string(),
-            );
-        }
-        let action = match &error {
+        let text = error.to_string();
+        match error {
+            AccessError::LoginUnavailable { .. } => Self::transport(text),
             AccessError::InvalidModelId(_)
             | AccessError::InvalidModelSetting { .. }
             | AccessError::UnknownProvider { .. }
             | AccessError::MissingBaseUrl { .. }
             | AccessError::InvalidBaseUrl { .. }
-            | AccessError::Settings(_) => RecoveryAction::GiveUp,
+            | AccessError::Settings(_) => Self::setup(text),
             AccessError::MissingKey { .. }
             | AccessError::InvalidKey { .. }
-            | AccessError::LoginUnavailable { .. }
             | AccessError::KeyCommandFailed { .. }
-            | AccessError::LoginFailed { .. } => RecoveryAction::Reauthenticate,
-        };
-        Self::new(ModelErrorKind::Setup, action, error.to_string())
+            | AccessError::LoginFailed { .. } => {
+                Self::setup(text).with_action(RecoveryAction::Reauthenticate)
+            }
+        }
     }
 }

@@ -4,9 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use bub_settings::Redactor;
+use serde::Deserialize;
 
 /// The action that can resolve a [`ModelError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RecoveryAction {
     /// Repeat the call later, after `retry_after` if it is set.
@@ -29,11 +31,11 @@ pub enum ModelErrorKind {
     Provider,
     /// The connection failed.
     Transport,
-    /// No data arrived within a timeout.
+    /// No data arrived in time, or the call took too long.
     Timeout,
     /// The stream ended before the answer was complete.
     Truncated,
-    /// The answer is complete but contains neither content nor a reason for that.
+    /// The answer is complete but has no content, and the provider gave no reason.
     Empty,
     /// The response does not conform to the wire format.
     Malformed,
@@ -59,13 +61,13 @@ pub struct ModelError {
     pub status: Option<u16>,
     /// The provider's machine-readable code or type.
     pub code: Option<String>,
-    /// Description by the provider or by this crate.
+    /// Description of the error, from the provider or from this crate.
     pub message: String,
     /// Delay that the provider requests before a retry.
     pub retry_after: Option<Duration>,
     /// `provider:model` of the call, if it is known.
     pub provider: Option<String>,
-    /// Errors of the other candidates of the call.
+    /// Errors of the other models that the call tried.
     pub others: Vec<ModelError>,
 }
 
@@ -92,11 +94,8 @@ impl ModelError {
 
     /// Creates the error for an empty answer.
     pub fn empty() -> Self {
-        Self::new(
-            ModelErrorKind::Empty,
-            RecoveryAction::Retry,
-            "the model returned an empty answer",
-        )
+        let message = "the model returned an empty answer";
+        Self::new(ModelErrorKind::Empty, RecoveryAction::Retry, message)
     }
 
     /// Creates the error for a response that does not conform to the wire format. The call is retried, because
@@ -105,31 +104,36 @@ impl ModelError {
         Self::new(ModelErrorKind::Malformed, RecoveryAction::Retry, message)
     }
 
-    /// Creates the error for a response that exceeds a size limit. The call is not retried, because the next response
-    /// would exceed the limit again.
+    /// Creates the error for a response that exceeds a size limit. The same model is not called again, because its next
+    /// response would exceed the limit too.
     pub fn too_large(message: impl AsRef<str>) -> Self {
         Self::new(ModelErrorKind::TooLarge, RecoveryAction::NextModel, message)
     }
 
-    /// Adds the HTTP status.
-    #[must_use]
-    pub fn with_status(mut self, status: u16) -> Self {
-        self.status = Some(status);
+    /// Creates the error for a server that did not respond in time. The call is retried.
+    pub(crate) fn timeout(message: impl AsRef<str>) -> Self {
+        Self::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
+    }
+
+    /// Creates the error for a failed connection. The call is retried.
+    pub(crate) fn transport(message: impl AsRef<str>) -> Self {
+        Self::new(ModelErrorKind::Transport, RecoveryAction::Retry, message)
+    }
+
+    /// Creates the error for a call that cannot be made with the current settings. Nothing is retried.
+    pub(crate) fn setup(message: impl AsRef<str>) -> Self {
+        Self::new(ModelErrorKind::Setup, RecoveryAction::GiveUp, message)
+    }
+
+    /// Replaces the action.
+    pub(crate) fn with_action(mut self, action: RecoveryAction) -> Self {
+        self.action = action;
         self
     }
 
-    /// Adds the provider's code.
-    #[must_use]
-    pub fn with_code(mut self, code: impl Into<String>) -> Self {
-        self.code = Some(code.into());
-        self
-    }
-
-    /// Adds the model that failed, as `provider:model`.
-    #[must_use]
-    pub fn with_provider(mut self, provider: impl Into<String>) -> Self {
-        self.provider = Some(provider.into());
-        self
+    /// Appends a hint to the message.
+    pub(crate) fn append(&mut self, hint: &str) {
+        self.message = format!("{}; {hint}", self.message);
     }
 
     /// Redacts the message and the code.
@@ -218,7 +222,7 @@ pub fn looks_like_html(text: &str) -> bool {
 
 fn html_title(text: &str) -> &str {
     let lower = text.to_ascii_lowercase();
-    // Storage services and gateways send XML with a `message` element instead of a title.
+    // Storage services and proxies send XML with a `message` element instead of a title.
     let title = ["title>", "h1>", "message>"].iter().find_map(|tag| {
         let start = lower.find(tag)? + tag.len();
         let end = start + lower.get(start..)?.find('<')?;

@@ -1,32 +1,34 @@
-//! Fallback models: candidates are tried in order until one of them answers.
+//! Fallback models: the candidates of a call are tried in order until one of them answers. They are the chosen model
+//! and its fallbacks.
 //!
 //! - The endpoint of a candidate is looked up right before its first attempt, so a missing key of a fallback does not
 //!   affect earlier candidates.
-//! - A candidate is retried after temporary errors. If the retries fail, or if another model may not have the error,
-//!   the next candidate is tried. A conversation that is too long and a cancelled call end the search.
+//! - A candidate is retried after temporary errors. After other errors, or if the retries fail, the next candidate is
+//!   tried. Two errors end the call at once: the conversation is too long, or the call was cancelled.
 //! - After the first event was emitted, nothing is retried unless the caller can discard events
 //!   ([`CallOptions::restartable`]).
 //! - If all candidates fail, the error is that of the first one. It contains the errors of the others.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
+use parking_lot::Mutex;
 
 use crate::client::{CallOptions, Inner, ModelCall};
 use crate::{ChatRequest, Endpoint, ModelError, ModelEvent, ModelId, Models};
 
-/// Source of endpoints, queried right before a call.
+/// A lookup of endpoints, used right before a model call.
 pub trait EndpointSource: Send + Sync {
-    /// Returns the endpoint of a model.
+    /// Returns the endpoint of a model: its base URL, wire format and credentials.
     fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>>;
 
-    /// Returns an endpoint with other credentials after the provider rejected the credentials of `refused`. Returns `None`
-    /// if no other credentials are available.
+    /// Returns an endpoint with other credentials after the provider rejected the credentials of `refused`. Returns
+    /// `None` if no other credentials are available.
     fn renew_endpoint<'a>(
         &'a self,
         refused: &'a Endpoint,
@@ -35,18 +37,14 @@ pub trait EndpointSource: Send + Sync {
 
 impl EndpointSource for Models {
     fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>> {
-        Box::pin(async { Self::endpoint(self, id).await.map_err(ModelError::from) })
+        Box::pin(async { Ok(Self::endpoint(self, id).await?) })
     }
 
     fn renew_endpoint<'a>(
         &'a self,
         refused: &'a Endpoint,
     ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
-        Box::pin(async {
-            Self::renew_endpoint(self, refused)
-                .await
-                .map_err(ModelError::from)
-        })
+        Box::pin(async { Ok(Self::renew_endpoint(self, refused).await?) })
     }
 }
 
@@ -59,16 +57,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Creates a single candidate from its endpoint.
-    pub fn from_endpoint(endpoint: Endpoint) -> Self {
-        Self {
-            ready: Some(endpoint),
-            pending: VecDeque::new(),
-            source: None,
-        }
-    }
-
-    /// Creates candidates whose endpoints are looked up when they are tried.
+    /// Creates a list of `models`. Their endpoints are looked up in `source` when they are tried.
     pub fn new(source: Arc<dyn EndpointSource>, models: impl IntoIterator<Item = ModelId>) -> Self {
         Self {
             ready: None,
@@ -77,12 +66,12 @@ impl Candidates {
         }
     }
 
-    /// Returns whether another candidate is left to try.
+    /// Returns whether another model is left to try.
     pub(crate) fn has_more(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Removes the next candidate and returns its endpoint.
+    /// Removes the next model to try and returns its endpoint. Returns `None` if no model is left.
     pub(crate) async fn next_endpoint(&mut self) -> Option<Result<Endpoint, ModelError>> {
         if let Some(endpoint) = self.ready.take() {
             return Some(Ok(endpoint));
@@ -90,6 +79,16 @@ impl Candidates {
         let id = self.pending.pop_front()?;
         let endpoint_result = self.source.as_ref()?.endpoint(&id).await;
         Some(endpoint_result.map_err(|error| with_model_name(error, &id)))
+    }
+}
+
+impl From<Endpoint> for Candidates {
+    fn from(endpoint: Endpoint) -> Self {
+        Self {
+            ready: Some(endpoint),
+            pending: VecDeque::new(),
+            source: None,
+        }
     }
 }
 
@@ -107,12 +106,7 @@ impl ModelEventStream {
         options: CallOptions,
     ) -> Self {
         let current_model = Arc::default();
-        let call = ModelCall::new(
-            inner,
-            candidates,
-            request,
-            (options, Arc::clone(&current_model)),
-        );
+        let call = ModelCall::new(inner, candidates, request, options, &current_model);
         let events = stream::unfold(call, |mut call| async move {
             Some((call.next_event().await?, call))
         });
@@ -134,12 +128,9 @@ impl ModelEventStream {
         }
     }
 
-    /// Returns the model that answers, or the last model that was tried.
+    /// Returns the model that answers, or the last model that was tried; `None` before the first attempt.
     pub fn model(&self) -> Option<ModelId> {
-        self.current_model
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.current_model.lock().clone()
     }
 }
 

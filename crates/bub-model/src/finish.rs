@@ -26,8 +26,8 @@ impl FinishReason {
         matches!(self, Self::Stop | Self::ToolCalls)
     }
 
-    /// Returns whether the provider or the model stopped the answer because of its content. Do not act on such an
-    /// answer.
+    /// Returns whether the provider or the model stopped the answer because of its content or for an unknown reason. Do
+    /// not act on such an answer.
     pub fn is_stopped(&self) -> bool {
         !self.is_complete() && *self != Self::Length
     }

@@ -10,7 +10,7 @@ use reqwest::dns::Resolve;
 use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy, Url, redirect};
 use tokio::sync::OnceCell;
 
-use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::error::ModelError;
 
 /// Connection options.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub struct HttpOptions {
     pub keep_idle: Duration,
     /// Proxies to use.
     pub proxies: Proxies,
-    /// File with PEM certificates that are trusted in addition to the certificates of the system (`SSL_CERT_FILE`), for
-    /// example the certificate of a company proxy.
+    /// File with PEM certificates to trust in addition to those of the system, for example the certificate of a company
+    /// proxy. The variable `SSL_CERT_FILE` sets it.
     pub certificates: Option<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ pub struct Proxies {
     pub http: Option<Secret>,
     /// Proxy for `https` URLs (`HTTPS_PROXY`).
     pub https: Option<Secret>,
-    /// Proxy for URLs without a more specific one (`ALL_PROXY`).
+    /// Proxy for URLs whose scheme has no separate proxy (`ALL_PROXY`).
     pub all: Option<Secret>,
     /// Hosts that are reached directly, separated by commas (`NO_PROXY`). Localhost is always reached directly.
     pub direct: String,
@@ -135,22 +135,22 @@ impl Proxies {
 
     fn build_proxies(&self) -> Result<Vec<Proxy>, ModelError> {
         let direct = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.direct));
-        let configured: [(_, _, ProxyFn); 3] = [
-            (&self.http, "HTTP_PROXY", |url| Proxy::http(url)),
-            (&self.https, "HTTPS_PROXY", |url| Proxy::https(url)),
-            (&self.all, "ALL_PROXY", |url| Proxy::all(url)),
+        let url = |url: &'_ Option<Secret>| url.as_ref().map(|url| url.expose().to_owned());
+        let configured = [
+            ("HTTP_PROXY", url(&self.http).map(Proxy::http)),
+            ("HTTPS_PROXY", url(&self.https).map(Proxy::https)),
+            ("ALL_PROXY", url(&self.all).map(Proxy::all)),
         ];
         let configured = configured
             .into_iter()
-            .filter_map(|(url, name, make)| Some((url.as_ref()?, name, make)));
-        configured
-            .map(|(url, name, make)| match make(url.expose()) {
-                Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
-                Err(_) => Err(setup_error(format!(
-                    "invalid proxy in {name}: expected a URL such as `http://host:port`"
-                ))),
-            })
-            .collect()
+            .filter_map(|(name, proxy)| Some((name, proxy?)));
+        let with_direct = |(name, proxy): (&str, reqwest::Result<Proxy>)| match proxy {
+            Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
+            Err(_) => Err(ModelError::setup(format!(
+                "invalid proxy in {name}: expected a URL such as `http://host:port`"
+            ))),
+        };
+        configured.map(with_direct).collect()
     }
 }
 
@@ -169,11 +169,8 @@ fn parse_proxy_url(text: &str) -> Option<Url> {
     url.or_else(|| Url::parse(&format!("http://{text}")).ok())
 }
 
-/// Creates a proxy from its URL.
-type ProxyFn = fn(&str) -> reqwest::Result<Proxy>;
-
-/// The HTTP client, with separate connection pools for `http` and `https`. Loading the trust store takes milliseconds,
-/// and a local server does not need it.
+/// Two HTTP clients, each built on first use. The client for `http` URLs does not load the CA certificates of the
+/// system, because this takes milliseconds and a local server does not need them.
 pub(crate) struct HttpClient {
     options: HttpOptions,
     plain: OnceCell<Client>,
@@ -193,22 +190,19 @@ impl HttpClient {
         &self.options
     }
 
-    /// Returns the client for a URL.
+    /// Returns the client for a URL. Builds the client on first use.
     pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
         let secure = url.scheme() == "https" || self.options.proxies.has_tls_proxy();
-        let (cell, trust) = if secure {
-            (&self.secure, TrustStore::System)
-        } else {
-            (&self.plain, TrustStore::Empty)
+        let options = &self.options;
+        let build = || async {
+            options.build(if secure {
+                options.secure_builder()?
+            } else {
+                options.client_builder().tls_certs_only([])
+            })
         };
-        cell.get_or_try_init(|| async { self.build_client(trust) })
-            .await
-    }
-
-    fn build_client(&self, trust: TrustStore) -> Result<Client, ModelError> {
-        let builder = self.options.proxies.build_proxies()?.into_iter();
-        let builder = builder.fold(self.options.client_builder(trust)?, ClientBuilder::proxy);
-        builder.build().map_err(|error| tls_error(&error))
+        let cell = if secure { &self.secure } else { &self.plain };
+        cell.get_or_try_init(build).await
     }
 }
 
@@ -216,22 +210,32 @@ impl HttpOptions {
     /// Creates a client for requests other than model calls, with these options and this DNS resolver. The client does
     /// not follow redirects or keep connections open.
     pub fn client_with_resolver(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
-        let builder = self
-            .client_builder(TrustStore::System)?
-            .pool_max_idle_per_host(0)
-            .dns_resolver(resolver);
-        let builder = self
-            .proxies
-            .build_proxies()?
-            .into_iter()
-            .fold(builder, ClientBuilder::proxy);
-        builder.build().map_err(|error| tls_error(&error))
+        let builder = self.secure_builder()?.pool_max_idle_per_host(0);
+        self.build(builder.dns_resolver(resolver))
     }
 
-    fn client_builder(&self, trust: TrustStore) -> Result<ClientBuilder, ModelError> {
-        // Ignore the error: another crypto provider is installed already, which is fine.
+    /// Builds a client with the configured proxies.
+    fn build(&self, builder: ClientBuilder) -> Result<Client, ModelError> {
+        let proxies = self.proxies.build_proxies()?.into_iter();
+        let client = proxies.fold(builder, ClientBuilder::proxy).build();
+        client.map_err(|error| {
+            let cause = crate::client::innermost_cause(&error);
+            ModelError::setup(format!(
+                "cannot use TLS: {cause}; install the CA certificates of the system or set SSL_CERT_FILE"
+            ))
+        })
+    }
+
+    /// Returns a builder that trusts the CA certificates of the system and the configured ones.
+    fn secure_builder(&self) -> Result<ClientBuilder, ModelError> {
+        let certificates = self.read_certificates()?;
+        Ok(self.client_builder().tls_certs_merge(certificates))
+    }
+
+    fn client_builder(&self) -> ClientBuilder {
+        // Ignore the error: it only means that a crypto provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let builder = Client::builder()
+        Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.connect_timeout)
             .pool_idle_timeout(self.keep_idle)
@@ -242,51 +246,28 @@ impl HttpOptions {
             // not configure.
             .redirect(redirect::Policy::none())
             .referer(false)
-            // Only bub-settings reads the environment.
-            .no_proxy();
-        Ok(match trust {
-            TrustStore::System => builder.tls_certs_merge(self.read_certificates()?),
-            TrustStore::Empty => builder.tls_certs_only([]),
-        })
+            // Ignore proxies in the environment of the process: only bub-settings reads the environment.
+            .no_proxy()
     }
 
     fn read_certificates(&self) -> Result<Vec<Certificate>, ModelError> {
         let Some(path) = &self.certificates else {
             return Ok(Vec::new());
         };
-        let certificate_error =
-            |reason: String| setup_error(format!("SSL_CERT_FILE: {}: {reason}", path.display()));
-        let pem = std::fs::read(path).map_err(|error| {
-            certificate_error(format!(
-                "cannot be read: {error}; correct the path or its permissions"
-            ))
-        })?;
-        match Certificate::from_pem_bundle(&pem) {
-            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(certificate_error(
-                "contains no PEM certificates; set it to a PEM file with CA certificates"
-                    .to_owned(),
-            )),
-        }
+        let reason = match std::fs::read(path) {
+            Ok(pem) => match Certificate::from_pem_bundle(&pem) {
+                Ok(certificates) if !certificates.is_empty() => return Ok(certificates),
+                _ => {
+                    "contains no PEM certificates; set it to a PEM file with CA certificates".into()
+                }
+            },
+            Err(error) => format!("cannot be read: {error}; correct the path or its permissions"),
+        };
+        let path = path.display();
+        Err(ModelError::setup(format!(
+            "SSL_CERT_FILE: {path}: {reason}"
+        )))
     }
-}
-
-/// The CA certificates that a client trusts.
-#[derive(Clone, Copy)]
-enum TrustStore {
-    System,
-    Empty,
-}
-
-fn tls_error(error: &reqwest::Error) -> ModelError {
-    let cause = crate::client::innermost_cause(error);
-    setup_error(format!(
-        "cannot use TLS: {cause}; install the CA certificates of the system or set SSL_CERT_FILE"
-    ))
-}
-
-fn setup_error(message: String) -> ModelError {
-    ModelError::new(ModelErrorKind::Setup, RecoveryAction::GiveUp, message)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Model calls: providers, wire formats, streaming, errors, retries, API keys and logins.
 //!
 //! - [`Models`] is the starting point. It chooses the model ([`ModelChoice`]) and finds its base URL and key
-//!   ([`Endpoint`]). [`Catalog`] lists the providers; [`codex`] implements the login.
-//! - [`ModelClient`] makes the call. It has one HTTP client, retries, applies timeouts, supports cancellation, and
-//!   tries [`Candidates`] in order.
+//!   ([`Endpoint`]). [`Catalog`] lists the providers; [`codex`] implements the Codex login.
+//! - [`ModelClient`] makes the call. It sends the request, retries, applies timeouts, supports cancellation, and tries
+//!   [`Candidates`] in order.
 //! - [`ChatRequest`] is the input of a call and a stream of [`ModelEvent`]s its output. [`Accumulator`] collects the
 //!   events into a [`Completion`].
 //! - [`WireFormat`] encodes requests and decodes streams without doing any I/O. [`Quirks`] describe how a provider
@@ -42,7 +42,7 @@ pub mod wire;
 
 pub use api_keys::KeySource;
 pub use base_url::BaseUrl;
-pub use catalog::{Catalog, LoginMethod, PROVIDER_ROWS, Price, Provider, ProviderRow};
+pub use catalog::{Catalog, LoginMethod, Price, Provider};
 pub use client::{Backoff, CallOptions, ModelClient, ResponseBody};
 pub use completion::{Accumulator, Completion, InvalidToolCall};
 pub use endpoint::{AccessError, Endpoint};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::base_url::BaseUrl;
@@ -17,16 +18,16 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalServer {
-    /// Name of its provider.
+    /// Name of the server's provider in the catalog, such as `ollama`.
     pub provider: String,
     /// Base URL of the server.
     pub base_url: BaseUrl,
-    /// Its chat models, in the order of the server.
+    /// Chat models that the server lists, in its order.
     pub models: Vec<String>,
 }
 
 impl LocalServer {
-    /// Returns the model to use if none is configured.
+    /// Returns the first model of the server, which bub uses if no model is configured.
     pub fn first_model(&self) -> Option<ModelId> {
         self.models
             .first()
@@ -34,8 +35,8 @@ impl LocalServer {
     }
 }
 
-/// Queries the candidates and returns the model servers among them, in the order of the candidates. Only loopback
-/// addresses are queried.
+/// Queries the base URLs in `candidates` and returns the model servers that respond, in the same order. Only loopback
+/// addresses are queried, and each base URL only once.
 pub(crate) async fn find_servers(
     fetch: &dyn Fetch,
     candidates: Vec<(&Provider, BaseUrl)>,
@@ -54,42 +55,37 @@ pub(crate) async fn find_servers(
 
 async fn query_server(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<LocalServer> {
     let url = format!("{base_url}/models");
-    let response = fetch
-        .fetch(FetchRequest {
-            url: &url,
-            form: None,
-            timeout: PROBE_TIMEOUT,
-        })
-        .await
-        .ok()?;
-    let models = (response.status == 200)
-        .then(|| parse_models(&response.body))
-        .flatten()?;
+    let request = FetchRequest {
+        url: &url,
+        form: None,
+        timeout: PROBE_TIMEOUT,
+    };
+    let response = fetch.fetch(request).await.ok()?;
+    if response.status != 200 {
+        return None;
+    }
     Some(LocalServer {
         provider: provider.to_owned(),
         base_url,
-        models,
+        models: parse_models(&response.body)?,
     })
 }
 
 /// Parses a list of models. Returns `None` if the body is not such a list, because another program may use the port.
 fn parse_models(body: &[u8]) -> Option<Vec<String>> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    // A server without models sends `null`.
-    let list = match body.get("data")? {
-        Value::Null => return Some(Vec::new()),
-        list => list.as_array()?,
-    };
-    let names: Option<Vec<_>> = list
-        .iter()
-        .map(|model| model.get("id")?.as_str().map(str::to_owned))
-        .collect();
-    Some(
-        names?
-            .into_iter()
-            .filter(|name| is_chat_model(name))
-            .collect(),
-    )
+    #[derive(Deserialize)]
+    struct ModelList {
+        // Some servers send `null` if they have no models.
+        data: Value,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        id: String,
+    }
+    let list: ModelList = serde_json::from_slice(body).ok()?;
+    let models: Option<Vec<Model>> = serde_json::from_value(list.data).ok()?;
+    let names = models.unwrap_or_default().into_iter().map(|model| model.id);
+    Some(names.filter(|name| is_chat_model(name)).collect())
 }
 
 /// Guesses from its name whether a model is a chat model. Servers list all models they can load without stating their

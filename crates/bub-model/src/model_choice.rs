@@ -16,17 +16,18 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelChoice {
-    /// The model; `None` if no model is available. The agent then replies with the offline guide.
+    /// The model; `None` if no model is available. The agent then replies with instructions for setting up a model.
     pub model: Option<ModelId>,
     /// Why the model was chosen.
     pub reason: ChoiceReason,
-    /// Models to try if the first one fails, as configured. They are not parsed here, so an invalid fallback does not
-    /// affect the choice.
+    /// Models to try if `model` fails, as text from the settings. They are not parsed here, so an invalid fallback does
+    /// not affect the choice.
     pub fallbacks: Vec<String>,
 }
 
 impl ModelChoice {
-    /// Returns the model and its fallbacks, in the order in which to try them. Returns an empty list without a model.
+    /// Returns the model and its fallbacks, in the order in which to try them. The list is empty if no model is
+    /// available.
     ///
     /// Skips a fallback that is not a model identifier and logs a warning, so that it does not affect the others.
     pub fn candidates(&self) -> Vec<ModelId> {
@@ -48,18 +49,18 @@ impl ModelChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChoiceReason {
-    /// The setting `model` names it.
+    /// The setting `model` names the model.
     Configured(SettingSource),
-    /// A key for its provider is set.
+    /// A key for the model's provider is set.
     Key(KeySource),
-    /// The config adds its provider, which has a default model and requires no key.
+    /// The config adds or changes the model's provider, which has a default model and requires no key.
     Added(SettingSource),
-    /// A login exists, stored in this file.
+    /// A Codex login exists, stored in this file.
     Login(PathBuf),
-    /// The local server at this base URL has it.
+    /// The local server at this base URL has the model.
     Local(BaseUrl),
-    /// It is the first valid entry of `fallback_models`: no other model is available, or `model` is invalid for this
-    /// reason.
+    /// The model is the first valid entry of `fallback_models`. With a text, the setting `model` is invalid for this
+    /// reason; with `None`, no other model is available.
     Fallback(Option<String>),
     /// No model is available.
     Nothing,
@@ -91,7 +92,7 @@ impl Models {
     ///
     /// The first available of these is chosen: the configured model; the default model of the first provider in the
     /// catalog that has a key; the default model of the login; the first model of a local server; a fallback model.
-    /// Local servers are queried only if no earlier source applies.
+    /// Local servers are queried only if nothing before them in this list is available.
     ///
     /// # Errors
     ///
@@ -115,51 +116,41 @@ impl Models {
         Ok(choice)
     }
 
-    /// Chooses the model to use, with `servers` as the known local servers. Queries local servers if `servers` is `None`.
+    /// Chooses the model to use, with `servers` as the known local servers. Queries local servers if `servers` is
+    /// `None`.
     pub(crate) async fn choose_with_servers(
         &self,
         servers: Option<&[LocalServer]>,
     ) -> Result<ModelChoice, AccessError> {
         let fallbacks = self.settings.get(&FALLBACK_MODELS).unwrap_or_default();
-        if let Some(text) = self.settings.get(&MODEL) {
-            let origin = || {
-                self.settings
-                    .origin("model")
-                    .unwrap_or(SettingSource::Default)
-            };
-            return match self.resolve_model(&text) {
-                Ok(model) => Ok(ModelChoice {
-                    model: Some(model),
-                    reason: ChoiceReason::Configured(origin()),
-                    fallbacks,
-                }),
+        let (model, reason) = if let Some(text) = self.settings.get(&MODEL) {
+            let origin = self.settings.origin("model");
+            let origin = origin.unwrap_or(SettingSource::Default);
+            match self.resolve_model(&text) {
+                Ok(model) => (model, ChoiceReason::Configured(origin)),
                 Err(problem) => {
-                    let error = AccessError::InvalidModelSetting {
-                        origin: origin(),
-                        problem: Box::new(problem),
-                    };
-                    self.choose_fallback(&fallbacks, Some(error.to_string()))
-                        .ok_or(error)
+                    let problem = Box::new(problem);
+                    let error = AccessError::InvalidModelSetting { origin, problem };
+                    let fallback = self.choose_fallback(&fallbacks, Some(error.to_string()));
+                    return fallback.ok_or(error);
                 }
+            }
+        } else if let Some(chosen) = self.choose_by_key().or_else(|| self.choose_by_login()) {
+            chosen
+        } else {
+            let local = match servers {
+                Some(servers) => choose_local(servers),
+                None => choose_local(&self.detect_local_servers().await),
             };
-        }
-        let chosen = match (
-            self.choose_by_key().or_else(|| self.choose_by_login()),
-            servers,
-        ) {
-            (Some(chosen), _) => Some(chosen),
-            (None, Some(servers)) => choose_local(servers),
-            (None, None) => choose_local(&self.detect_local_servers().await),
-        };
-        let Some((model, reason)) = chosen else {
-            let unavailable = ModelChoice {
-                model: None,
-                reason: ChoiceReason::Nothing,
-                fallbacks: Vec::new(),
+            let Some(chosen) = local else {
+                let fallback = self.choose_fallback(&fallbacks, None);
+                return Ok(fallback.unwrap_or(ModelChoice {
+                    model: None,
+                    reason: ChoiceReason::Nothing,
+                    fallbacks: Vec::new(),
+                }));
             };
-            return Ok(self
-                .choose_fallback(&fallbacks, None)
-                .unwrap_or(unavailable));
+            chosen
         };
         Ok(ModelChoice {
             model: Some(model),

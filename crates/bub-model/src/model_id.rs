@@ -44,7 +44,7 @@ impl ModelId {
         &self.provider
     }
 
-    /// Returns the provider's name for the model.
+    /// Returns the model's name at the provider, such as `anthropic/claude:beta`.
     pub fn model(&self) -> &str {
         &self.model
     }

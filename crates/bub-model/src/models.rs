@@ -1,4 +1,4 @@
-//! The available models. [`Models`] finds the endpoint of a call for the name of a model.
+//! The available models. [`Models`] finds the endpoint of a model: its base URL, wire format and credentials.
 
 use std::sync::{Arc, Once};
 
@@ -38,15 +38,15 @@ use crate::{
 /// let choice = models.choose_model().await?;
 /// println!("{}", choice.reason);
 /// let candidates = Candidates::new(models, choice.candidates());
-/// let answer = client.stream_candidates(candidates, ChatRequest::default(), CallOptions::default());
+/// let answer = client.stream(candidates, ChatRequest::default(), CallOptions::default());
 /// # Ok(())
 /// # }
 /// ```
 pub struct Models {
     pub(crate) settings: Arc<Settings>,
     pub(crate) catalog: Catalog,
-    pub(crate) codex: CodexAuth,
-    keys: ApiKeys,
+    pub(crate) codex: Arc<CodexAuth>,
+    pub(crate) keys: ApiKeys,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
     /// Ensures that ignored base URLs are logged only once.
@@ -82,7 +82,7 @@ impl Models {
         Ok(Self {
             settings,
             catalog,
-            codex,
+            codex: Arc::new(codex),
             keys,
             fetch,
             client_args,
@@ -107,7 +107,7 @@ impl Models {
         Ok(canonical)
     }
 
-    /// Checks the provider of a model and its base URL, without a network request.
+    /// Checks that the provider of a model exists and has a valid base URL, without a network request.
     pub fn check_model(&self, id: &ModelId) -> Result<(), AccessError> {
         self.keys.base_url(self.find_provider(id)?).map(drop)
     }
@@ -118,34 +118,27 @@ impl Models {
         let provider = self.find_provider(id)?;
         let custom = self.keys.configured_base_url(provider)?;
         let login = provider.login.filter(|_| custom.is_none());
-        match (self.keys.find_key(provider)?, login) {
-            (Some(lookup), login) => {
-                let source = lookup.source().clone();
-                let key = self.keys.resolve_key(provider, lookup).await?;
-                match login.and_then(|LoginMethod::Codex| codex::account_id(key.expose())) {
-                    Some(account) => {
-                        self.codex_endpoint(provider, id, &key, (Some(account), source))
-                    }
-                    None => self.plain_endpoint(provider, id, Some((key, source))),
+        if let Some(lookup) = self.keys.find_key(provider)? {
+            let source = lookup.source().clone();
+            let key = self.keys.resolve_key(provider, lookup).await?;
+            return match login.and_then(|LoginMethod::Codex| codex::account_id(key.expose())) {
+                Some(account) => {
+                    let headers = codex::request_headers(&key, Some(&account));
+                    Ok(codex_endpoint(provider, id, headers, source))
                 }
-            }
-            (None, Some(LoginMethod::Codex)) => {
-                let tokens = self
-                    .codex
-                    .valid_tokens()
-                    .await
-                    .map_err(|problem| login_error(provider, problem))?;
-                let tokens = tokens.ok_or_else(|| self.missing_key_error(provider))?;
-                let source = KeySource::Login(self.codex.file_path());
-                self.codex_endpoint(
-                    provider,
-                    id,
-                    &tokens.access_token,
-                    (tokens.account_id, source),
-                )
-            }
-            (None, None) => self.plain_endpoint(provider, id, None),
+                None => self.plain_endpoint(provider, id, Some((key, source))),
+            };
         }
+        let Some(LoginMethod::Codex) = login else {
+            return self.plain_endpoint(provider, id, None);
+        };
+        let tokens = self.codex.valid_tokens().await;
+        let tokens = tokens
+            .map_err(|problem| login_error(provider, problem))?
+            .ok_or_else(|| self.missing_key_error(provider))?;
+        let headers = codex::request_headers(&tokens.access_token, tokens.account_id.as_deref());
+        let source = KeySource::Login(self.codex.file_path());
+        Ok(codex_endpoint(provider, id, headers, source))
     }
 
     /// Returns an endpoint with new credentials after the provider rejected the credentials of `refused`.
@@ -172,15 +165,12 @@ impl Models {
                     .map_err(|problem| login_error(provider, problem))?;
                 tokens.is_some_and(|tokens| tokens.access_token != old_token)
             }
-            Some(KeySource::Setting(_) | KeySource::Variable(_) | KeySource::DotEnv(_)) | None => {
-                false
-            }
+            _ => false,
         };
-        if renewed {
-            self.endpoint(&refused.id).await.map(Some)
-        } else {
-            Ok(None)
+        if !renewed {
+            return Ok(None);
         }
+        self.endpoint(&refused.id).await.map(Some)
     }
 
     /// Returns the model servers on this machine that respond now. The list is empty if `local_models` is off.
@@ -204,8 +194,8 @@ impl Models {
         &self.codex
     }
 
-    /// Returns the key of a provider, or the command that prints the key. Logs a warning for an unreadable key and treats
-    /// it as missing.
+    /// Returns the key of a provider, or the command that prints the key. Logs a warning for an unreadable key and
+    /// treats it as missing.
     pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
         self.keys.find_key(provider).unwrap_or_else(|error| {
             tracing::warn!(%error, "model.key_unreadable");
@@ -213,50 +203,37 @@ impl Models {
         })
     }
 
-    /// Returns the reason why a provider cannot be called, as far as it can be determined without a network request.
-    pub(crate) fn unavailable_reason(&self, provider: &Provider) -> Option<AccessError> {
-        let base_url = match self.keys.base_url(provider) {
-            Ok(base_url) => base_url,
-            Err(error) => return Some(error),
-        };
-        match self.keys.find_key(provider) {
-            Ok(Some(lookup)) => return self.keys.check_key(provider, &lookup).err(),
-            Ok(None) => {}
-            Err(error) => return Some(error.into()),
+    /// Checks that a provider can be called, as far as it can be determined without a network request.
+    pub(crate) fn check_provider(&self, provider: &Provider) -> Result<(), AccessError> {
+        let base_url = self.keys.base_url(provider)?;
+        if let Some(lookup) = self.keys.find_key(provider)? {
+            return self.keys.check_key(provider, &lookup);
         }
-        match self.has_usable_login(provider) {
-            Ok(true) => None,
-            Err(problem) => Some(problem),
-            Ok(false) => {
-                let open = !provider.needs_key || base_url.is_loopback();
-                (!open).then(|| self.missing_key_error(provider))
-            }
+        let needs_key = provider.needs_key && !base_url.is_loopback();
+        if !self.has_usable_login(provider)? && needs_key {
+            return Err(self.missing_key_error(provider));
         }
+        Ok(())
     }
 
     /// Returns whether the provider can be called with a login. Fails if the login exists but cannot be used.
     pub(crate) fn has_usable_login(&self, provider: &Provider) -> Result<bool, AccessError> {
         let possible =
             provider.login.is_some() && matches!(self.keys.configured_base_url(provider), Ok(None));
-        if !possible {
-            return Ok(false);
-        }
-        self.codex
-            .has_usable_login()
+        let usable = possible.then(|| self.codex.has_usable_login());
+        usable
+            .unwrap_or(Ok(false))
             .map_err(|problem| login_error(provider, problem.into()))
     }
 
-    /// Logs a warning for each base URL in the workspace's `.env` that is ignored.
+    /// Logs a warning for each base URL variable in the workspace's `.env`, because bub ignores it there. Does nothing
+    /// after the first call.
     pub(crate) fn warn_ignored_base_urls(&self) {
         self.base_url_warning.call_once(|| {
             for ignored in self.keys.ignored_base_url_warnings(&self.catalog) {
                 tracing::warn!(reason = %ignored, "model.base_url_ignored");
             }
         });
-    }
-
-    pub(crate) fn effective_base_url(&self, provider: &Provider) -> Option<BaseUrl> {
-        self.keys.base_url(provider).ok()
     }
 
     /// Returns warnings: settings of unknown providers, keys sent without encryption, and ignored base URLs.
@@ -295,7 +272,7 @@ impl Models {
             .collect()
     }
 
-    /// Returns the source of a provider's key. Does not run a key command.
+    /// Returns the source of a provider's key or login, if it has one. Does not run a key command.
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalog.get(provider)?;
         let login = || {
@@ -308,24 +285,23 @@ impl Models {
             .or_else(login)
     }
 
-    /// Returns the source of the plain key that a provider is called with. Returns `None` if the provider has its own
-    /// key or the plain key belongs to another provider.
+    /// Returns the source of the plain key if bub uses this key for `provider`. A plain key is set without the name
+    /// of a provider. Returns `None` if the provider has its own key or the plain key belongs to another provider.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalog.get(provider)?;
         match self.keys.find_scoped_key(provider) {
-            Ok(None) => self
-                .keys
-                .unscoped_key(provider)
-                .map(|lookup| lookup.source().clone()),
+            Ok(None) => Some(self.keys.plain_key(provider)?.source().clone()),
             _ => None,
         }
     }
 
-    /// Returns the provider that a plain key belongs to. The provider may not exist yet.
+    /// Returns the name of the provider that the plain key belongs to, or `None` if bub ignores the plain key. A plain
+    /// key is set without the name of a provider. The catalog may not have the returned provider.
     ///
-    /// It is the provider of the configured model, otherwise the provider whose key prefix matches.
+    /// The key belongs to the provider of the configured model. Without a model, it belongs to the provider whose key
+    /// prefix matches, otherwise to the first provider of the catalog.
     pub fn plain_key_owner(&self) -> Option<String> {
-        self.keys.unscoped_owner("api_key").map(str::to_owned)
+        self.keys.plain_key_owner().map(str::to_owned)
     }
 
     fn find_provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
@@ -334,7 +310,7 @@ impl Models {
             .ok_or_else(|| AccessError::UnknownProvider {
                 name: id.provider().to_owned(),
                 suggestion: self.catalog.closest_name(id.provider()).map(str::to_owned),
-                config_file: self.keys.config_file().to_owned(),
+                config_file: self.settings.config_file().to_owned(),
             })
     }
 
@@ -351,7 +327,7 @@ impl Models {
             return Err(self.missing_key_error(provider));
         }
         let mut headers = configured_headers(provider);
-        if self.keys.is_unscoped_owner(provider, "client_args") {
+        if self.keys.owns_client_args(provider) {
             headers.splice(..0, self.client_args.headers.iter().cloned());
         }
         let (key, source) = key.unzip();
@@ -365,33 +341,10 @@ impl Models {
         Ok(Endpoint {
             id: ModelId::new(&provider.name, id.model()),
             wire,
-            quirks: provider.quirks.clone(),
+            quirks: provider.quirks(),
             base_url,
             headers,
             key: source,
-            context_window: provider.context_window(id.model()),
-        })
-    }
-
-    fn codex_endpoint(
-        &self,
-        provider: &Provider,
-        id: &ModelId,
-        token: &Secret,
-        (account, source): (Option<String>, KeySource),
-    ) -> Result<Endpoint, AccessError> {
-        let base_url = self.codex.endpoints().api_base_url();
-        let base_url = base_url
-            .ok_or_else(|| login_error(provider, "its base URL is invalid".to_owned().into()))?;
-        let mut headers = configured_headers(provider);
-        headers.extend(codex::request_headers(token, account.as_deref()));
-        Ok(Endpoint {
-            id: ModelId::new(&provider.name, id.model()),
-            wire: WireFormat::Responses,
-            quirks: serde_json::from_str::<Quirks>(codex::CODEX_QUIRKS).unwrap_or_default(),
-            base_url,
-            headers,
-            key: Some(source),
             context_window: provider.context_window(id.model()),
         })
     }
@@ -409,9 +362,31 @@ impl Models {
                 .first()
                 .cloned()
                 .unwrap_or_else(default),
-            config_file: self.keys.config_file().to_owned(),
+            config_file: self.settings.config_file().to_owned(),
             login: login.unwrap_or_default(),
         }
+    }
+}
+
+fn codex_endpoint(
+    provider: &Provider,
+    id: &ModelId,
+    credentials: Vec<(String, Secret)>,
+    source: KeySource,
+) -> Endpoint {
+    let id = ModelId::new(&provider.name, id.model());
+    let mut headers = configured_headers(provider);
+    headers.extend(credentials);
+    Endpoint {
+        quirks: serde_json::from_str::<Quirks>(codex::CODEX_QUIRKS).unwrap_or_default(),
+        headers,
+        key: Some(source),
+        context_window: provider.context_window(id.model()),
+        ..Endpoint::new(
+            id,
+            WireFormat::Responses,
+            BaseUrl::unchecked(codex::BASE_URL),
+        )
     }
 }
 

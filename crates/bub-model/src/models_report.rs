@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelsReport {
-    /// The chosen model.
+    /// The chosen model, or the reason why none could be chosen.
     pub choice: Result<ModelChoice, AccessError>,
     /// The reason why the chosen model cannot be called, if one is known.
     pub problem: Option<String>,
@@ -33,7 +33,7 @@ pub struct ModelsReport {
 pub struct ProviderReport {
     /// Name of the provider.
     pub name: String,
-    /// The wire format.
+    /// The wire format at the effective base URL.
     pub wire: WireFormat,
     /// The effective base URL, if it is known.
     pub base_url: Option<String>,
@@ -41,9 +41,9 @@ pub struct ProviderReport {
     pub local: bool,
     /// Whether the provider can be called now.
     pub usable: bool,
-    /// Source of the key.
+    /// Source of the key or login; `None` if the provider has neither.
     pub key: Option<KeySource>,
-    /// The model to use if none is configured.
+    /// Model of this provider that bub uses if no model is configured.
     pub default_model: Option<String>,
     /// What to do to make the provider available; `None` if it is available.
     pub todo: Option<String>,
@@ -55,9 +55,8 @@ impl ModelsReport {
         let choice = models.choose_with_servers(Some(&local_servers)).await;
         let problem = choice.as_ref().ok().and_then(|choice| {
             let provider = models.catalog.get(choice.model.as_ref()?.provider())?;
-            models
-                .unavailable_reason(provider)
-                .map(|error| error.to_string())
+            let error = models.check_provider(provider).err()?;
+            Some(error.to_string())
         });
         let fallbacks = models.settings.get(&FALLBACK_MODELS).unwrap_or_default();
         let fallbacks = fallbacks.into_iter().map(|text| {
@@ -84,13 +83,11 @@ impl ModelsReport {
 }
 
 fn fallback_problem(models: &Models, text: &str) -> Option<String> {
-    let checked = models.resolve_model(text).map(|id| {
-        models
-            .catalog
-            .get(id.provider())
-            .and_then(|provider| models.unavailable_reason(provider))
+    let checked = models.resolve_model(text).and_then(|id| {
+        let provider = models.catalog.get(id.provider());
+        provider.map_or(Ok(()), |provider| models.check_provider(provider))
     });
-    checked.unwrap_or_else(Some).map(|error| error.to_string())
+    checked.err().map(|error| error.to_string())
 }
 
 fn provider_report(
@@ -99,13 +96,12 @@ fn provider_report(
     servers: &[LocalServer],
 ) -> ProviderReport {
     let key = models.key_source(&provider.name);
-    let base_url = models.effective_base_url(provider);
+    let base_url = models.keys.base_url(provider).ok();
     let server = servers
         .iter()
         .find(|server| Some(&server.base_url) == base_url.as_ref());
-    let problem = models
-        .unavailable_reason(provider)
-        .map(|error| error.hint());
+    let problem = models.check_provider(provider).err();
+    let problem = problem.map(|error| error.hint());
     // A local server is usable if it responds and has a model, which the settings do not show.
     let todo = match server {
         Some(server) if server.models.is_empty() => {

@@ -14,28 +14,30 @@ pub struct Quirks {
     /// Name of the field that limits the output tokens; empty if the server has no such field.
     /// Default: `max_completion_tokens`.
     pub max_tokens_field: String,
-    /// Request a stream. If false, the server returns the answer at once. Default: true.
+    /// Whether to request a stream. If false, the server returns the complete answer at once. Default: true.
     pub streaming: bool,
-    /// Request usage at the end of a stream with `stream_options: {include_usage: true}`. Default: true.
+    /// Whether to request usage at the end of a stream with `stream_options: {include_usage: true}`. Default: true.
     pub stream_options: bool,
-    /// How `reasoning_effort` is sent.
+    /// How the reasoning effort of a request is sent.
     pub effort: EffortForm,
-    /// Fields of a delta or message that may contain reasoning text, in order of preference.
+    /// Fields of a streamed delta or a complete message that may contain reasoning text, in order of preference.
     pub reasoning_fields: Vec<String>,
-    /// Send reasoning text back with its assistant message. Some servers require it, others reject it.
+    /// Whether to send reasoning text back with its assistant message. Some servers require the text, others reject it.
     /// Default: false.
     pub replay_reasoning: bool,
-    /// Send `cache_control: {type: ephemeral}` if the wire format supports it. Default: true.
+    /// Whether to send `cache_control: {type: ephemeral}` if the wire format supports it. Default: true.
     pub cache_control: bool,
-    /// Insert a fixed user message before a conversation that starts with an assistant message. Default: false.
+    /// Whether to insert a fixed user message before a conversation that starts with an assistant message. Default:
+    /// false.
     pub open_with_user: bool,
-    /// Rewrite `video_url` and `input_audio` parts as `file` parts. Default: false.
+    /// Whether to rewrite `video_url` and `input_audio` content parts as `file` parts. Default: false.
     pub media_as_file: bool,
-    /// Text to send as `instructions` if the request has no system message, for servers that require it.
+    /// Text to send as `instructions` if the request has no system message, for servers that require `instructions`.
     pub default_instructions: Option<String>,
-    /// Body fields that `completion_args` overrides; objects are merged.
+    /// Default fields of the request body. The setting `completion_args` overrides them; objects are merged.
     pub default_body: Map<String, Value>,
-    /// Body fields that override `completion_args`. The fields of the request override them.
+    /// Fields of the request body that override the setting `completion_args`. The fields that bub sets itself, such as
+    /// `model`, override these fields.
     pub extra_body: Map<String, Value>,
     /// Body fields that the server rejects. They are never sent.
     pub refused_fields: Vec<String>,
@@ -80,7 +82,7 @@ impl Default for Quirks {
     }
 }
 
-/// Names of the fields in which compatible servers send reasoning text.
+/// Default of [`Quirks::reasoning_fields`]: the fields in which compatible servers send reasoning text.
 pub const REASONING_FIELDS: [&str; 5] = [
     "reasoning_content",
     "thinking",

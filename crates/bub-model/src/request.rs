@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// The request of a model call.
 ///
-/// Messages and tools are chat-completions JSON. They are shared because several candidates may be tried with them. A
+/// Messages and tools are chat-completions JSON. They are shared because several models may be tried with them. A
 /// message may carry `provider_state` (see [`Completion`](crate::Completion)). The wire format that produced it sends
 /// it back; other wire formats drop it.
 ///
@@ -29,14 +29,16 @@ pub struct ChatRequest {
     pub model: String,
     /// The conversation, system messages included.
     pub messages: Arc<Vec<Value>>,
-    /// Function tools. If empty, no tools are sent.
+    /// Tools that the model can call. If empty, no tools are sent.
     pub tools: Arc<Vec<Value>>,
     /// Maximum length of the answer in tokens.
     pub max_tokens: Option<u64>,
-    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max` or `auto`. If unset, nothing is sent.
+    /// Reasoning effort: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max` or `auto`. If unset, nothing is
+    /// sent.
     pub reasoning_effort: Option<String>,
     /// Whether to stream the answer.
     pub stream: bool,
-    /// The setting `completion_args`: fields added to the body. All other fields override them.
+    /// Fields added to the request body, from the setting `completion_args`. All other fields of this struct override
+    /// them.
     pub extra: Map<String, Value>,
 }

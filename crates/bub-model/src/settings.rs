@@ -14,7 +14,7 @@ pub static MODEL: SettingKey<Option<String>> = SettingKey::new(
 )
 .format(&text_format::MODEL);
 
-/// Models to try if the first one fails.
+/// Models to try, in order, if `model` fails.
 pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "fallback_models",
     None,
@@ -26,13 +26,14 @@ pub static FALLBACK_MODELS: SettingKey<Option<Vec<String>>> = SettingKey::new(
 pub static API_KEY: SettingKey<PerProvider<Secret>> = SettingKey::new(
     "api_key",
     (),
-    "API key for the provider of `model`, or a map of provider to key (`BUB_<PROVIDER>_API_KEY`).",
+    "API key for the provider of `model`, or a map from provider to key; `BUB_<PROVIDER>_API_KEY` sets one entry.",
 )
 .format(&text_format::KEY);
 
 /// Base URLs of the providers.
 ///
-/// The `.env` of a workspace cannot set it, because they decide which server receives the key.
+/// The `.env` of an untrusted workspace cannot set this setting, because base URLs decide which server receives the
+/// key.
 pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_base",
     (),
@@ -43,7 +44,7 @@ pub static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
 
 /// Commands that print API keys.
 ///
-/// The `.env` of a workspace cannot set it, because bub runs them.
+/// The `.env` of an untrusted workspace cannot set this setting, because bub runs the commands.
 pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
     "api_key_command",
     (),
@@ -53,7 +54,8 @@ pub static API_KEY_COMMAND: SettingKey<PerProvider<String>> = SettingKey::new(
 
 /// Providers to add or change.
 ///
-/// The `.env` of a workspace cannot set it, because they decide which server receives the key.
+/// The `.env` of an untrusted workspace cannot set this setting, because base URLs decide which server receives the
+/// key.
 pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
@@ -61,7 +63,7 @@ pub static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Whether to detect local model servers on their default ports.
+/// Whether to detect model servers on this machine.
 pub static LOCAL_MODELS: SettingKey<bool> = SettingKey::new(
     "local_models",
     true,
@@ -82,9 +84,9 @@ pub static MODEL_IDLE_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "Maximum time in seconds without data from a model, before and during an answer.",
 );
 
-/// Options of the HTTP client.
+/// Options of the HTTP client, with the names that the Python version uses.
 ///
-/// The `.env` of a workspace cannot set it, because they can redirect requests.
+/// The `.env` of an untrusted workspace cannot set this setting, because the options can redirect requests.
 pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),

@@ -1,9 +1,9 @@
 //! Incremental decoder for server-sent events.
 //!
-//! The decoder follows the HTML standard and accepts what model servers send: all three line endings, comments, a byte
-//! order mark, several `data` lines, and a last event without a blank line. It does not decode text, because a chunk
-//! boundary may split a character. The consumer validates the payload, so that damaged tool arguments are never
-//! silently altered.
+//! The decoder follows the HTML standard and accepts what model servers send: all three line endings (CR, LF and CRLF),
+//! comments, a byte order mark, several `data` lines, and a last event without a blank line. It passes on bytes
+//! and does not decode UTF-8, because replacing invalid bytes would silently alter the arguments of tool calls. The
+//! consumer validates the bytes.
 
 use memchr::{memchr, memchr2};
 
@@ -40,7 +40,7 @@ pub struct SseDecoder {
     event: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// Whether the last byte was a CR, so that a following LF belongs to it.
+    /// Whether the last byte was a CR, so that a following LF belongs to the same line ending.
     after_cr: bool,
     is_first_line: bool,
     limit: usize,
@@ -144,8 +144,8 @@ impl SseDecoder {
                 self.event.clear();
                 self.event.extend_from_slice(value);
             }
-            // A comment has an empty name. `id` and `retry` are for reconnecting, which no model server supports. The
-            // standard says to ignore other fields.
+            // A comment line has an empty field name. `id` and `retry` are for reconnecting, which no model server
+            // supports. The standard says to ignore other fields.
             _ => {}
         }
         Ok(())
@@ -176,7 +176,7 @@ impl SseDecoder {
         };
         self.data.clear();
         self.event.clear();
-        // Free the memory of a very large event before the end of the stream.
+        // Free the memory of a very large event now, and not at the end of the stream.
         self.data.shrink_to(RETAINED_CAPACITY);
         self.partial.shrink_to(RETAINED_CAPACITY);
         result

@@ -11,7 +11,7 @@ pub struct Usage {
     pub prompt: u64,
     /// All output tokens.
     pub completion: u64,
-    /// Sum of input and output as the provider reports it.
+    /// Sum of input and output tokens, as reported by the provider; computed if it reports none.
     pub total: u64,
     /// Input tokens read from the provider's cache.
     pub cached: Option<u64>,
@@ -26,32 +26,29 @@ pub struct Usage {
 impl Usage {
     /// Returns the counts in the chat-completions format, as the tape's `run` event stores them.
     pub fn to_json(&self) -> Value {
-        let mut usage = json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.total,
+        let has_cache = self.cached.is_some() || self.cache_write.is_some();
+        let prompt_details = has_cache.then(|| {
+            object([
+                ("cached_tokens", Some(self.cached.unwrap_or(0).into())),
+                ("cache_write_tokens", self.cache_write.map(Value::from)),
+            ])
         });
-        if self.cached.is_some() || self.cache_write.is_some() {
-            let mut details = json!({"cached_tokens": self.cached.unwrap_or(0)});
-            if let (Some(written), Some(details)) = (self.cache_write, details.as_object_mut()) {
-                details.insert("cache_write_tokens".into(), written.into());
-            }
-            insert_field(&mut usage, "prompt_tokens_details", details);
-        }
-        if let Some(reasoning) = self.reasoning {
-            insert_field(
-                &mut usage,
-                "completion_tokens_details",
-                json!({"reasoning_tokens": reasoning}),
-            );
-        }
-        usage
+        let reasoning = self.reasoning;
+        let completion_details = reasoning.map(|tokens| json!({"reasoning_tokens": tokens}));
+        object([
+            ("prompt_tokens", Some(self.prompt.into())),
+            ("completion_tokens", Some(self.completion.into())),
+            ("total_tokens", Some(self.total.into())),
+            ("prompt_tokens_details", prompt_details),
+            ("completion_tokens_details", completion_details),
+        ])
     }
 }
 
-/// Inserts a field into a JSON object.
-fn insert_field(object: &mut Value, key: &str, value: Value) {
-    if let Some(object) = object.as_object_mut() {
-        object.insert(key.to_owned(), value);
-    }
+/// Creates a JSON object from the fields that have a value.
+pub(crate) fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let present = fields
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    present.collect()
 }

@@ -1,12 +1,14 @@
 //! The wire formats. They encode requests and decode responses without doing any I/O.
 //!
 //! Each format has two submodules: `encode` converts a [`ChatRequest`] to an HTTP request, and `decode` converts the
-//! frames of the response to events. One decoder handles streamed and complete responses, so that both produce equal
-//! [`Completion`]s.
+//! frames of the response, its server-sent events, to [`ModelEvent`](crate::ModelEvent)s. One decoder handles streamed
+//! and complete responses, so that both produce equal [`Completion`]s.
 
 use bub_settings::Secret;
 use bytes::Bytes;
+use serde::Deserialize;
 
+use crate::classify::classify;
 use crate::{Accumulator, ChatRequest, Completion, ModelError, Quirks};
 
 mod anthropic;
@@ -23,20 +25,25 @@ mod surrogates;
 
 pub(crate) use openai_chat::{ORGANIZATION_HEADER, PROJECT_HEADER};
 use raw::RawObject;
-use stream::FrameDecoder;
 pub use stream::StreamDecoder;
+use stream::{Answer, FrameDecoder, decode_complete_body};
 
 /// The HTTP API format of a provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[non_exhaustive]
 pub enum WireFormat {
-    /// Chat completions, which nearly every server supports.
+    /// The chat-completions format, which nearly every server supports.
+    #[default]
+    #[serde(rename = "openai-chat")]
     ChatCompletions,
-    /// Responses, with items instead of messages and encrypted reasoning.
+    /// The Responses format, with encrypted reasoning, and with items instead of messages.
+    #[serde(rename = "openai-responses")]
     Responses,
-    /// Messages, with content blocks and signed thinking.
+    /// The Messages format, with content blocks and signed thinking.
+    #[serde(rename = "anthropic-messages")]
     Messages,
-    /// `generateContent`, with contents, parts and thought signatures.
+    /// The `generateContent` format, with contents, parts and thought signatures.
+    #[serde(rename = "gemini")]
     GenerateContent,
 }
 
@@ -104,15 +111,10 @@ impl WireFormat {
 
     /// Decodes a complete response with status 2xx.
     pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
-        let mut frame_decoder = self.frame_decoder(quirks);
-        let mut events = Vec::new();
-        frame_decoder.decode_body(
-            stream::body_text(&surrogates::replace_lone_surrogates(body))?,
-            &mut events,
-        )?;
-        frame_decoder.finish(&mut events)?;
+        let mut answer = Answer::default();
+        decode_complete_body(self.frame_decoder(quirks).as_mut(), body, &mut answer)?;
         let mut accumulator = Accumulator::new();
-        for event in events {
+        for event in answer.events {
             accumulator.push(event);
         }
         accumulator.finish()
@@ -122,25 +124,32 @@ impl WireFormat {
         match self {
             Self::ChatCompletions => Box::new(openai_chat::ChatCompletionsDecoder::new(quirks)),
             Self::Responses => Box::new(openai_responses::ResponsesDecoder::new(quirks)),
-            Self::Messages => Box::new(anthropic::MessagesDecoder::new()),
-            Self::GenerateContent => Box::new(gemini::GenerateContentDecoder::new()),
+            Self::Messages => Box::new(anthropic::MessagesDecoder::default()),
+            Self::GenerateContent => Box::new(gemini::GenerateContentDecoder::default()),
         }
     }
 }
 
+/// Returns the error that a frame or a response describes. `body` is its JSON text.
+fn response_error(object: &RawObject<'_>, body: &[u8]) -> ModelError {
+    let nested = object.object("error");
+    let status = nested.as_ref().and_then(error_status);
+    classify(status.or_else(|| error_status(object)), None, body)
+}
+
 /// Returns the HTTP status in an error object of a stream.
 fn error_status(error: &RawObject<'_>) -> Option<u16> {
-    let status = [
+    let keys = [
         "code",
         "status",
         "status_code",
         "raw_status_code",
         "http_code",
     ];
-    let status = status
+    let status = keys
         .iter()
-        .find_map(|key| error.u64(key).or_else(|| error.str(key)?.parse().ok()));
-    status
-        .and_then(|status| u16::try_from(status).ok())
+        .find_map(|key| error.u64(key).or_else(|| error.str(key)?.parse().ok()))?;
+    u16::try_from(status)
+        .ok()
         .filter(|status| (400..600).contains(status))
 }

@@ -1,11 +1,12 @@
-//! Requests that an external plugin can make to its host.
+//! Answers the requests that an external plugin sends to its host, the bub process that started it.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use bub_kernel::{
     CancellationToken, Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec,
 };
 use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec as tape_codec};
+use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use tracing::Instrument as _;
@@ -13,15 +14,17 @@ use tracing::Instrument as _;
 use crate::{
     channel,
     codec::INVALID_RESULT_TEXT,
-    peer::{Peer, RequestHandler, lock},
+    peer::{IncomingMessage, Peer, Question, RequestHandler},
     process::PluginProcess,
     stderr::LogRateLimiter,
+    stream::StreamRequest,
 };
 
 /// Maximum number of entries that one `tape/query` returns.
 const MAX_ENTRIES: u64 = 1000;
 
-/// Handles the requests and notifications of an external plugin that do not belong to one of the host's calls.
+/// Handles requests and notifications that an external plugin sends on its own initiative. Requests about a running
+/// call, such as `next/call`, go to the task that made the call.
 pub(crate) struct HostRequestHandler {
     plugin: Weak<PluginProcess>,
     limiter: Mutex<LogRateLimiter>,
@@ -37,21 +40,20 @@ impl HostRequestHandler {
 }
 
 impl RequestHandler for HostRequestHandler {
-    fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
+    fn handle_request(&self, peer: &Arc<Peer>, question: Question) {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
         };
-        if method == "initialize" {
+        if question.method == "initialize" {
             return peer
                 .close("the process does not speak the plugin protocol: it echoes its input; check `command`");
         }
-        let context = CallContext::new(&plugin, None);
         match plugin.runtime() {
             Some(runtime) => {
                 let _entered = runtime.enter();
-                spawn_answer(peer, id, method.to_owned(), params, context);
+                spawn_answer(peer, question, CallContext::new(&plugin, None));
             }
-            None => peer.respond(&id, answer_request_blocking(&plugin, method, &params)),
+            None => answer_blocking(peer, &plugin, &question),
         }
     }
 
@@ -59,7 +61,7 @@ impl RequestHandler for HostRequestHandler {
         let Some(plugin) = self.plugin.upgrade() else {
             return;
         };
-        if !lock(&self.limiter).allow_line(plugin.name()) {
+        if !self.limiter.lock().allow_line(plugin.name()) {
             return;
         }
         if method == "log" {
@@ -79,16 +81,9 @@ impl RequestHandler for HostRequestHandler {
 
 /// Logs a `log` notification of the plugin at its level.
 fn log_plugin_message(plugin: &PluginProcess, params: &Value) {
-    let text = params
-        .get("message")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let (plugin, text) = (plugin.name(), plugin.redact(text));
-    match params
-        .get("level")
-        .and_then(Value::as_str)
-        .unwrap_or("info")
-    {
+    let field = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (plugin, text) = (plugin.name(), plugin.redact(field("message")));
+    match field("level") {
         "error" => tracing::error!(plugin, %text, "plugin.log"),
         "warning" | "warn" => tracing::warn!(plugin, %text, "plugin.log"),
         "debug" => tracing::debug!(plugin, %text, "plugin.log"),
@@ -96,7 +91,7 @@ fn log_plugin_message(plugin: &PluginProcess, params: &Value) {
     }
 }
 
-/// The plugin that makes a request, and the turn that the request belongs to.
+/// The plugin that sent a request, and the turn that the request belongs to, if any.
 pub(crate) struct CallContext {
     plugin: Arc<PluginProcess>,
     turn: Option<Turn>,
@@ -116,14 +111,9 @@ impl CallContext {
     }
 }
 
-/// Answers a request of the plugin in a new task, until the plugin cancels the request.
-pub(crate) fn spawn_answer(
-    peer: &Arc<Peer>,
-    id: Value,
-    method: String,
-    params: Value,
-    context: CallContext,
-) {
+/// Answers a request of the plugin in a new task. If the plugin cancels the request, the task ends without a response.
+pub(crate) fn spawn_answer(peer: &Arc<Peer>, question: Question, context: CallContext) {
+    let Question { id, method, params } = question;
     let cancel = peer
         .served_request(&id)
         .map_or_else(CancellationToken::new, |request| request.cancel);
@@ -160,36 +150,45 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
     }
 }
 
-/// Answers a request of the plugin during a synchronous hook. Only `ui/ask` is supported, because it may block the thread.
-pub(crate) fn answer_request_blocking(
-    plugin: &PluginProcess,
-    method: &str,
-    params: &Value,
-) -> Result<Value> {
-    match method {
-        "ui/ask" => ask_user(plugin, params),
-        _ => Err(Error::invalid_input(format!(
+/// Answers a request of the plugin without an async runtime, such as a request during a synchronous hook. Supports only
+/// `ui/ask`; all other requests need an async runtime and get an error.
+pub(crate) fn answer_blocking(peer: &Peer, plugin: &PluginProcess, question: &Question) {
+    let answer = match question.method.as_str() {
+        "ui/ask" => ask_user(plugin, &question.params),
+        method => Err(Error::invalid_input(format!(
             "unsupported request `{method}`: a plugin can send only `ui/ask` during a synchronous hook"
         ))),
+    };
+    peer.respond(&question.id, answer);
+}
+
+/// Waits for the response to a request. Answers the requests that the plugin sends meanwhile.
+pub(crate) async fn wait_for_response(
+    request: &mut StreamRequest,
+    plugin: &Arc<PluginProcess>,
+    turn: Option<&Turn>,
+) -> Result<Value> {
+    loop {
+        match request.next_message().await {
+            IncomingMessage::Response(answer) => return answer,
+            IncomingMessage::Question(question) => {
+                spawn_answer(&request.peer, question, CallContext::new(plugin, turn));
+            }
+            IncomingMessage::Event(_) => {}
+        }
     }
 }
 
 fn ask_user(plugin: &PluginProcess, params: &Value) -> Result<Value> {
     let handler = plugin.host.question_handler.as_ref();
-    let handler = handler.ok_or_else(|| {
-        Error::config(
-            "cannot ask the user: no terminal is available; run the command in a terminal",
-        )
-    })?;
-    let AskParams {
-        question,
-        default,
-        secret,
-    } = parse_params(params)?;
+    let no_terminal =
+        "cannot ask the user: no terminal is available; run the command in a terminal";
+    let handler = handler.ok_or_else(|| Error::config(no_terminal))?;
+    let params: AskParams = parse_params(params)?;
     let question = crate::PluginQuestion {
-        text: question,
-        default,
-        is_secret: secret.unwrap_or_default(),
+        text: params.question,
+        default: params.default,
+        is_secret: params.secret.unwrap_or_default(),
     };
     (handler.0)(&question).map(|answer| json!({"answer": answer}))
 }
@@ -221,15 +220,17 @@ struct TapeAppendParams {
     data: Option<Value>,
 }
 
-/// Deserializes parameters. A parameter of the wrong type is an error and not treated as absent.
+/// Deserializes the parameters of a request. Fails if a parameter has the wrong type, even if the parameter is
+/// optional.
 fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
     crate::parse::deserialize_map(params).map_err(Error::invalid_input)
 }
 
-/// Returns the tape of a session; without a session, the tape of the turn, which may be in memory.
+/// Returns the tape of a session. Without `session_id`, returns the tape of the turn in `context`, which may be in
+/// memory only.
 ///
-/// The returned tape has no context and no sidecars. Creating them would call plugins, possibly the one that waits for
-/// this response.
+/// The tape of another session has no [`TapeContext`](bub_tape::TapeContext) and no sidecars. Creating them would call
+/// plugins, possibly the plugin that waits for this response.
 fn resolve_tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
     let other_session = session_id.filter(|session_id| !context.is_turn_session(session_id));
     if let (None, Some(turn)) = (other_session, &context.turn) {
@@ -239,11 +240,9 @@ fn resolve_tape(context: &CallContext, session_id: Option<&SessionId>) -> Result
         Error::invalid_input("missing `session_id`: it is required outside a turn")
     })?;
     let framework = context.plugin.framework()?;
-    let store = framework.tape_store().ok_or_else(|| {
-        Error::unknown(
-            "cannot open the tape: no tape store is open; send the request while bub runs",
-        )
-    })?;
+    let no_store = "cannot open the tape: no tape store is open; send the request while bub runs";
+    let store = framework.tape_store();
+    let store = store.ok_or_else(|| Error::unknown(no_store))?;
     let name = TapeName::for_session(framework.workspace_text(), session_id);
     Ok(Tape::new(store, name))
 }
@@ -276,9 +275,8 @@ async fn query_tape(context: &CallContext, params: &Value) -> Result<Value> {
 async fn append_event(context: &CallContext, params: &Value) -> Result<Value> {
     let params: TapeAppendParams = parse_params(params)?;
     if params.name.is_empty() {
-        return Err(Error::invalid_input(
-            "invalid `name`: the name of an event must not be empty",
-        ));
+        let text = "invalid `name`: the name of an event must not be empty";
+        return Err(Error::invalid_input(text));
     }
     let tape = resolve_tape(context, params.session_id.as_ref())?;
     let entry = Entry::event(&params.name, params.data).with_meta("plugin", context.plugin.name());
@@ -297,10 +295,8 @@ async fn append_event(context: &CallContext, params: &Value) -> Result<Value> {
 /// Returns the arguments that a plugin replaces when it calls the next plugins with `next/call`.
 pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
     // A turn has one state and one tape, which cannot be replaced.
-    let replaceable: Vec<_> = spec
-        .args
-        .iter()
-        .map(|arg| arg.name)
+    let names = spec.args.iter().map(|arg| arg.name);
+    let replaceable: Vec<_> = names
         .filter(|name| !matches!(*name, "state" | "tape"))
         .collect();
     let args = match params.get("args") {
@@ -308,10 +304,8 @@ pub(crate) fn parse_replaced_args(spec: &HookSpec, params: &Value) -> Result<Map
         Some(Value::Object(args)) => args,
         Some(_) => return Err(Error::invalid_input("invalid `args`: expected an object")),
     };
-    match args
-        .keys()
-        .find(|name| !replaceable.contains(&name.as_str()))
-    {
+    let mut names = args.keys();
+    match names.find(|name| !replaceable.contains(&name.as_str())) {
         Some(name) => Err(Error::invalid_input(format!(
             "hook `{}`: cannot replace argument `{name}`; replaceable arguments: {}",
             spec.name,
@@ -330,12 +324,10 @@ pub(crate) fn invalid_argument_error(error: &Error) -> Error {
 }
 
 async fn send_message(context: &CallContext, params: &Value) -> Result<Value> {
-    let message = params.get("message").cloned().unwrap_or_default();
-    if !message.is_object() {
-        return Err(Error::invalid_input(
-            "invalid `message`: expected an object",
-        ));
-    }
+    let Some(message @ Value::Object(_)) = params.get("message").cloned() else {
+        let text = "invalid `message`: expected an object";
+        return Err(Error::invalid_input(text));
+    };
     let reply = Outbound::new(Envelope::from_value(message));
     let turn = context.turn.as_ref();
     let turn = turn.filter(|turn| turn.inbound().reply_target.is_some());

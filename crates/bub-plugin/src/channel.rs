@@ -1,23 +1,21 @@
 //! Channels of an external plugin. The plugin talks to the platform; the host journals and processes the messages.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Inbound,
-    Outbound, Result, Role, StreamEvent, Turn,
+    CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Inbound, Outbound, Result,
+    Role, Sender, StreamEvent, Turn, async_trait,
 };
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
-use crate::{
-    callbacks::{self, CallContext},
-    codec::{self, ArgumentCodec},
-    descriptor::ChannelDecl,
-    peer::IncomingMessage,
-    process::PluginProcess,
-};
+use crate::{callbacks, codec::Wire, descriptor::ChannelDecl, process::PluginProcess};
+
+/// Delay before another attempt to restart a channel.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// A channel that an external plugin implements.
+#[derive(Clone)]
 pub(crate) struct ExternalChannel {
     plugin: Arc<PluginProcess>,
     entry: ChannelDecl,
@@ -28,6 +26,29 @@ impl ExternalChannel {
         Self {
             plugin: Arc::clone(plugin),
             entry: entry.clone(),
+        }
+    }
+
+    async fn start_in_plugin(&self) -> Result<Value> {
+        let params = json!({"channel": self.entry.name});
+        self.call_plugin("channel/start", params).await
+    }
+
+    /// Restarts the channel whenever the process of its plugin has ended.
+    async fn restart_after_exit(self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.plugin.wait_for_exit() => {}
+            }
+            while let Err(error) = self.start_in_plugin().await {
+                let (plugin, error) = (self.plugin.name(), self.plugin.redact(error.message()));
+                tracing::warn!(plugin, channel = %self.entry.name, %error, "channel.restart_failed");
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(RESTART_DELAY) => {}
+                }
+            }
         }
     }
 
@@ -43,80 +64,54 @@ impl ExternalChannel {
         let deadline = tokio::time::Instant::now() + limit;
         let peer = self.plugin.connect(Some(limit)).await?;
         let mut request = peer.send_request(method, &params, 0);
-        let response = async {
-            loop {
-                match request.next_message().await {
-                    IncomingMessage::Response(answer) => return answer,
-                    IncomingMessage::Question { id, method, params } => {
-                        callbacks::spawn_answer(
-                            &peer,
-                            id,
-                            method,
-                            params,
-                            CallContext::new(&self.plugin, None),
-                        );
-                    }
-                    IncomingMessage::Event(_) => {}
-                }
-            }
-        };
+        let response = callbacks::wait_for_response(&mut request, &self.plugin, None);
         let Ok(answer) = tokio::time::timeout_at(deadline, response).await else {
             drop(request);
             self.plugin.handle_timeout(&peer).await;
             return Err(self.plugin.timeout_error(limit));
         };
-        request.is_over = true;
         self.plugin.record_success();
         answer
     }
 }
 
+#[async_trait]
 impl Channel for ExternalChannel {
     fn name(&self) -> &str {
         &self.entry.name
     }
 
-    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        let watchdog = ChannelWatchdog {
-            plugin: Arc::clone(&self.plugin),
-            name: self.entry.name.clone(),
-            stop,
-        };
-        Box::pin(async move {
-            self.call_plugin("channel/start", json!({"channel": self.entry.name}))
-                .await?;
-            watchdog.spawn();
-            Ok(())
-        })
+    async fn start(&self, stop: CancellationToken) -> Result<()> {
+        self.start_in_plugin().await?;
+        tokio::spawn(self.clone().restart_after_exit(stop));
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            // Do not start the process only to stop its channel.
-            if !self.plugin.is_running() {
-                return Ok(());
-            }
-            self.call_plugin("channel/stop", json!({"channel": self.entry.name}))
-                .await
-                .map(drop)
-        })
+    async fn stop(&self) -> Result<()> {
+        // Do not start the process only to stop its channel.
+        if !self.plugin.is_running() {
+            return Ok(());
+        }
+        self.call_plugin("channel/stop", json!({"channel": self.entry.name}))
+            .await
+            .map(drop)
     }
 
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        let message = ArgumentCodec::encode(&reply.message);
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        let message = reply.message.encode();
         let params = json!({"channel": self.entry.name, "message": message});
-        Box::pin(async move { self.call_plugin("channel/send", params).await.map(drop) })
+        self.call_plugin("channel/send", params).await.map(drop)
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
+    async fn on_event(&self, event: &StreamEvent, turn: &Turn) -> Result<()> {
         if self.entry.events
             && let Some(peer) = self.plugin.running_peer()
         {
-            let message = ArgumentCodec::encode(turn.message());
+            let message = turn.message().encode();
             let params = json!({"channel": self.entry.name, "event": event, "message": message});
             peer.notify("channel/event", &params);
         }
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
     fn needs_debounce(&self) -> bool {
@@ -132,89 +127,34 @@ impl Channel for ExternalChannel {
     }
 }
 
-/// Restarts a channel when the process of its plugin has ended.
-struct ChannelWatchdog {
-    plugin: Arc<PluginProcess>,
-    name: String,
-    stop: CancellationToken,
-}
-
-impl ChannelWatchdog {
-    fn spawn(self) {
-        tokio::spawn(async move {
-            let Self { plugin, name, stop } = self;
-            loop {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = plugin.wait_for_exit() => {}
-                }
-                let channel = ExternalChannel {
-                    plugin: Arc::clone(&plugin),
-                    entry: ChannelDecl {
-                        name: name.clone(),
-                        ..ChannelDecl::default()
-                    },
-                };
-                while let Err(error) = channel
-                    .call_plugin("channel/start", json!({"channel": name}))
-                    .await
-                {
-                    let (plugin, error) = (plugin.name(), plugin.redact(error.message()));
-                    tracing::warn!(plugin, channel = %name, %error, "channel.restart_failed");
-                    tokio::select! {
-                        () = stop.cancelled() => return,
-                        () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
-                    }
-                }
-            }
-        });
-    }
-}
-
 /// Handles `channel/inbound`: accepts a message that a channel of the plugin received. Returns when the message is
 /// on disk.
 pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
-    let channel = params
-        .get("channel")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned();
-    if plugin
-        .descriptor
-        .channels
-        .iter()
-        .all(|declared| declared.name != channel)
-    {
+    let channel = params.get("channel").and_then(Value::as_str);
+    let channel = channel.unwrap_or_default().to_owned();
+    let mut declared = plugin.descriptor.channels.iter();
+    if !declared.any(|declared| declared.name == channel) {
         return Err(Error::invalid_input(format!(
             "unknown channel `{channel}`: the descriptor of the plugin does not list it; add it to `channels`"
         )));
     }
-    let inbox = plugin.inbox.get().ok_or_else(|| {
-        Error::new(
-            ErrorKind::Temporary,
-            "cannot accept the message: the gateway is not running; start `bub gateway`",
-        )
-    })?;
+    let no_gateway = "cannot accept the message: the gateway is not running; start `bub gateway`";
+    let inbox = plugin.inbox.get();
+    let inbox = inbox.ok_or_else(|| Error::new(ErrorKind::Temporary, no_gateway))?;
     let Some(Value::Object(message)) = params.get_mut("message").map(Value::take) else {
-        return Err(Error::invalid_input(
-            "invalid `message`: expected an object",
-        ));
+        let text = "invalid `message`: expected an object";
+        return Err(Error::invalid_input(text));
     };
     let mut message = Envelope::from_value(message.into());
     message.set("channel", channel.as_str());
-    let mut sender = codec::decode_sender(params.get("sender"));
-    // The channel authenticates the sender, but the owner of bub limits the sender's role.
+    let mut sender = Sender::decode(params.get("sender").cloned().unwrap_or_default())?;
+    // The channel authenticates the sender, but the setting `plugins` limits the sender's role.
     sender.role = sender.role.min(plugin.plugin_config.max_role);
-    let session = message
-        .field("session_id")
-        .and_then(Value::as_str)
-        .filter(|session| !session.is_empty());
-    let is_own_session = |session: &str| {
-        session
-            .split_once(':')
-            .is_some_and(|(prefix, _)| prefix == channel)
-    };
-    if sender.role != Role::Owner && session.is_some_and(|session| !is_own_session(session)) {
+    let session = message.field("session_id").and_then(Value::as_str);
+    let session = session.unwrap_or_default();
+    let prefix = session.split_once(':').map(|(prefix, _)| prefix);
+    let is_own_session = session.is_empty() || prefix == Some(channel.as_str());
+    if sender.role != Role::Owner && !is_own_session {
         return Err(Error::invalid_input(format!(
             "invalid `session_id`: expected a value that starts with `{channel}:`"
         )));

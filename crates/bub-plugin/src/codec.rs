@@ -4,53 +4,125 @@ mod arguments;
 mod results;
 mod sender;
 
-use std::time::Duration;
+use std::{path::Path, path::PathBuf};
 
 use bub_kernel::{Envelope, Error, Result, SessionId, State};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-pub(crate) use sender::{decode_sender, encode_sender, sender_schema};
+/// A value of the plugin protocol: a hook argument, which the host encodes and the plugin decodes, or a hook result,
+/// which the plugin encodes and the host decodes.
+pub(crate) trait Wire: Sized {
+    /// Returns the value as JSON.
+    fn encode(&self) -> Value;
 
-/// A hook argument in the plugin protocol. The host encodes the argument and the plugin decodes it. If a plugin replaces
-/// the argument with `next/call`, the host decodes the new value and passes the old argument as `previous`.
-pub(crate) trait ArgumentCodec<'a>: Copy {
+    /// Parses the JSON of a value.
+    fn decode(value: Value) -> Result<Self>;
+
+    /// Returns the JSON Schema of the value.
+    fn schema() -> Value;
+
+    /// Parses the JSON of an argument that replaces `self`, if a plugin sends a new value in a `next/call` request.
+    fn decode_replacement(&self, value: Value) -> Result<Self> {
+        Self::decode(value)
+    }
+
+    /// Returns the JSON for the field `value` of the plugin's response. Returns `None` if the response can omit the
+    /// field: the host then assumes this result.
+    fn to_response_value(&self) -> Option<Value> {
+        Some(self.encode())
+    }
+
+    /// Adds what the value says about the turn. Does not replace values of earlier arguments.
+    fn add_facts<'a>(&'a self, _facts: &mut TurnFacts<'a>) {}
+}
+
+/// A hook argument as the kernel passes it: a reference to a [`Wire`] value.
+pub(crate) trait Argument<'a>: Copy {
     /// The decoded value that the argument borrows from.
-    type Owned: Send + Sync;
+    type Owned: Wire + Send + Sync;
+
+    /// Borrows the argument from its decoded value.
+    fn from_owned(owned: &'a Self::Owned) -> Self;
 
     /// Returns the argument as JSON.
     fn encode(self) -> Value;
 
     /// Parses the JSON of an argument. `previous` is the argument that the new value replaces, if any.
-    fn decode(value: Value, previous: Option<Self>) -> Result<Self::Owned>;
-
-    /// Borrows the argument from its decoded value.
-    fn from_owned(owned: &'a Self::Owned) -> Self;
-
-    /// Returns the JSON Schema of the argument.
-    fn schema() -> Value;
-
-    /// Returns the state of the turn, if this argument is the state.
-    fn state(self) -> Option<&'a State> {
-        None
+    fn decode(value: Value, _previous: Option<Self>) -> Result<Self::Owned> {
+        Wire::decode(value)
     }
 
-    /// Returns the message of the turn, if this argument is the message.
-    fn message(self) -> Option<&'a Envelope> {
-        None
+    /// Adds what the argument says about the turn.
+    fn add_facts(self, _facts: &mut TurnFacts<'a>) {}
+}
+
+impl<'a, T: Wire + Send + Sync> Argument<'a> for &'a T {
+    type Owned = T;
+
+    fn from_owned(owned: &'a T) -> Self {
+        owned
     }
 
-    /// Returns the session of the turn, if this argument contains it.
-    fn session_id(self) -> Option<&'a SessionId> {
-        None
+    fn encode(self) -> Value {
+        Wire::encode(self)
     }
 
-    /// Returns the run id of the turn, if this argument contains it.
-    fn run_id(self) -> Option<&'a str> {
-        None
+    fn decode(value: Value, previous: Option<Self>) -> Result<T> {
+        match previous {
+            Some(previous) => previous.decode_replacement(value),
+            None => T::decode(value),
+        }
+    }
+
+    fn add_facts(self, facts: &mut TurnFacts<'a>) {
+        Wire::add_facts(self, facts);
     }
 }
 
-/// What the arguments of a hook say about its turn.
+impl<'a, T: Wire + Send + Sync> Argument<'a> for Option<&'a T> {
+    type Owned = Option<T>;
+
+    fn from_owned(owned: &'a Option<T>) -> Self {
+        owned.as_ref()
+    }
+
+    fn encode(self) -> Value {
+        self.map(Wire::encode).unwrap_or_default()
+    }
+
+    fn add_facts(self, facts: &mut TurnFacts<'a>) {
+        if let Some(value) = self {
+            Wire::add_facts(value, facts);
+        }
+    }
+}
+
+impl<'a> Argument<'a> for &'a str {
+    type Owned = String;
+
+    fn from_owned(owned: &'a String) -> Self {
+        owned
+    }
+
+    fn encode(self) -> Value {
+        self.into()
+    }
+}
+
+impl<'a> Argument<'a> for &'a Path {
+    type Owned = PathBuf;
+
+    fn from_owned(owned: &'a PathBuf) -> Self {
+        owned
+    }
+
+    fn encode(self) -> Value {
+        self.to_string_lossy().into()
+    }
+}
+
+/// Data about a turn, collected from the arguments of one hook call. `None` means that no argument has the value.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TurnFacts<'a> {
     pub(crate) message: Option<&'a Envelope>,
@@ -59,36 +131,7 @@ pub(crate) struct TurnFacts<'a> {
     pub(crate) run_id: Option<&'a str>,
 }
 
-impl<'a> TurnFacts<'a> {
-    /// Adds what one more argument says about the turn. Values from earlier arguments are kept.
-    pub(crate) fn with_argument(self, argument: impl ArgumentCodec<'a>) -> Self {
-        Self {
-            message: self.message.or(argument.message()),
-            state: self.state.or(argument.state()),
-            session_id: self.session_id.or(argument.session_id()),
-            run_id: self.run_id.or(argument.run_id()),
-        }
-    }
-}
-
-/// A hook result in the plugin protocol. The plugin encodes the result and the host decodes it.
-pub(crate) trait ResultCodec: Sized {
-    /// Returns the result as JSON.
-    fn encode(self) -> Value;
-
-    /// Parses the JSON of a result.
-    fn decode(value: Value) -> Result<Self>;
-
-    /// Returns the value that a plugin sends, or `None` if the result is equivalent to not returning one.
-    fn into_response_value(self) -> Option<Value> {
-        Some(self.encode())
-    }
-
-    /// Returns the JSON Schema of the result.
-    fn schema() -> Value;
-}
-
-/// Prefix of the messages of [`type_error`]. Errors about arguments remove the prefix.
+/// Prefix of the error messages that [`type_error`] builds. It is removed from errors about arguments.
 pub(crate) const INVALID_RESULT_TEXT: &str = "invalid result: ";
 
 /// Builds the error for a JSON value of the wrong type. The message quotes at most 200 bytes of the value.
@@ -120,20 +163,20 @@ fn parse_object(value: Value) -> Result<Map<String, Value>> {
     }
 }
 
-/// Returns the name and the value of the only field of an object, or `None` for any other value.
-fn only_field(value: &Value) -> Option<(&str, &Value)> {
-    let map = value.as_object().filter(|map| map.len() == 1)?;
-    map.iter()
-        .next()
-        .map(|(name, value)| (name.as_str(), value))
+/// Removes a field and returns its value. A field that is missing or has the wrong type has the default value.
+fn take_field<T: DeserializeOwned + Default>(fields: &mut Map<String, Value>, name: &str) -> T {
+    let value = fields.remove(name).unwrap_or_default();
+    serde_json::from_value(value).unwrap_or_default()
+}
+
+/// Removes the field `arguments` of a tool call; fails if it is not an object.
+fn take_arguments(fields: &mut Map<String, Value>) -> Result<Map<String, Value>> {
+    let arguments = fields.remove("arguments").map(parse_object);
+    arguments.transpose().map(Option::unwrap_or_default)
 }
 
 fn optional_text(value: Option<&Value>) -> Option<String> {
     value.and_then(Value::as_str).map(str::to_owned)
-}
-
-fn duration_millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the JSON Schema of an object whose properties are all required.
@@ -145,9 +188,4 @@ fn object_schema(properties: &Value) -> Value {
         .map(|(name, _)| name.as_str())
         .collect();
     json!({"type": "object", "properties": properties, "required": names})
-}
-
-/// Returns the JSON Schema of a value that may be null.
-fn nullable_schema(schema: &Value) -> Value {
-    json!({"anyOf": [schema, {"type": "null"}]})
 }

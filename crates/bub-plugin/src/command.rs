@@ -15,7 +15,8 @@ use crate::{
 /// Names of the arguments that every command has.
 const GLOBAL_ARGS: &[&str] = &["help", "version", "workspace", "verbose"];
 
-/// Checks that the command line parser accepts a command: reserved names, and arguments that contradict each other.
+/// Checks that the command line parser accepts a command. Fails for invalid or reserved names, and for arguments that
+/// contradict each other.
 pub(crate) fn check_command(entry: &CommandSpec) -> Result<()> {
     let invalid = |cause: String| Err(Error::config(format!("command `{}`: {cause}", entry.name)));
     if entry.name == "help" {
@@ -58,8 +59,8 @@ pub(crate) fn check_command(entry: &CommandSpec) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a name can be typed as a word or after `--`: 1 to 64 lower-case letters, digits, `-` and `_`,
-/// starting with a letter.
+/// Returns whether a name is valid for a command, an argument or a channel: 1 to 64 lower-case letters, digits, `-` and
+/// `_`, starting with a letter.
 pub(crate) fn is_valid_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     name.len() <= 64
@@ -96,11 +97,10 @@ async fn run_in_plugin(plugin: &Arc<PluginProcess>, params: &Value) -> Result<Ex
                 request.grant_credits(1);
                 print_output(&event)?;
             }
-            IncomingMessage::Question { id, method, params } => {
-                callbacks::spawn_answer(&peer, id, method, params, CallContext::new(plugin, None));
+            IncomingMessage::Question(question) => {
+                callbacks::spawn_answer(&peer, question, CallContext::new(plugin, None));
             }
             IncomingMessage::Response(answer) => {
-                request.is_over = true;
                 let code = answer?
                     .get("code")
                     .and_then(Value::as_u64)

@@ -32,7 +32,7 @@ pub struct Descriptor {
     /// Hooks that the plugin implements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookDecl>,
-    /// Tools that the plugin provides, in the format of MCP.
+    /// Tools that the plugin provides, in the format of MCP (Model Context Protocol).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolDecl>,
     /// Channels that the plugin provides.
@@ -55,6 +55,13 @@ pub struct HookDecl {
     /// Whether a tool call proceeds if the hook fails. Only `before_tool_call` has this option.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe_only: bool,
+}
+
+impl HookDecl {
+    /// Returns whether a failure of the hook denies a tool call.
+    pub(crate) fn is_guard(&self) -> bool {
+        self.name == point::BeforeToolCall::SPEC.name && !self.observe_only
+    }
 }
 
 /// The JSON forms of a [`HookDecl`]: the name of the hook, or a map.
@@ -101,7 +108,7 @@ pub struct ToolDecl {
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
-    /// Annotations of MCP. bub uses `readOnlyHint` and its own `commandOnly`.
+    /// Annotations of the tool, as in MCP. bub reads `readOnlyHint` and its own annotation `commandOnly`.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub annotations: Value,
 }
@@ -121,31 +128,20 @@ impl ToolDecl {
             );
         };
         let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
-        let properties = schema.get("properties");
         if schema.get("type").and_then(Value::as_str) != Some("object") {
             return Some("`type` of `inputSchema` must be \"object\"");
         }
-        let is_valid = |properties: &Value| {
-            properties
-                .as_object()
-                .is_some_and(|properties| properties.values().all(is_schema))
+        let has_valid_properties = match schema.get("properties") {
+            None => true,
+            Some(Value::Object(properties)) => properties.values().all(is_schema),
+            Some(_) => false,
         };
-        let is_wrong = properties.is_some_and(|properties| !is_valid(properties));
-        is_wrong.then_some("`properties` of `inputSchema` must be a map of schemas")
+        (!has_valid_properties).then_some("`properties` of `inputSchema` must be a map of schemas")
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.annotations
-            .get("readOnlyHint")
-            .and_then(Value::as_bool)
-            .unwrap_or(false)
-    }
-
-    pub(crate) fn is_command_only(&self) -> bool {
-        self.annotations
-            .get("commandOnly")
-            .and_then(Value::as_bool)
-            .unwrap_or(false)
+    /// Returns whether an annotation of this name is true.
+    pub(crate) fn has_annotation(&self, name: &str) -> bool {
+        self.annotations.get(name) == Some(&Value::Bool(true))
     }
 }
 
@@ -194,42 +190,12 @@ impl Descriptor {
                 "control characters in the version, the description or a command; remove them from the descriptor",
             ));
         }
-        for tool in &self.tools {
-            let is_valid_name = |name: &str| {
-                let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-                !name.is_empty() && name.len() <= 64 && name.chars().all(is_valid)
-            };
-            if !is_valid_name(&tool.name) {
-                return Err(Error::config(format!(
-                    "invalid tool name `{}`: expected up to 64 letters, digits, ., _ and -",
-                    tool.name
-                )));
-            }
-            if let Some(reason) = tool.schema_problem() {
-                return Err(Error::config(format!("tool `{}`: {reason}", tool.name)));
-            }
-        }
-        let mut seen: HashMap<String, &str> = HashMap::new();
-        for tool in &self.tools {
-            if let Some(other) = seen
-                .insert(tool.model_name(), &tool.name)
-                .filter(|other| *other != tool.name)
-            {
-                let name = &tool.name;
-                return Err(Error::config(format!(
-                    "tools `{other}` and `{name}` have the same name for the model; rename one of them"
-                )));
-            }
-        }
-        let names = self
-            .channels
-            .iter()
-            .map(|channel| ("channel", &channel.name));
-        let names = names.chain(
-            self.commands
-                .iter()
-                .map(|command| ("command", &command.name)),
-        );
+        self.check_tools()?;
+        let channels = self.channels.iter();
+        let channels = channels.map(|channel| ("channel", &channel.name));
+        let commands = self.commands.iter();
+        let commands = commands.map(|command| ("command", &command.name));
+        let names = channels.chain(commands);
         for (kind, name) in names.clone() {
             if !command::is_valid_name(name) {
                 return Err(Error::config(format!(
@@ -247,11 +213,35 @@ impl Descriptor {
         self.commands.iter().try_for_each(command::check_command)
     }
 
-    /// Returns whether the plugin guards tool calls. A guard that fails denies the call.
+    fn check_tools(&self) -> Result<()> {
+        let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        for tool in &self.tools {
+            let name = &tool.name;
+            if name.is_empty() || name.len() > 64 || !name.chars().all(is_valid) {
+                return Err(Error::config(format!(
+                    "invalid tool name `{name}`: expected up to 64 letters, digits, ., _ and -"
+                )));
+            }
+            if let Some(reason) = tool.schema_problem() {
+                return Err(Error::config(format!("tool `{name}`: {reason}")));
+            }
+        }
+        let mut seen: HashMap<String, &String> = HashMap::new();
+        for tool in &self.tools {
+            let (name, other) = (&tool.name, seen.insert(tool.model_name(), &tool.name));
+            if let Some(other) = other.filter(|other| *other != name) {
+                return Err(Error::config(format!(
+                    "tools `{other}` and `{name}` have the same name for the model; rename one of them"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the plugin is a guard: it implements `before_tool_call` without `observe_only`. If
+    /// `before_tool_call` of a guard fails, bub denies the tool call.
     pub fn is_guard(&self) -> bool {
-        self.hooks
-            .iter()
-            .any(|hook| hook.name == point::BeforeToolCall::SPEC.name && !hook.observe_only)
+        self.hooks.iter().any(HookDecl::is_guard)
     }
 }
 
@@ -263,12 +253,12 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
         )));
     }
     let Some(spec) = HOOKS.iter().find(|spec| spec.name == name) else {
-        let closest = bub_settings::closest_match(name, HOOKS.iter().map(|spec| spec.name));
-        let hint = closest.map_or_else(
-            || "; run `bub hooks --all` to list hooks".to_owned(),
-            |closest| format!("; did you mean `{closest}`?"),
-        );
-        return Err(Error::config(format!("unknown hook `{name}`{hint}")));
+        let names = HOOKS.iter().map(|spec| spec.name);
+        let hint = match bub_settings::closest_match(name, names) {
+            Some(closest) => format!("did you mean `{closest}`?"),
+            None => "run `bub hooks --all` to list hooks".to_owned(),
+        };
+        return Err(Error::config(format!("unknown hook `{name}`; {hint}")));
     };
     for arg in hook.args.iter().flatten() {
         if spec.args.iter().all(|declared| declared.name != arg) {

@@ -13,9 +13,9 @@ use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
-    codec::{self, ResultCodec, type_error},
+    codec::{Wire, type_error},
     descriptor::HookDecl,
-    peer::{IncomingMessage, Peer, deadline_after},
+    peer::{IncomingMessage, Peer},
     process::PluginProcess,
     stream::{StreamHook, StreamRequest},
     wire_hook::{self, WireHook},
@@ -55,30 +55,24 @@ pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
 }
 
 impl ExternalHook {
-    /// Returns the parameters of the request: the arguments that the plugin requests, and the sender.
+    /// Returns the parameters of the request: the arguments that the descriptor lists for this hook, and the sender.
     pub(crate) fn build_params<P: WireHook>(&self, args: P::Args<'_>) -> Value {
         let requested_args = self.entry.args.as_deref();
         let is_requested =
             |name: &str| requested_args.is_none_or(|args| args.iter().any(|arg| arg == name));
-        let mut params = Map::new();
-        params.insert(
-            "args".to_owned(),
-            P::encode_args(args, &is_requested).into(),
-        );
-        if let Some(sender) = P::sender(args) {
-            params.insert("sender".to_owned(), codec::encode_sender(&sender));
+        let mut params = json!({"args": P::encode_args(args, &is_requested)});
+        if let (Some(params), Some(sender)) = (params.as_object_mut(), P::sender(args)) {
+            params.insert("sender".to_owned(), sender.encode());
         }
-        params.into()
+        params
     }
 
-    /// Returns the peer of a connection, or `None` to skip the plugin if it cannot be reached. Fails only for a guard,
-    /// because an unreachable guard must deny the tool call.
+    /// Returns the peer of `connection`. If the plugin cannot be reached, returns `None`, so that bub skips the plugin.
+    /// Fails only for `before_tool_call` without `observe_only`: then bub must deny the tool call.
     pub(crate) fn peer_or_skip(&self, connection: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
-        let is_guard =
-            self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
         match connection {
             Ok(peer) => Ok(Some(peer)),
-            Err(error) if is_guard => Err(error),
+            Err(error) if self.entry.is_guard() => Err(error),
             // The log already has the reason.
             Err(_) => Ok(None),
         }
@@ -86,24 +80,23 @@ impl ExternalHook {
 
     /// Returns the timeout of the hook; `None` means no timeout.
     pub(crate) fn timeout<P: WireHook>(&self) -> Option<Duration> {
-        self.plugin.hook_timeout(
-            &self.entry.name,
-            P::SPEC.sync_only,
-            P::SPEC.time_limit.is_none(),
-        )
+        let has_no_default = P::SPEC.time_limit.is_none();
+        let hook = &self.entry.name;
+        self.plugin
+            .hook_timeout(hook, P::SPEC.sync_only, has_no_default)
     }
 
     /// Kills the plugin's process if it hangs, and returns the error for the call that timed out.
     pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
         self.plugin.handle_timeout(peer).await;
-        self.plugin
-            .timeout_error(limit.unwrap_or(self.plugin.plugin_config.limits.model))
+        let limit = limit.unwrap_or(self.plugin.plugin_config.limits.model);
+        self.plugin.timeout_error(limit)
     }
 
     /// Waits for the next message of a call. Returns `None` after the timeout.
     ///
-    /// A call without a timeout runs while the plugin answers `ping` and sends a message at least every
-    /// [`Limits::model`](crate::Limits::model). Time during which `is_waiting` returns true does not count.
+    /// Without `limit`, the call runs while the plugin answers `ping` and sends a message at least every
+    /// [`Limits::model`](crate::Limits::model). This interval excludes the time during which `is_waiting` returns true.
     pub(crate) async fn next_message(
         &self,
         request: &mut StreamRequest,
@@ -111,9 +104,8 @@ impl ExternalHook {
         is_waiting: impl Fn() -> bool,
     ) -> Option<IncomingMessage> {
         if let Some(limit) = limit {
-            return tokio::time::timeout(limit, request.next_message())
-                .await
-                .ok();
+            let next = request.next_message();
+            return tokio::time::timeout(limit, next).await.ok();
         }
         let mut remaining = self.plugin.plugin_config.limits.model;
         while !remaining.is_zero() {
@@ -146,7 +138,7 @@ impl ExternalHook {
         let Some(peer) = self.peer_or_skip(self.plugin.connect(limit).await)? else {
             return Ok(None);
         };
-        // The time to start the process counts.
+        // The timeout includes the time to start the process.
         let mut remaining = limit.map(|limit| limit.saturating_sub(started.elapsed()));
         let mut request = peer.send_request(&self.method, &self.build_params::<P>(call.args), 0);
         loop {
@@ -154,25 +146,25 @@ impl ExternalHook {
             let incoming = self.next_message(&mut request, remaining, || false).await;
             match incoming {
                 Some(IncomingMessage::Response(answer)) => {
-                    request.is_over = true;
-                    return self.decode_response::<P>(P::state(call.args), answer);
+                    return self.decode_response::<P>(P::facts(call.args).state, answer);
                 }
-                Some(IncomingMessage::Question { id, method, params }) => {
-                    // The time that the next plugins take does not count.
+                Some(IncomingMessage::Question(question)) => {
+                    // The timeout does not include the time that the next plugins take.
                     remaining =
                         remaining.map(|remaining| remaining.saturating_sub(wait_started.elapsed()));
-                    if method == "next/call" {
-                        let below = match callbacks::parse_replaced_args(P::SPEC, &params) {
+                    if question.method == "next/call" {
+                        let below = match callbacks::parse_replaced_args(P::SPEC, &question.params)
+                        {
                             Ok(replaced) => {
                                 let below = P::call_next(call, replaced);
                                 below.instrument(caller.clone()).await
                             }
                             Err(error) => Err(error),
                         };
-                        peer.respond(&id, below.map(encode_next_result));
+                        peer.respond(&question.id, below.map(encode_next_result));
                     } else {
                         let context = CallContext::new(&self.plugin, P::turn(call.args));
-                        callbacks::spawn_answer(&peer, id, method, params, context);
+                        callbacks::spawn_answer(&peer, question, context);
                     }
                 }
                 Some(IncomingMessage::Event(_)) => {}
@@ -186,10 +178,9 @@ impl ExternalHook {
 
     fn call_blocking<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
         let _entered = self.plugin.call_span(Some(P::SPEC.name)).entered();
-        let limit = self
-            .timeout::<P>()
-            .unwrap_or(self.plugin.plugin_config.limits.hook);
-        let mut deadline = deadline_after(limit);
+        let default = self.plugin.plugin_config.limits.hook;
+        let limit = self.timeout::<P>().unwrap_or(default);
+        let mut deadline = std::time::Instant::now() + limit;
         let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(Some(limit)))? else {
             return Ok(None);
         };
@@ -197,16 +188,12 @@ impl ExternalHook {
         loop {
             match request.next_message_before(deadline) {
                 Some(IncomingMessage::Response(answer)) => {
-                    request.is_over = true;
-                    return self.decode_response::<P>(P::state(args), answer);
+                    return self.decode_response::<P>(P::facts(args).state, answer);
                 }
-                Some(IncomingMessage::Question { id, method, params }) => {
-                    // The time that the user takes to answer does not count.
+                Some(IncomingMessage::Question(question)) => {
+                    // The timeout does not include the time that the user takes to answer.
                     let question_started = std::time::Instant::now();
-                    peer.respond(
-                        &id,
-                        callbacks::answer_request_blocking(&self.plugin, &method, &params),
-                    );
+                    callbacks::answer_blocking(&peer, &self.plugin, &question);
                     deadline += question_started.elapsed();
                 }
                 Some(IncomingMessage::Event(_)) => {}
@@ -226,20 +213,18 @@ impl ExternalHook {
         answer: Result<Value>,
     ) -> Result<Option<P::Output>> {
         let mut answer = self.response_fields(answer?)?;
-        let decode_error = |error: Error| self.invalid_response_error(&error);
-        let value = answer
-            .remove("value")
-            .map(P::Output::decode)
-            .transpose()
-            .map_err(decode_error)?;
-        if let Some(patch) = answer.get("state") {
-            apply_state_changes(state, patch).map_err(decode_error)?;
-        }
+        let value = answer.remove("value").map(P::Output::decode).transpose();
+        let patch = answer.get("state").unwrap_or(&Value::Null);
+        let decoded = value.and_then(|value| {
+            apply_state_changes(state, patch)?;
+            Ok(value)
+        });
+        let value = decoded.map_err(|error| self.invalid_response_error(&error))?;
         self.plugin.record_success();
         Ok(value)
     }
 
-    /// Returns the fields of a response. Unknown fields are an error, so that a misspelled decision is not ignored.
+    /// Returns the fields of a response. Unknown fields are an error, so that a misspelled field is not ignored.
     pub(crate) fn response_fields(&self, answer: Value) -> Result<Map<String, Value>> {
         let is_stream_hook = self.entry.name == point::RunModelStream::SPEC.name;
         let is_known =
@@ -247,10 +232,10 @@ impl ExternalHook {
         match answer {
             Value::Null => Ok(Map::new()),
             Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),
-            other => Err(self.invalid_response_error(&type_error(
-                "an object with `value` and `state` only",
-                &other,
-            ))),
+            other => {
+                let error = type_error("an object with `value` and `state` only", &other);
+                Err(self.invalid_response_error(&error))
+            }
         }
     }
 
@@ -267,11 +252,9 @@ struct OnboardConfigHook(ExternalHook);
 impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
     fn call(&self, call: HookCall<'_, point::OnboardConfig>) -> HookReturn<Value> {
         let name = self.0.plugin.name();
-        // The other sections may contain API keys.
-        let visible_config: Map<String, Value> = [name, "model"]
-            .into_iter()
-            .filter_map(|key| Some((key.to_owned(), call.args.current_config.get(key)?.clone())))
-            .collect();
+        // Pass only the plugin's section and `model`, because other sections may contain API keys.
+        let field = |key: &str| Some((key.to_owned(), call.args.current_config.get(key)?.clone()));
+        let visible_config: Map<_, _> = [name, "model"].into_iter().filter_map(field).collect();
         let visible_config = Value::from(visible_config);
         let args = args::OnboardConfig {
             current_config: &visible_config,
@@ -295,27 +278,24 @@ impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
 }
 
 /// Encodes the result of the next plugins as the response to `next/call`.
-pub(crate) fn encode_next_result<T: ResultCodec>(value: Option<T>) -> Value {
+pub(crate) fn encode_next_result<T: Wire>(value: Option<T>) -> Value {
     value.map_or_else(|| json!({}), |value| json!({"value": value.encode()}))
 }
 
-/// Applies the changes that a plugin made to the state of the turn. Ignores names that are reserved for the runtime.
+/// Applies the changes that a plugin made to the state of the turn. Ignores fields whose names start with
+/// [`RUNTIME_PREFIX`](bub_kernel::RUNTIME_PREFIX).
 pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Result<()> {
-    let patch = match Option::<StateChanges>::deserialize(patch) {
-        Ok(patch) => patch.unwrap_or_default(),
-        Err(_) => {
-            return Err(type_error(
-                "a `state` of {\"set\": {…}, \"remove\": [name, …]}",
-                patch,
-            ));
-        }
+    let expected = "a `state` of {\"set\": {…}, \"remove\": [name, …]}";
+    let changes = Option::<StateChanges>::deserialize(patch);
+    let changes = changes.map_err(|_| type_error(expected, patch))?;
+    let (Some(state), Some(changes)) = (state, changes) else {
+        return Ok(());
     };
-    let Some(state) = state else { return Ok(()) };
     let is_public = |name: &str| !name.starts_with(bub_kernel::RUNTIME_PREFIX);
-    for (name, value) in patch.set.into_iter().filter(|(name, _)| is_public(name)) {
+    for (name, value) in changes.set.into_iter().filter(|(name, _)| is_public(name)) {
         state.set(name, value);
     }
-    for name in patch.remove.iter().filter(|name| is_public(name)) {
+    for name in changes.remove.iter().filter(|name| is_public(name)) {
         state.remove(name);
     }
     Ok(())

@@ -9,9 +9,12 @@ use std::{
 
 use bub_kernel::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{descriptor::Descriptor, manifest::Manifest};
+use crate::{
+    descriptor::{Descriptor, HookDecl},
+    manifest::Manifest,
+};
 
 /// Name of the file in bub's home that lists the plugins.
 const PLUGINS_FILE: &str = "plugins.json";
@@ -23,7 +26,7 @@ pub struct InstalledPlugin {
     pub manifest: Manifest,
     /// Working directory of the process.
     pub directory: PathBuf,
-    /// File or directory that contains the plugin.
+    /// File or directory of the plugin. `digest` is computed from its content.
     pub pinned: PathBuf,
     /// Digest of the files when the plugin was added. `None` for an unpinned plugin, whose files may change.
     pub digest: Option<String>,
@@ -59,32 +62,23 @@ impl DamagedRecord {
             .unwrap_or("?")
     }
 
-    /// Returns whether the plugin may be a guard of tool calls. A disabled plugin is not. A plugin is also not a guard if
-    /// its hooks are readable and do not include a guard.
+    /// Returns whether the plugin may be a guard (see [`Descriptor::is_guard`]). A plugin whose hooks cannot be read
+    /// may be a guard; a disabled plugin is not.
     pub fn is_guard(&self) -> bool {
-        let is_enabled = self
-            .record
-            .get("enabled")
-            .is_none_or(|enabled| *enabled != Value::Bool(false));
-        let hooks = self
-            .record
-            .get("descriptor")
-            .filter(|descriptor| descriptor.is_object());
-        let hooks = hooks.map(|descriptor| {
-            descriptor
-                .get("hooks")
-                .cloned()
-                .unwrap_or_else(|| json!([]))
-        });
-        let hooks = hooks.and_then(|hooks| serde_json::from_value(hooks).ok());
-        is_enabled
-            && hooks.is_none_or(|hooks| {
-                Descriptor {
-                    hooks,
-                    ..Descriptor::default()
-                }
-                .is_guard()
-            })
+        #[derive(Deserialize)]
+        struct Hooks {
+            #[serde(default)]
+            hooks: Vec<HookDecl>,
+        }
+        let is_enabled = self.record.get("enabled") != Some(&Value::Bool(false));
+        let descriptor = self.record.get("descriptor");
+        let is_guard = match descriptor.map(Hooks::deserialize) {
+            Some(Ok(Hooks { hooks })) if descriptor.is_some_and(Value::is_object) => {
+                hooks.iter().any(HookDecl::is_guard)
+            }
+            _ => true,
+        };
+        is_enabled && is_guard
     }
 }
 
@@ -95,7 +89,7 @@ struct PluginsFile {
 }
 
 impl InstalledPlugins {
-    /// Reads the list of a home. If `plugins.json` does not exist, the list is empty.
+    /// Reads the list of plugins of a home. If `plugins.json` does not exist, the list is empty.
     pub fn load(home: &Path) -> Result<Self> {
         let file = home.join(PLUGINS_FILE);
         let file_error = |cause: &str, remedy: &str| {
@@ -128,10 +122,8 @@ impl InstalledPlugins {
         };
         let list: Value = serde_json::from_str(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            file_error(
-                &format!("invalid JSON at line {line}, column {column}"),
-                recreate_hint,
-            )
+            let cause = format!("invalid JSON at line {line}, column {column}");
+            file_error(&cause, recreate_hint)
         })?;
         let records: PluginsFile = crate::parse::deserialize_map(&list)
             .map_err(|cause| file_error(&cause, recreate_hint))?;
@@ -148,7 +140,8 @@ impl InstalledPlugins {
         Ok(installed)
     }
 
-    /// Reads the list of a home, changes it with `change` and writes it back, under an exclusive file lock.
+    /// Reads the list of plugins of a home, changes it with `change` and writes it back. Holds an exclusive file lock
+    /// meanwhile.
     pub fn update<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let write_error = |error| write_error(&home.join(PLUGINS_FILE), &error);
         let _lock = lock_list(home).map_err(write_error)?;
@@ -170,29 +163,27 @@ impl InstalledPlugins {
         Ok(())
     }
 
-    /// Returns the plugin with a name.
+    /// Returns the plugin with this name.
     ///
     /// # Errors
     ///
     /// Fails if the plugin is not installed or if its record is damaged.
     pub fn find(&self, name: &str) -> Result<&InstalledPlugin> {
-        self.plugins
-            .iter()
-            .find(|plugin| plugin.manifest.name == name)
-            .ok_or_else(|| self.unknown_plugin_error(name))
+        let mut plugins = self.plugins.iter();
+        let plugin = plugins.find(|plugin| plugin.manifest.name == name);
+        plugin.ok_or_else(|| self.unknown_plugin_error(name))
     }
 
-    /// Returns the plugin with a name, mutably.
+    /// Returns the plugin with this name, mutably.
     ///
     /// # Errors
     ///
     /// Fails if the plugin is not installed or if its record is damaged.
     pub fn find_mut(&mut self, name: &str) -> Result<&mut InstalledPlugin> {
         let unknown = self.unknown_plugin_error(name);
-        self.plugins
-            .iter_mut()
-            .find(|plugin| plugin.manifest.name == name)
-            .ok_or(unknown)
+        let mut plugins = self.plugins.iter_mut();
+        let plugin = plugins.find(|plugin| plugin.manifest.name == name);
+        plugin.ok_or(unknown)
     }
 
     fn unknown_plugin_error(&self, name: &str) -> Error {
@@ -202,25 +193,22 @@ impl InstalledPlugins {
                 damaged.problem
             ));
         }
-        let names = self
-            .plugins
-            .iter()
-            .map(|plugin| plugin.manifest.name.as_str());
-        let hint = bub_settings::closest_match(name, names)
-            .map(|name| format!("; did you mean `{name}`?"));
-        Error::not_found(format!(
-            "unknown plugin `{name}`{}",
-            hint.unwrap_or_else(|| "; run `bub plugin list` to see installed plugins".to_owned())
-        ))
+        let plugins = self.plugins.iter();
+        let names = plugins.map(|plugin| plugin.manifest.name.as_str());
+        let hint = match bub_settings::closest_match(name, names) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => "run `bub plugin list` to see installed plugins".to_owned(),
+        };
+        Error::not_found(format!("unknown plugin `{name}`; {hint}"))
     }
 
-    /// Removes a plugin with a readable or damaged record.
+    /// Removes the plugin with this name, even if its record is damaged. Fails if no record has the name.
     pub fn remove(&mut self, name: &str) -> Result<()> {
-        let (readable, damaged) = (self.plugins.len(), self.damaged.len());
         let unknown = self.unknown_plugin_error(name);
+        let count = self.plugins.len() + self.damaged.len();
         self.plugins.retain(|plugin| plugin.manifest.name != name);
         self.damaged.retain(|record| record.name() != name);
-        let is_removed = self.plugins.len() < readable || self.damaged.len() < damaged;
+        let is_removed = self.plugins.len() + self.damaged.len() < count;
         if is_removed { Ok(()) } else { Err(unknown) }
     }
 
@@ -228,30 +216,23 @@ impl InstalledPlugins {
     pub fn insert(&mut self, plugin: InstalledPlugin) {
         self.damaged
             .retain(|record| record.name() != plugin.manifest.name);
-        match self
-            .plugins
-            .iter_mut()
-            .find(|existing| existing.manifest.name == plugin.manifest.name)
-        {
-            Some(existing) => *existing = plugin,
-            None => self.plugins.push(plugin),
+        let name = plugin.manifest.name.clone();
+        match self.find_mut(&name) {
+            Ok(existing) => *existing = plugin,
+            Err(_) => self.plugins.push(plugin),
         }
     }
 }
 
-/// Creates the home if it does not exist, and locks its list of plugins until the file is dropped.
+/// Creates the home if it does not exist, and locks its list of plugins until the returned file is dropped.
 fn lock_list(home: &Path) -> io::Result<File> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(home)?;
     let mut options = OpenOptions::new();
-    let lock = options
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(home.join(".plugins.lock"))?;
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let lock = options.open(home.join(".plugins.lock"))?;
     lock.lock()?;
     Ok(lock)
 }
@@ -259,12 +240,9 @@ fn lock_list(home: &Path) -> io::Result<File> {
 /// Replaces the list of plugins in a home, so that readers see either the old or the new content.
 fn write_list(home: &Path, text: &str) -> io::Result<()> {
     let temporary = home.join(format!(".{PLUGINS_FILE}.new"));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&temporary, home.join(PLUGINS_FILE))?;

@@ -1,10 +1,11 @@
-//! External plugins: plugins that run in their own process, in any language.
+//! External plugins: plugins that run in their own process, in any language. The host is the bub process that starts
+//! them.
 //!
 //! * `peer`: one end of a JSON-RPC connection. `codec` and `wire_hook` convert the arguments and results of every hook
 //!   in the hook table to and from JSON.
-//! * [`PluginProcess`]: an external plugin. It starts when it is first needed, restarts after a failure, and ends with
-//!   its host. `hook`, `stream`, `tool`, `channel` and `command` connect it to the kernel; `callbacks` answers its
-//!   requests.
+//! * [`PluginProcess`]: an external plugin. It starts when it is first needed, restarts after a failure, and ends when
+//!   its host exits. `hook`, `stream`, `tool`, `channel` and `command` connect it to the kernel; `callbacks` answers
+//!   its requests.
 //! * [`Descriptor`]: the hooks, tools, channels and commands that a plugin provides.
 //! * [`InstalledPlugins`]: the plugins added with `bub plugin add`.
 //! * [`protocol_schema`]: the plugin protocol as a JSON Schema.
@@ -52,16 +53,17 @@ pub use serve::{serve, serve_with};
 pub struct PluginQuestion {
     /// Text of the question.
     pub text: String,
-    /// Answer that is used if the user enters nothing.
+    /// Input that is used if the user enters nothing.
     pub default: Option<String>,
-    /// Whether the terminal hides the answer.
+    /// Whether the terminal hides what the user types.
     pub is_secret: bool,
 }
 
-/// Function that asks the user a question and returns the answer.
+/// Function that asks the user a question and returns what the user typed.
 pub type AskFn = dyn Fn(&PluginQuestion) -> Result<String> + Send + Sync;
 
-/// Asks the user at the terminal. The embedding program provides it in the [`HostContext`].
+/// Asks the user the questions that plugins send. The program that hosts the plugins sets the handler in the
+/// [`HostContext`].
 #[derive(Clone)]
 pub struct QuestionHandler(pub Arc<AskFn>);
 

@@ -31,7 +31,7 @@ pub struct Manifest {
     pub description: String,
     /// Program and arguments. Relative paths start at the directory of the manifest.
     pub command: Vec<String>,
-    /// Names of environment variables that the plugin needs, in addition to the variables that every child process gets.
+    /// Names of environment variables that the plugin needs. Every child process also gets a few common variables.
     #[serde(default)]
     pub env: Vec<String>,
     /// Settings that the plugin declares.
@@ -71,9 +71,11 @@ pub enum SettingKind {
 }
 
 impl Manifest {
-    /// Reads the manifest of a directory, or creates one for an executable without a manifest.
+    /// Reads the manifest of a plugin directory. For an executable file, which has no manifest, builds one from the
+    /// name and path of the file.
     ///
-    /// Returns the manifest, the working directory of the plugin, and the file or directory to pin.
+    /// Returns the manifest, the working directory of the plugin, and the file or directory for
+    /// [`compute_pin`](crate::compute_pin).
     ///
     /// # Errors
     ///
@@ -86,19 +88,13 @@ impl Manifest {
             ))
         })?;
         if absolute.is_dir() {
-            return Ok((
-                Self::read_file(&absolute.join(MANIFEST_FILE))?,
-                absolute.clone(),
-                absolute,
-            ));
+            let manifest = Self::read_file(&absolute.join(MANIFEST_FILE))?;
+            return Ok((manifest, absolute.clone(), absolute));
         }
         let directory = absolute.parent().unwrap_or(Path::new("/")).to_owned();
+        let name = absolute.file_stem().unwrap_or_default().to_string_lossy();
         let manifest = Self {
-            name: absolute
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
+            name: name.into_owned(),
             command: vec![absolute.to_string_lossy().into_owned()],
             ..Self::default()
         };
@@ -144,10 +140,9 @@ impl Manifest {
 
     /// Returns what is wrong with the manifest, if anything.
     pub fn problem(&self) -> Option<String> {
-        let is_valid_name = |name: &str| {
-            let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-            !name.is_empty() && name.len() <= 64 && name.chars().all(is_allowed)
-        };
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let is_valid_name =
+            |name: &str| !name.is_empty() && name.len() <= 64 && name.chars().all(is_allowed);
         if !is_valid_name(&self.name) {
             let name = self.name.escape_debug();
             return Some(format!(
@@ -157,23 +152,16 @@ impl Manifest {
         if self.name == "builtin" {
             return Some("the plugin name `builtin` is reserved; choose another name".to_owned());
         }
-        if let Some(name) = self
-            .env
-            .iter()
-            .find(|name| !is_valid_name(name) || name.contains('-'))
-        {
+        let is_invalid_variable = |name: &&String| !is_valid_name(name) || name.contains('-');
+        if let Some(name) = self.env.iter().find(is_invalid_variable) {
             return Some(format!(
                 "invalid environment variable name `{name}` in `env`: expected letters, digits and _"
             ));
         }
-        if let Some(setting) = self
-            .settings
-            .iter()
-            .find(|setting| !is_valid_name(&setting.name))
-        {
+        let mut setting_names = self.settings.iter().map(|setting| &setting.name);
+        if let Some(name) = setting_names.find(|name| !is_valid_name(name)) {
             return Some(format!(
-                "invalid setting name `{}`: expected letters, digits, - and _",
-                setting.name
+                "invalid setting name `{name}`: expected letters, digits, - and _"
             ));
         }
         if self.command.iter().all(|part| part.trim().is_empty()) {
@@ -186,15 +174,11 @@ impl Manifest {
         })
     }
 
-    /// Returns the settings that the plugin declares as a section of the config.
+    /// Returns a section of the config with the settings that the plugin declares.
     pub fn settings_section(&self) -> Section {
-        Section::dynamic(
-            self.name.clone(),
-            self.settings
-                .iter()
-                .map(|entry| self.dynamic_setting(entry))
-                .collect(),
-        )
+        let settings = self.settings.iter();
+        let settings = settings.map(|entry| self.dynamic_setting(entry)).collect();
+        Section::dynamic(self.name.clone(), settings)
     }
 
     fn dynamic_setting(&self, entry: &SettingDecl) -> DynamicSetting {
@@ -206,24 +190,19 @@ impl Manifest {
             SettingKind::List => ValueKind::List,
             SettingKind::Map => ValueKind::Map,
         };
-        let setting = SettingSpec::dynamic(
-            format!("{}.{}", self.name, entry.name),
-            kind,
-            entry.help.clone(),
-        );
-        let setting = setting.nullable();
+        let key = format!("{}.{}", self.name, entry.name);
+        let mut setting = SettingSpec::dynamic(key, kind, entry.help.clone());
+        setting.nullable = true;
+        setting.secret = entry.secret;
         DynamicSetting {
-            setting: if entry.secret {
-                setting.secret()
-            } else {
-                setting
-            },
+            setting,
             default: Value::Null,
         }
     }
 }
 
-/// Returns whether a text contains control characters other than newline and tab, which a terminal would interpret.
+/// Returns whether a text contains control characters, which a terminal would interpret. Newlines and tabs do not
+/// count.
 pub(crate) fn has_control_chars(text: &str) -> bool {
     text.chars()
         .any(|c| c.is_control() && !matches!(c, '\n' | '\t'))

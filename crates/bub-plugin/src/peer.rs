@@ -1,7 +1,8 @@
-//! One end of a JSON-RPC 2.0 connection with one message per line. Host and plugin use the same code.
+//! One end of a JSON-RPC 2.0 connection with one JSON-RPC message per line. Host and plugin use the same code. "This
+//! side" is the process that runs the code, and "the other side" is the process it is connected to.
 //!
 //! One thread reads and one thread writes. A synchronous hook blocks its thread until the response arrives, so the
-//! connection must not depend on a free async runtime.
+//! connection must not depend on a free thread of the async runtime.
 
 mod lines;
 mod outgoing;
@@ -10,14 +11,14 @@ use std::{
     collections::HashMap,
     io::{Read, Write},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc as blocking,
     },
-    time::{Duration, Instant},
 };
 
 use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -25,40 +26,45 @@ pub use self::lines::read_for_fuzzing;
 pub(crate) use self::outgoing::{IncomingReceiver, OutgoingRequest};
 use self::{
     lines::{read_lines, write_lines},
-    outgoing::{Backlog, ResponseSink, Waiter},
+    outgoing::{ResponseSink, Waiter, queue_capacity},
 };
 use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 
-/// Maximum length of a message in bytes.
+/// Maximum length of a JSON-RPC message in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum size of the unread events of one stream in bytes.
+/// Maximum total size of a stream's unread events in bytes.
 const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum total size of unwritten messages in bytes. A larger backlog closes the connection.
+/// Maximum total size in bytes of the JSON-RPC messages that wait to be written. If it is exceeded, the connection is
+/// closed.
 const MAX_UNWRITTEN_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of unanswered requests from the other side. Also the maximum number of questions about one call that
-/// wait in its queue.
+/// Maximum number of unanswered requests from the other side. Also the maximum number of [`IncomingMessage::Question`]s
+/// in the queue of one request.
 const MAX_PENDING_REQUESTS: usize = 256;
 
-/// A message from the other side that belongs to a request of this side.
+/// A JSON-RPC message from the other side that belongs to a request of this side.
 #[derive(Debug)]
 pub(crate) enum IncomingMessage {
     /// The response. It ends the request.
     Response(Result<Value>),
     /// An event, if the request is answered with a stream.
     Event(Value),
-    /// A request from the other side about the request of this side.
-    Question {
-        id: Value,
-        method: String,
-        params: Value,
-    },
+    /// A request that the other side sends while it handles the request of this side, such as `next/call`.
+    Question(Question),
+}
+
+/// A request from the other side.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) id: Value,
+    pub(crate) method: String,
+    pub(crate) params: Value,
 }
 
 /// Handles requests and notifications from the other side.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
-    /// Handles a request from the other side that is not about a request of this side. Answers it with
+    /// Handles a request from the other side that is not an [`IncomingMessage::Question`]. Answers it with
     /// [`Peer::respond`].
-    fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
+    fn handle_request(&self, peer: &Arc<Peer>, question: Question);
 
     /// Handles a notification from the other side.
     fn handle_notification(&self, method: &str, params: &Value);
@@ -68,12 +74,12 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
 }
 
 /// One end of a connection.
+#[derive(Default)]
 pub(crate) struct Peer {
     name: String,
     unwritten: AtomicUsize,
-    /// Lines for the writing thread. The channel is unbounded, because the reading thread and async tasks must not block:
-    /// otherwise, both sides could wait for each other to read. [`MAX_UNWRITTEN_BYTES`] limits its size. An open
-    /// connection never drops a line.
+    /// Queue of lines for the writing thread. Adding a line never blocks: otherwise, both sides could wait for each
+    /// other to read. [`MAX_UNWRITTEN_BYTES`] limits the size of the queue. An open connection never drops a line.
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
@@ -81,8 +87,8 @@ pub(crate) struct Peer {
     served: Mutex<HashMap<String, ServedRequest>>,
     /// Number of responses and events that may still arrive for cancelled requests.
     expected_late: AtomicUsize,
-    is_closed: AtomicBool,
-    cause: Mutex<Option<String>>,
+    /// Why the connection was closed.
+    closed: OnceLock<String>,
 }
 
 /// An unanswered request from the other side.
@@ -90,7 +96,7 @@ pub(crate) struct Peer {
 pub(crate) struct ServedRequest {
     /// Cancelled when the other side cancels the request.
     pub(crate) cancel: CancellationToken,
-    /// Number of events that the other side can still receive.
+    /// Number of events that this side may still send.
     pub(crate) credits: Arc<Semaphore>,
 }
 
@@ -98,14 +104,9 @@ impl Peer {
     fn new(outgoing: blocking::Sender<Vec<u8>>, name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            unwritten: AtomicUsize::new(0),
             outgoing: Mutex::new(Some(outgoing)),
             next_id: AtomicU64::new(1),
-            waiting: Mutex::default(),
-            served: Mutex::default(),
-            expected_late: AtomicUsize::new(0),
-            is_closed: AtomicBool::new(false),
-            cause: Mutex::default(),
+            ..Self::default()
         }
     }
 
@@ -132,7 +133,7 @@ impl Peer {
 
     /// Returns whether the connection was closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
+        self.closed.get().is_some()
     }
 
     /// Builds the error for requests that were unanswered when the connection closed.
@@ -144,86 +145,76 @@ impl Peer {
     }
 
     fn close_reason(&self) -> String {
-        lock(&self.cause)
-            .clone()
-            .unwrap_or_else(|| "the process ended; see the log".to_owned())
+        let reason = self.closed.get().map(String::as_str);
+        reason
+            .unwrap_or("the process ended; see the log")
+            .to_owned()
     }
 
     /// Closes the connection. Fails all unanswered requests of this side and cancels the requests of the other side.
     pub(crate) fn close(&self, cause: &str) {
-        if self.is_closed.swap(true, Ordering::AcqRel) {
+        if self.closed.set(cause.to_owned()).is_err() {
             return;
         }
-        *lock(&self.cause) = Some(cause.to_owned());
-        *lock(&self.outgoing) = None;
-        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        *self.outgoing.lock() = None;
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         for waiter in waiting.into_values() {
             waiter.deliver_response(Err(self.closed_error()));
         }
-        for request in std::mem::take(&mut *lock(&self.served)).into_values() {
+        for request in std::mem::take(&mut *self.served.lock()).into_values() {
             request.cancel.cancel();
         }
     }
 
-    /// Sends a request whose messages are received asynchronously. The other side may send `credits` events before the
-    /// response.
+    /// Sends a request. An async task receives the messages that belong to the request through the returned value. The
+    /// other side may send `credits` events before the response, and more after [`OutgoingRequest::grant_credits`].
     pub(crate) fn send_request(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
         credits: usize,
     ) -> OutgoingRequest<IncomingReceiver> {
-        let (sender, receiver) = mpsc::channel(Waiter::queue_capacity(credits));
-        let backlog = Arc::<Backlog>::default();
-        let waiter = Waiter {
-            sink: ResponseSink::Async(sender),
-            credits,
-            backlog: Arc::clone(&backlog),
-        };
-        let id = self.register_request(method, params, waiter);
-        OutgoingRequest {
-            peer: Arc::clone(self),
-            id,
-            receiver,
-            is_over: false,
-            backlog,
-        }
+        let (sender, receiver) = mpsc::channel(queue_capacity(credits));
+        let waiter = Waiter::new(ResponseSink::Async(sender), credits);
+        self.open_request(method, params, waiter, receiver)
     }
 
-    /// Sends a request whose messages are received by a blocking thread.
+    /// Sends a request. A thread that may block receives the messages that belong to the request through the returned
+    /// value. The other side may not send events.
     pub(crate) fn send_request_blocking(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
     ) -> OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-        let (sender, receiver) = blocking::sync_channel(Waiter::queue_capacity(0));
-        let backlog = Arc::<Backlog>::default();
-        let waiter = Waiter {
-            sink: ResponseSink::Blocking(sender),
-            credits: 0,
-            backlog: Arc::clone(&backlog),
-        };
-        let id = self.register_request(method, params, waiter);
-        OutgoingRequest {
+        let (sender, receiver) = blocking::sync_channel(queue_capacity(0));
+        let waiter = Waiter::new(ResponseSink::Blocking(sender), 0);
+        self.open_request(method, params, waiter, receiver)
+    }
+
+    fn open_request<R>(
+        self: &Arc<Self>,
+        method: &str,
+        params: &Value,
+        waiter: Waiter,
+        receiver: R,
+    ) -> OutgoingRequest<R> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let request = OutgoingRequest {
             peer: Arc::clone(self),
             id,
             receiver,
             is_over: false,
-            backlog,
-        }
-    }
-
-    fn register_request(&self, method: &str, params: &Value, waiter: Waiter) -> u64 {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        lock(&self.waiting).insert(id, waiter);
+            backlog: Arc::clone(&waiter.backlog),
+        };
+        self.waiting.lock().insert(id, waiter);
         self.send_message(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         // If the connection was closed concurrently, `close` may have missed this request.
         if self.is_closed()
-            && let Some(waiter) = lock(&self.waiting).remove(&id)
+            && let Some(waiter) = self.waiting.lock().remove(&id)
         {
             waiter.deliver_response(Err(self.closed_error()));
         }
-        id
+        request
     }
 
     /// Sends a notification.
@@ -233,7 +224,7 @@ impl Peer {
 
     /// Answers a request from the other side.
     pub(crate) fn respond(&self, id: &Value, result: Result<Value>) {
-        lock(&self.served).remove(&id.to_string());
+        self.served.lock().remove(&id.to_string());
         self.send_message(&match result {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(error) => {
@@ -245,7 +236,7 @@ impl Peer {
 
     /// Returns a request from the other side, if it is unanswered and not cancelled.
     pub(crate) fn served_request(&self, id: &Value) -> Option<ServedRequest> {
-        lock(&self.served).get(&id.to_string()).cloned()
+        self.served.lock().get(&id.to_string()).cloned()
     }
 
     fn send_message(&self, message: &Value) {
@@ -259,12 +250,13 @@ impl Peer {
             return self
                 .close("the process does not read its input; read stdin also while a hook runs");
         }
-        if let Some(outgoing) = &*lock(&self.outgoing) {
+        if let Some(outgoing) = &*self.outgoing.lock() {
             let _ = outgoing.send(line);
         }
     }
 
-    /// Passes a message to its request or to the handler. Returns whether the message is valid.
+    /// Passes a message from the other side to the request that it belongs to, or to the handler. `length` is its size
+    /// in bytes. Returns whether the message is valid.
     fn handle_message(
         self: &Arc<Self>,
         message: RpcMessage,
@@ -279,7 +271,9 @@ impl Peer {
             error,
         } = message;
         match (method, id) {
-            (Some(method), Some(id)) => self.handle_request(id, method, params, handler),
+            (Some(method), Some(id)) => {
+                self.handle_request(Question { id, method, params }, handler);
+            }
             (Some(method), None) if method == "stream/event" => {
                 return self.handle_stream_event(params, length);
             }
@@ -291,29 +285,24 @@ impl Peer {
                         .protocol_error("invalid response: neither `result` nor `error` is set")),
                     (error, _) => Err(rpc_message::response_error(&error)),
                 };
-                let Some(number) = id
-                    .as_u64()
-                    .filter(|id| *id < self.next_id.load(Ordering::Relaxed))
-                else {
-                    // The request that this response belongs to would never be answered.
+                let next_id = self.next_id.load(Ordering::Relaxed);
+                let Some(number) = id.as_u64().filter(|id| *id < next_id) else {
+                    // Close the connection: the request that the other side meant to answer would wait forever.
                     self.close(&format!("the process answered with unknown id {id}; answer each request once, with its `id`"));
                     return true;
                 };
-                let waiter = lock(&self.waiting).remove(&number);
-                let Some(waiter) = waiter else {
-                    return self.accept_late_message();
-                };
-                waiter.deliver_response(result);
+                let waiter = self.waiting.lock().remove(&number);
+                match waiter {
+                    Some(waiter) => waiter.deliver_response(result),
+                    None => return self.accept_late_message(),
+                }
             }
             (None, None) => {
-                let is_answer = result.is_some() || !error.is_null();
-                self.handle_invalid_line(
-                    &PartialRpcMessage {
-                        is_answer,
-                        ..PartialRpcMessage::default()
-                    },
-                    "`id` is missing",
-                );
+                let partial = PartialRpcMessage {
+                    is_answer: result.is_some() || !error.is_null(),
+                    ..PartialRpcMessage::default()
+                };
+                self.handle_invalid_line(&partial, "`id` is missing");
                 return false;
             }
         }
@@ -325,8 +314,8 @@ impl Peer {
         Error::unknown(format!("plugin {}: {cause}", self.name))
     }
 
-    /// Handles a line that is not a valid message. Fails the request that the line belongs to, so that the caller does not
-    /// wait for a response.
+    /// Handles a line that is not a valid JSON-RPC message. Fails the request that the line belongs to, so that its
+    /// caller does not wait forever.
     fn handle_invalid_line(&self, partial: &PartialRpcMessage, cause: &str) {
         if partial.is_call {
             if let Some(id) = partial.id {
@@ -336,8 +325,8 @@ impl Peer {
             return;
         }
         let waiter = {
-            let mut waiting = lock(&self.waiting);
-            // A response without an id must belong to the only unanswered request.
+            let mut waiting = self.waiting.lock();
+            // If there is only one unanswered request, a response without an id must belong to it.
             let only_request = (partial.is_answer && waiting.len() == 1)
                 .then(|| waiting.keys().next().copied())
                 .flatten();
@@ -352,17 +341,12 @@ impl Peer {
         }
     }
 
-    fn handle_request(
-        self: &Arc<Self>,
-        id: Value,
-        method: String,
-        params: Value,
-        handler: &dyn RequestHandler,
-    ) {
+    fn handle_request(self: &Arc<Self>, question: Question, handler: &dyn RequestHandler) {
+        let Question { id, params, .. } = &question;
         let credits = params.get("credits").filter(|credits| !credits.is_null());
         let Some(credits) = credits.map_or(Some(0), Value::as_u64) else {
             let error = Error::invalid_input("invalid `credits`: expected a non-negative integer");
-            return self.respond(&id, Err(error));
+            return self.respond(id, Err(error));
         };
         let credits = usize::try_from(credits)
             .unwrap_or_default()
@@ -372,23 +356,22 @@ impl Peer {
             credits: Arc::new(Semaphore::new(credits)),
         };
         {
-            let mut served = lock(&self.served);
+            let mut served = self.served.lock();
             if served.len() >= MAX_PENDING_REQUESTS {
                 drop(served);
-                return self.reject_overload(&id);
+                return self.reject_overload(id);
             }
             served.insert(id.to_string(), request);
         }
-        // A question about a request of this side goes to the task that made the request.
+        // The parameter `call` names a request of this side: pass the question to the task that sent that request.
         let call = params.get("call").and_then(Value::as_u64);
-        let waiting = lock(&self.waiting);
+        let waiting = self.waiting.lock();
         let Some(waiter) = call.and_then(|call| waiting.get(&call)) else {
             drop(waiting);
-            return handler.handle_request(self, id, &method, params);
+            return handler.handle_request(self, question);
         };
         let request_id = id.clone();
-        let is_delivered =
-            waiter.deliver_question(IncomingMessage::Question { id, method, params });
+        let is_delivered = waiter.deliver_question(question);
         drop(waiting);
         if !is_delivered {
             self.reject_overload(&request_id);
@@ -397,13 +380,10 @@ impl Peer {
 
     /// Rejects a request from the other side, because too many of its requests are unanswered.
     fn reject_overload(&self, id: &Value) {
-        let error = Error::new(
-            ErrorKind::Temporary,
-            format!(
-                "too many concurrent requests: the limit is {MAX_PENDING_REQUESTS}; wait for a response before you send more"
-            ),
+        let text = format!(
+            "too many concurrent requests: the limit is {MAX_PENDING_REQUESTS}; wait for a response before you send more"
         );
-        self.respond(id, Err(error));
+        self.respond(id, Err(Error::new(ErrorKind::Temporary, text)));
     }
 
     fn handle_notification(
@@ -415,18 +395,14 @@ impl Peer {
         let id = params.get("id").cloned().unwrap_or_default();
         match method {
             "stream/credit" => {
-                let credits = params
-                    .get("credits")
-                    .and_then(Value::as_u64)
-                    .unwrap_or_default();
+                let credits = params.get("credits").and_then(Value::as_u64);
+                let credits = usize::try_from(credits.unwrap_or_default()).unwrap_or_default();
                 if let Some(request) = self.served_request(&id) {
-                    request
-                        .credits
-                        .add_permits(usize::try_from(credits).unwrap_or_default().min(1 << 20));
+                    request.credits.add_permits(credits.min(1 << 20));
                 }
             }
             "$/cancelRequest" => {
-                let request = lock(&self.served).remove(&id.to_string());
+                let request = self.served.lock().remove(&id.to_string());
                 if let Some(request) = request {
                     request.cancel.cancel();
                 }
@@ -435,7 +411,7 @@ impl Peer {
         }
     }
 
-    /// Accepts a message for a cancelled request. Returns `false` if no more such messages can arrive.
+    /// Accepts a message for a cancelled request. Returns `false` if no such message is expected.
     fn accept_late_message(&self) -> bool {
         self.expected_late
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| {
@@ -448,42 +424,25 @@ impl Peer {
         let Some(number) = params.get("id").and_then(Value::as_u64) else {
             return false;
         };
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let Some(waiter) = waiting.get_mut(&number) else {
             drop(waiting);
             return self.accept_late_message();
         };
-        let too_many = "the process sent more events than it has credits for";
-        let error = match waiter.credits.checked_sub(1) {
-            Some(remaining)
-                if waiter.backlog.bytes.fetch_add(length, Ordering::Relaxed) + length
-                    <= MAX_UNREAD_BYTES =>
-            {
-                waiter.credits = remaining;
-                let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-                if waiter.sink.try_send(IncomingMessage::Event(event), length) {
-                    return true;
-                }
-                too_many.to_owned()
+        let unread = waiter.backlog.bytes.fetch_add(length, Ordering::Relaxed) + length;
+        let error = if waiter.credits > 0 && unread > MAX_UNREAD_BYTES {
+            format!("the unread events of the stream exceed {MAX_UNREAD_BYTES} bytes")
+        } else {
+            let event = params.get_mut("event").map(Value::take).unwrap_or_default();
+            if waiter.credits > 0 && waiter.sink.try_send(IncomingMessage::Event(event), length) {
+                waiter.credits -= 1;
+                return true;
             }
-            Some(_) => {
-                format!("the unread events of the stream exceed {MAX_UNREAD_BYTES} bytes")
-            }
-            None => too_many.to_owned(),
+            "the process sent more events than it has credits for".to_owned()
         };
         drop(waiting);
-        // The other side ignores the flow control, so no limit would hold.
+        // The other side exceeded a limit of the stream, so close the connection.
         self.close(&error);
         true
     }
-}
-
-/// Locks a mutex, also after a thread panicked while it held the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the current instant plus a duration.
-pub(crate) fn deadline_after(limit: Duration) -> Instant {
-    Instant::now() + limit
 }

@@ -1,8 +1,8 @@
-//! Pins the files of a plugin with a digest, so that bub detects changed files.
+//! Pins the files of a plugin with a digest, so that bub detects changed files. A digest of the manifest would not be
+//! enough: the manifest names the program, but the code of the program is in the other files.
 
 use std::{
     ffi::OsStr,
-    fmt::Write as _,
     fs::File,
     io::{self, Read},
     os::unix::fs::PermissionsExt as _,
@@ -42,8 +42,8 @@ pub struct PluginPin {
     pub skipped_dirs: Vec<PathBuf>,
 }
 
-/// Computes the digest of a file, or of all files in a directory. The digest includes the files that `command` names, also
-/// outside the directory.
+/// Computes the digest of the file `pinned`, or of all files in the directory `pinned`. The digest includes the files
+/// that `command` names, even outside `pinned`. Relative paths in `command` start at `directory`.
 ///
 /// # Errors
 ///
@@ -72,32 +72,23 @@ pub fn compute_pin(
     let mut hasher = Sha256::new();
     let mut remaining = MAX_TOTAL_BYTES;
     for file in &files {
-        let name = file
-            .strip_prefix(pinned)
-            .unwrap_or(file)
-            .as_os_str()
-            .as_encoded_bytes();
+        let name = file.strip_prefix(pinned).unwrap_or(file);
+        let name = name.as_os_str().as_encoded_bytes();
         hasher.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
         hasher.update(name);
         hasher.update([u8::from(is_executable(file))]);
-        let length = hash_file(&mut hasher, file, remaining)
-            .map_err(|error| Error::config(format!("cannot read `{}`: {error}", file.display())))?;
+        let length = hash_file(&mut hasher, file, remaining).map_err(read_error(file))?;
         remaining -= length;
         hasher.update(length.to_le_bytes());
     }
-    let mut digest = DIGEST_VERSION.to_owned();
-    for byte in hasher.finalize() {
-        // Writing to a string cannot fail.
-        let _ = write!(digest, "{byte:02x}");
-    }
     Ok(PluginPin {
-        digest,
+        digest: format!("{DIGEST_VERSION}{:x}", hasher.finalize()),
         skipped_dirs,
     })
 }
 
-/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. Such a program is not pinned,
-/// because system updates change it.
+/// Returns whether a file is a compiled program outside the plugin, such as an interpreter. The digest omits such a
+/// program, because system updates change it.
 fn is_system_binary(file: &Path, pinned: &Path) -> bool {
     let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else {
         return false;
@@ -136,18 +127,15 @@ pub fn pin_mismatch(
     let Some(expected) = expected else {
         return Ok(None);
     };
-    if !expected.starts_with(DIGEST_VERSION) {
-        return Ok(Some(format!(
-            "the plugin was pinned by an older version of bub; review it and run: bub plugin add {}",
-            quote_for_shell(pinned)
-        )));
-    }
-    Ok((compute_pin(pinned, directory, command)?.digest != expected).then(|| {
-        format!(
-            "the plugin's files changed since it was added; review them and run: bub plugin add {}",
-            quote_for_shell(pinned)
-        )
-    }))
+    let reason = if !expected.starts_with(DIGEST_VERSION) {
+        "the plugin was pinned by an older version of bub; review it"
+    } else if compute_pin(pinned, directory, command)?.digest != expected {
+        "the plugin's files changed since it was added; review them"
+    } else {
+        return Ok(None);
+    };
+    let path = quote_for_shell(pinned);
+    Ok(Some(format!("{reason} and run: bub plugin add {path}")))
 }
 
 /// Adds the files below `directory` to `files`, and the skipped directories to `skipped_dirs`.
@@ -157,11 +145,10 @@ fn collect_files(
     files: &mut Vec<PathBuf>,
     skipped_dirs: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    let read_error =
-        |error: io::Error| Error::config(format!("cannot read `{}`: {error}", directory.display()));
-    for entry in std::fs::read_dir(directory).map_err(read_error)? {
-        let entry = entry.map_err(read_error)?;
-        let (kind, path) = (entry.file_type().map_err(read_error)?, entry.path());
+    for entry in std::fs::read_dir(directory).map_err(read_error(directory))? {
+        let entry = entry.map_err(read_error(directory))?;
+        let kind = entry.file_type().map_err(read_error(directory))?;
+        let path = entry.path();
         let is_directory = path.is_dir();
         if is_directory && is_skipped_dir(&entry.file_name()) {
             skipped_dirs.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
@@ -182,16 +169,19 @@ fn collect_files(
     Ok(())
 }
 
+/// Returns a function that builds the error for a path that cannot be read.
+fn read_error(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| Error::config(format!("cannot read `{}`: {error}", path.display()))
+}
+
 fn is_skipped_dir(name: &OsStr) -> bool {
     SKIPPED_DIRS.iter().any(|skipped| name == *skipped)
 }
 
 /// Fails if a link points to a directory whose files are not pinned.
 fn check_link(root: &Path, link: &Path) -> Result<()> {
-    let read_error =
-        |error: io::Error| Error::config(format!("cannot read `{}`: {error}", link.display()));
-    let target = link.canonicalize().map_err(read_error)?;
-    let root = root.canonicalize().map_err(read_error)?;
+    let target = link.canonicalize().map_err(read_error(link))?;
+    let root = root.canonicalize().map_err(read_error(link))?;
     let inside = target.strip_prefix(root).ok();
     if inside.is_some_and(|inside| !inside.iter().any(is_skipped_dir)) {
         return Ok(());
@@ -205,7 +195,8 @@ fn check_link(root: &Path, link: &Path) -> Result<()> {
 
 /// Adds the content of a file to the digest and returns its length. Fails if it has more than `remaining` bytes.
 fn hash_file(hasher: &mut Sha256, file: &Path, remaining: u64) -> io::Result<u64> {
-    // For a link to a file, the content counts. For any other link, only its target path counts.
+    // For a link to a file, the digest includes the content of the file. For any other link, it includes only the
+    // target path.
     if file.is_symlink() && !file.is_file() {
         let target = std::fs::read_link(file)?;
         hasher.update(target.as_os_str().as_encoded_bytes());

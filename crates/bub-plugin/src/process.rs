@@ -4,21 +4,22 @@ use std::{
     collections::HashMap,
     ffi::OsString,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
 use bub_kernel::{Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role};
 use bub_sandbox::{Launcher, PipedCommand, PipedProcess, ProcessGuard};
 use bub_settings::Settings;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::{
     QuestionHandler,
     callbacks::HostRequestHandler,
-    descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION},
-    peer::{IncomingMessage, Peer, deadline_after, lock},
+    descriptor::{Descriptor, PROTOCOL_VERSION},
+    peer::{IncomingMessage, Peer},
     stderr,
 };
 
@@ -30,8 +31,8 @@ const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
 const MAX_CONSECUTIVE_FAILURES: u32 = 3;
 /// Duration of the first suspension after repeated failures. It doubles with each further failure.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-/// Duration of the first suspension after a failed start, so that the other hooks of the turn do not start the plugin
-/// again.
+/// Duration of the first suspension after a failed start. It is long, so that the other hooks of the turn do not start
+/// the plugin again.
 const START_BACKOFF: Duration = Duration::from_secs(10);
 /// Maximum duration of a suspension.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
@@ -47,9 +48,10 @@ pub struct Limits {
     pub synchronous: Duration,
     /// Timeout for a tool call. Default: 5 minutes.
     pub tool: Duration,
-    /// Maximum time between two messages of a call without a timeout, such as a model stream. Default: 10 minutes.
+    /// Maximum time between two protocol messages that the plugin sends during a call without a timeout, such as a
+    /// model stream. Default: 10 minutes.
     pub model: Duration,
-    /// Timeouts for individual hooks by name. They override the other timeouts.
+    /// Timeouts for individual hooks, by the name of the hook. They override `hook`, `synchronous` and `model`.
     pub hooks: HashMap<String, Duration>,
 }
 
@@ -83,7 +85,7 @@ pub struct PluginConfig {
     pub limits: Limits,
     /// Highest role that the plugin's channels can assign to a sender.
     pub max_role: Role,
-    /// File or directory that contains the plugin.
+    /// File or directory of the plugin. `digest` is computed from its content.
     pub pinned: PathBuf,
     /// Digest of the files when the plugin was added. If the files differ, the plugin does not start. `None` disables
     /// the check.
@@ -99,7 +101,7 @@ pub struct HostContext {
     pub workspace: PathBuf,
     /// Settings of the host.
     pub settings: Arc<Settings>,
-    /// Launcher that supervises the process, if any.
+    /// Executable that supervises the process. With `None`, the process runs without a supervisor.
     pub launcher: Option<Arc<Launcher>>,
     /// Asks the user at the terminal, if a terminal is available.
     pub question_handler: Option<QuestionHandler>,
@@ -111,14 +113,14 @@ pub struct PluginProcess {
     pub(crate) descriptor: Descriptor,
     pub(crate) host: HostContext,
     current: Mutex<Option<Arc<RunningProcess>>>,
-    /// Held while the process starts, so that only one starts at a time.
+    /// Locked while the process starts, so that only one thread starts it at a time.
     starting: Mutex<()>,
     /// When the current start began; `None` if the process is not starting.
     start_began: Mutex<Option<Instant>>,
     health: Mutex<Health>,
     /// Notified when the process ends.
     exited: Notify,
-    /// Runtime that answers the plugin's requests. Set by the first asynchronous call.
+    /// Tokio runtime for the tasks that answer the plugin's requests. Set by the first asynchronous call.
     runtime: OnceLock<tokio::runtime::Handle>,
     /// Accepts messages from the plugin's channels. Set when a gateway starts.
     pub(crate) inbox: OnceLock<MessageHandler>,
@@ -137,11 +139,13 @@ impl Drop for RunningProcess {
         self.peer.notify("shutdown", &Value::Null);
         self.peer.close("bub stopped the process");
         // If the process is still running, dropping the process guard kills it.
-        lock(&self.process_guard).wait_exit_timeout(EXIT_GRACE_PERIOD);
+        self.process_guard
+            .lock()
+            .wait_exit_timeout(EXIT_GRACE_PERIOD);
     }
 }
 
-/// Recent failures of the plugin.
+/// Failures of the plugin since its last successful call, and the suspension that they caused.
 #[derive(Default)]
 struct Health {
     failures: u32,
@@ -236,14 +240,12 @@ impl PluginProcess {
         has_no_default: bool,
     ) -> Option<Duration> {
         let limits = &self.plugin_config.limits;
-        let configured = limits.hooks.get(hook).copied();
-        configured.or_else(|| {
-            (!has_no_default).then_some(if is_synchronous {
-                limits.synchronous
-            } else {
-                limits.hook
-            })
-        })
+        match limits.hooks.get(hook) {
+            Some(configured) => Some(*configured),
+            None if has_no_default => None,
+            None if is_synchronous => Some(limits.synchronous),
+            None => Some(limits.hook),
+        }
     }
 
     /// Returns the connection to the running process. Starts the process if necessary.
@@ -256,12 +258,7 @@ impl PluginProcess {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let this = self.this.upgrade().ok_or_else(|| {
-            self.plugin_error(
-                ErrorKind::Temporary,
-                "cannot start the process: bub is shutting down",
-            )
-        })?;
+        let this = self.shared()?;
         let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
         starting.await.unwrap_or_else(|_| {
             let text = "cannot start the process: the start was interrupted; see the log";
@@ -269,24 +266,26 @@ impl PluginProcess {
         })
     }
 
+    /// Returns this value for another thread. Fails during shutdown.
+    fn shared(&self) -> Result<Arc<Self>> {
+        let reason = "cannot start the process: bub is shutting down";
+        let this = self.this.upgrade();
+        this.ok_or_else(|| self.plugin_error(ErrorKind::Temporary, reason))
+    }
+
     /// Blocking variant of [`Self::connect`].
     pub(crate) fn connect_blocking(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let Some(this) = self.this.upgrade() else {
-            return Err(self.plugin_error(
-                ErrorKind::Temporary,
-                "cannot start the process: bub is shutting down",
-            ));
-        };
-        // During a start, further callers wait only for the remaining time of that start, so that a hanging start delays
-        // a turn once and not at every hook.
+        let this = self.shared()?;
+        // If another call is starting the process, wait only for the remaining time of that start. A hanging start then
+        // delays a turn once and not at every hook.
         let limit = limit
             .unwrap_or(Duration::MAX)
             .min(self.plugin_config.limits.start + EXIT_GRACE_PERIOD);
-        let start_began = *lock(&self.start_began);
-        // The channel has capacity for the only result, so the thread never blocks if the caller is gone.
+        let start_began = *self.start_began.lock();
+        // The `mpsc` channel has room for the only result, so the thread does not block if this call has timed out.
         let (sender, started) = std::sync::mpsc::sync_channel(1);
         // The start continues after this call has timed out: the next call may find the process running.
         let starting = move || drop(sender.send(this.connect_unbounded()));
@@ -305,15 +304,15 @@ impl PluginProcess {
         })
     }
 
-    /// Returns the connection to the running process. Starts the process if necessary; the start continues after the
-    /// timeout of the caller.
+    /// Returns the connection to the running process. Starts the process if necessary. Has no timeout:
+    /// [`Self::connect_blocking`] runs it on a separate thread and limits the wait.
     fn connect_unbounded(&self) -> Result<Arc<Peer>> {
-        let _start_guard = lock(&self.starting);
+        let _start_guard = self.starting.lock();
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
         {
-            let health = lock(&self.health);
+            let health = self.health.lock();
             if health.not_before.is_some_and(|when| Instant::now() < when) {
                 let cause = format!(
                     "suspended after a failure: {}; bub restarts the plugin later",
@@ -322,19 +321,19 @@ impl PluginProcess {
                 return Err(self.plugin_error(ErrorKind::Temporary, &cause));
             }
         }
-        *lock(&self.start_began) = Some(Instant::now());
+        *self.start_began.lock() = Some(Instant::now());
         let started = self.start_process().and_then(|running| {
             let described = self.initialize(&running)?;
             self.check_declared_hooks(&described)?;
             Ok(running)
         });
-        *lock(&self.start_began) = None;
+        *self.start_began.lock() = None;
         match started {
             Ok(running) => {
                 let peer = Arc::clone(&running.peer);
-                let previous = lock(&self.current).replace(running);
+                let previous = self.current.lock().replace(running);
                 if let Some(previous) = previous {
-                    lock(&previous.process_guard).kill();
+                    previous.process_guard.lock().kill();
                 }
                 Ok(peer)
             }
@@ -347,11 +346,9 @@ impl PluginProcess {
 
     /// Returns the connection to the process, if it is running.
     pub(crate) fn running_peer(&self) -> Option<Arc<Peer>> {
-        let current = lock(&self.current);
-        current
-            .as_ref()
-            .filter(|running| !running.peer.is_closed())
-            .map(|running| Arc::clone(&running.peer))
+        let current = self.current.lock();
+        let peer = &current.as_ref()?.peer;
+        (!peer.is_closed()).then(|| Arc::clone(peer))
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -369,44 +366,30 @@ impl PluginProcess {
     /// Verifies the pinned files and starts the process, without sending `initialize`.
     fn start_process(&self) -> Result<Arc<RunningProcess>> {
         crate::pin::verify_pin(&self.plugin_config)?;
-        let environment = self
-            .host
-            .settings
-            .plugin_environment(&self.plugin_config.granted)
-            .into_iter();
-        // Otherwise, Python would load bytecode files from the plugin directory, which are not pinned.
-        let cache = self
-            .host
-            .settings
-            .home()
-            .join("cache/python")
-            .join(self.name());
-        let bytecode = (
-            OsString::from("PYTHONPYCACHEPREFIX"),
-            cache.into_os_string(),
-        );
+        let settings = &self.host.settings;
+        let environment = settings.plugin_environment(&self.plugin_config.granted);
+        // Without this variable, Python would load bytecode files from the plugin directory. They are not part of the
+        // digest.
+        let cache = settings.home().join("cache/python").join(self.name());
+        let bytecode = ("PYTHONPYCACHEPREFIX".into(), cache.into());
         let command = PipedCommand {
             launcher: self.host.launcher.as_deref(),
             command: &self.plugin_config.command,
             directory: &self.plugin_config.directory,
-            environment: environment.chain([bytecode]).collect(),
+            environment: environment.into_iter().chain([bytecode]).collect(),
         };
         let PipedProcess {
             stream,
             errors,
             process_guard,
         } = command.start().map_err(|error| {
-            let program = self
-                .plugin_config
-                .command
-                .first()
-                .map(|program| program.to_string_lossy().into_owned());
+            let program = self.plugin_config.command.first().map(OsString::as_os_str);
             Error::config(format!(
                 "cannot start program `{}`: {error}; check that it is installed and executable",
-                program.unwrap_or_default()
+                program.unwrap_or_default().display()
             ))
         })?;
-        stderr::spawn_stderr_logger(self.name(), errors, self.host.settings.redactor().clone())?;
+        stderr::spawn_stderr_logger(self.name(), errors, settings.redactor().clone())?;
         let handler = Arc::new(HostRequestHandler::new(self.this.clone()));
         let peer = Peer::start(stream.try_clone()?, stream, self.name(), handler)?;
         Ok(Arc::new(RunningProcess {
@@ -415,7 +398,7 @@ impl PluginProcess {
         }))
     }
 
-    /// Sends `initialize` and returns the descriptor of the response.
+    /// Sends `initialize` and returns the descriptor in the response.
     fn initialize(&self, running: &RunningProcess) -> Result<Descriptor> {
         let params = json!({
             "protocol": PROTOCOL_VERSION,
@@ -426,11 +409,10 @@ impl PluginProcess {
         });
         let mut request = running.peer.send_request_blocking("initialize", &params);
         let limit = self.plugin_config.limits.start;
-        let deadline = deadline_after(limit);
+        let deadline = Instant::now() + limit;
         loop {
             match request.next_message_before(deadline) {
                 Some(IncomingMessage::Response(answer)) => {
-                    request.is_over = true;
                     let answer = answer.map_err(|error| {
                         let prefix = format!("plugin {}: ", self.name());
                         let cause = error.message();
@@ -441,38 +423,37 @@ impl PluginProcess {
                         Error::config(format!("invalid response to `initialize`: {cause}"))
                     });
                 }
-                Some(IncomingMessage::Question { id, .. }) => {
+                Some(IncomingMessage::Question(question)) => {
                     let error = Error::invalid_input(
                         "request rejected: answer `initialize` before you send requests",
                     );
-                    running.peer.respond(&id, Err(error));
+                    running.peer.respond(&question.id, Err(error));
                 }
                 Some(IncomingMessage::Event(_)) => {}
                 None => {
-                    lock(&running.process_guard).kill();
-                    let seconds = limit.as_secs_f32();
-                    return Err(Error::new(
-                        ErrorKind::Temporary,
-                        format!(
-                            "the process did not answer `initialize` within {seconds} s; increase `plugins.{}.limits.start` if it needs longer",
-                            self.name()
-                        ),
-                    ));
+                    running.process_guard.lock().kill();
+                    let (seconds, name) = (limit.as_secs_f32(), self.name());
+                    let text = format!(
+                        "the process did not answer `initialize` within {seconds} s; increase `plugins.{name}.limits.start` if it needs longer"
+                    );
+                    return Err(Error::new(ErrorKind::Temporary, text));
                 }
             }
         }
     }
 
-    /// Fails if the plugin now implements hooks that it did not declare when the user added it.
+    /// Fails if the plugin now implements hooks that it did not declare when the user added it. Also fails if the new
+    /// descriptor is invalid.
     fn check_declared_hooks(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
-        let is_declared = |hook: &HookDecl| {
-            self.descriptor
-                .hooks
-                .iter()
-                .any(|declared| declared.name == hook.name)
-        };
-        match described.hooks.iter().find(|hook| !is_declared(hook)) {
+        let declared: Vec<_> = self
+            .descriptor
+            .hooks
+            .iter()
+            .map(|hook| &hook.name)
+            .collect();
+        let mut hooks = described.hooks.iter();
+        match hooks.find(|hook| !declared.contains(&&hook.name)) {
             Some(hook) => Err(Error::config(format!(
                 "the plugin now implements hook `{}`, which it did not declare when it was added; review it and run `bub plugin add` again",
                 hook.name
@@ -488,7 +469,7 @@ impl PluginProcess {
 
     /// Resets the failure count after a successful call.
     pub(crate) fn record_success(&self) {
-        let mut health = lock(&self.health);
+        let mut health = self.health.lock();
         if health.failures > 0 {
             *health = Health::default();
         }
@@ -496,22 +477,16 @@ impl PluginProcess {
 
     /// Counts a failure and suspends the plugin if it failed too often or did not start.
     fn record_failure(&self, cause: &str, at_start: bool) {
-        let mut health = lock(&self.health);
+        let mut health = self.health.lock();
         health.failures += 1;
-        let (excess, initial_backoff) = if at_start {
-            (health.failures.checked_sub(1), START_BACKOFF)
+        let (tolerated, backoff) = if at_start {
+            (1, START_BACKOFF)
         } else {
-            (
-                health.failures.checked_sub(MAX_CONSECUTIVE_FAILURES),
-                INITIAL_BACKOFF,
-            )
+            (MAX_CONSECUTIVE_FAILURES, INITIAL_BACKOFF)
         };
-        let pause = excess.map(|excess| {
-            initial_backoff
-                .saturating_mul(1 << excess.min(10))
-                .min(MAX_BACKOFF)
-        });
-        health.not_before = pause.map(deadline_after);
+        let excess = health.failures.checked_sub(tolerated);
+        let pause = excess.map(|excess| (backoff * (1 << excess.min(10))).min(MAX_BACKOFF));
+        health.not_before = pause.map(|pause| Instant::now() + pause);
         let cause = self.redact(cause);
         health.cause.clone_from(&cause);
         let (name, failures) = (self.name(), health.failures);
@@ -523,25 +498,21 @@ impl PluginProcess {
         }
     }
 
-    /// Handles the end of a connection: records the failure and kills the process.
+    /// Handles the end of a connection: records the failure and kills the process. Does nothing if `peer` is not the
+    /// current connection.
     pub(crate) fn handle_exit(&self, peer: &Peer, cause: &str) {
-        let mut current = lock(&self.current);
-        if current
-            .as_ref()
-            .is_some_and(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer))
-        {
-            let running = current.take();
-            drop(current);
+        let is_current =
+            |running: &mut Arc<RunningProcess>| std::ptr::eq(Arc::as_ptr(&running.peer), peer);
+        let running = self.current.lock().take_if(is_current);
+        if let Some(running) = running {
             self.record_failure(cause, false);
-            if let Some(running) = running {
-                lock(&running.process_guard).kill();
-            }
+            running.process_guard.lock().kill();
             self.exited.notify_waiters();
         }
     }
 
-    /// Kills the process after a timeout if it does not answer `ping`. Returns after this check, so that the next call does
-    /// not reach a hanging process.
+    /// Checks the process after a call timed out: sends `ping`, and kills the process if it does not answer. The next
+    /// call therefore does not reach a hanging process.
     pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>) {
         let (this, peer) = (self.this.clone(), Arc::clone(peer));
         let check = move || {
@@ -554,27 +525,12 @@ impl PluginProcess {
     /// Blocking variant of [`Self::handle_timeout`].
     pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>) {
         let mut ping = peer.send_request_blocking("ping", &Value::Null);
-        if ping
-            .next_message_before(deadline_after(PING_TIMEOUT))
-            .is_none()
-        {
-            self.kill(
-                peer,
-                "the process did not answer `ping`; answer it also while a hook runs",
-            );
+        let deadline = Instant::now() + PING_TIMEOUT;
+        if ping.next_message_before(deadline).is_none() {
+            let cause = "the process did not answer `ping`; answer it also while a hook runs";
+            peer.close(cause);
+            self.handle_exit(peer, cause);
         }
-    }
-
-    /// Kills the process of a connection.
-    fn kill(&self, peer: &Peer, cause: &str) {
-        let running = lock(&self.current).clone();
-        if let Some(running) =
-            running.filter(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer))
-        {
-            running.peer.close(cause);
-            lock(&running.process_guard).kill();
-        }
-        self.handle_exit(peer, cause);
     }
 }
 

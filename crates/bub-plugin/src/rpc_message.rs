@@ -25,17 +25,15 @@ fn deserialize_present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Valu
 /// Parses a line as a message. Accepts a byte order mark and a list with one message, because some JSON libraries write
 /// them.
 pub(crate) fn parse_line(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
-    let line = line
-        .strip_prefix(b"\xef\xbb\xbf")
-        .unwrap_or(line)
-        .trim_ascii();
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+    let line = line.trim_ascii();
     let single = line
         .strip_prefix(b"[")
-        .and_then(|line| line.strip_suffix(b"]"))
-        .map(<[u8]>::trim_ascii);
+        .and_then(|line| line.strip_suffix(b"]"));
+    let single = single.map(<[u8]>::trim_ascii);
     let line = single.filter(|line| line.starts_with(b"{")).unwrap_or(line);
     if line.starts_with(b"[") {
-        // serde would read a list as the fields in declaration order.
+        // serde would read the elements of a list as the fields of `RpcMessage`, in declaration order.
         return Err(serde::de::Error::custom(
             "batches of messages are not supported; send one message per line",
         ));
@@ -46,7 +44,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<RpcMessage, serde_json::Error> {
 /// The fields of an invalid line that can still be recognized.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PartialRpcMessage {
-    /// Id of the request.
+    /// The field `id`, if it is a non-negative integer.
     pub(crate) id: Option<u64>,
     /// Whether the line has a `result` or an `error`, as a response does.
     pub(crate) is_answer: bool,
@@ -54,27 +52,23 @@ pub(crate) struct PartialRpcMessage {
     pub(crate) is_call: bool,
 }
 
-/// Converts the `error` of a response.
+/// Converts the field `error` of a JSON-RPC response to an [`Error`].
 pub(crate) fn response_error(error: &Value) -> Error {
-    if let Some(data) = error
-        .get("data")
-        .filter(|data| data.get("message").is_some())
+    if let Some(data) = error.get("data")
+        && data.get("message").is_some()
     {
         return Error::from_value(data);
     }
-    let text = error.get("message").unwrap_or(error);
-    Error::unknown(
-        text.as_str()
-            .unwrap_or("the plugin returned an error without a message"),
-    )
+    let text = error.get("message").unwrap_or(error).as_str();
+    Error::unknown(text.unwrap_or("the plugin returned an error without a message"))
 }
 
-/// Recovers from an invalid line the id, and whether it was a call or an answer. Only fields of the outermost object
-/// count.
+/// Parses an invalid line as far as possible: returns its id, and whether it is a request or a response. Ignores fields
+/// of nested objects.
 pub(crate) fn parse_partial(line: &[u8]) -> PartialRpcMessage {
     let mut partial = PartialRpcMessage::default();
     let (mut depth, mut position) = (0_u32, 0);
-    // A list around the message does not count as a level.
+    // The message's own fields are at depth 1, or at depth 2 if the message is in a list.
     let is_list = line.iter().find(|byte| b"[{".contains(byte)) == Some(&b'[');
     while let Some(byte) = line.get(position) {
         position += 1;
@@ -92,17 +86,12 @@ pub(crate) fn parse_partial(line: &[u8]) -> PartialRpcMessage {
                 let Some(end) = end else { break };
                 let (name, tail) = text.split_at(end);
                 position += end + 1;
-                let value = tail
-                    .get(1..)
-                    .unwrap_or_default()
-                    .trim_ascii_start()
-                    .strip_prefix(b":");
+                let tail = tail.get(1..).unwrap_or_default().trim_ascii_start();
+                let value = tail.strip_prefix(b":");
                 if let Some(value) = value.filter(|_| depth == 1 + u32::from(is_list)) {
                     match name {
-                        b"id" => {
-                            partial.id = partial
-                                .id
-                                .or_else(|| parse_number(value.trim_ascii_start()));
+                        b"id" if partial.id.is_none() => {
+                            partial.id = parse_number(value.trim_ascii_start());
                         }
                         b"result" | b"error" => partial.is_answer = true,
                         b"method" => partial.is_call = true,
@@ -117,11 +106,8 @@ pub(crate) fn parse_partial(line: &[u8]) -> PartialRpcMessage {
 }
 
 fn parse_number(text: &[u8]) -> Option<u64> {
-    let end = text
-        .iter()
-        .position(|byte| !byte.is_ascii_digit())
-        .unwrap_or(text.len());
-    std::str::from_utf8(text.get(..end)?).ok()?.parse().ok()
+    let digits = text.split(|byte| !byte.is_ascii_digit()).next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    codec,
+    codec::Wire,
     descriptor::PROTOCOL_VERSION,
     wire_hook::{UNSUPPORTED_HOOKS, hook_schemas},
 };
+use bub_kernel::Sender;
 
 /// Returns the JSON Schema of the plugin protocol: the parameters and the result of each supported hook.
 pub fn protocol_schema() -> Value {
@@ -40,7 +41,7 @@ fn method_schema(hook: &Value) -> Value {
         json!({"type": "object", "properties": hook.get("args"), "additionalProperties": false});
     let params = json!({
         "type": "object",
-        "properties": {"args": args, "sender": codec::sender_schema(), "credits": {"type": "integer"}},
+        "properties": {"args": args, "sender": Sender::schema(), "credits": {"type": "integer"}},
         "required": ["args"],
     });
     let answer = json!({"type": ["object", "null"], "properties": {"value": hook.get("value"), "state": patch}});

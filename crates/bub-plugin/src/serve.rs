@@ -6,7 +6,7 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxError, BoxFuture, CancellationToken, Envelope, Error, Framework, Inbound, Plugin,
+    BoxFuture, CancellationToken, Envelope, Error, Framework, Inbound, IntoPlugin, Plugin,
     PluginContext, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
     hooks::{AsyncHook, HookCall, HookReturn, HookSet, args, point::RunModelStream},
 };
@@ -14,11 +14,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::{
-    codec::{self, ArgumentCodec, ResultCodec, TurnFacts},
+    codec::{TurnFacts, Wire},
     descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl},
     hook::apply_state_changes,
-    peer::{IncomingMessage, Peer, RequestHandler},
-    stream::{self, NoCallbacks, STREAM_CREDITS},
+    peer::{IncomingMessage, Peer, Question, RequestHandler},
+    stream::{self, STREAM_CREDITS},
     wire_hook::{self, WireHook},
 };
 
@@ -41,13 +41,13 @@ const PLUGIN_INDEX: usize = 1;
 /// }
 /// ```
 pub fn serve(name: &str, plugin: impl Plugin) -> ExitCode {
-    serve_with(name, move |_| Ok::<_, BoxError>(plugin))
+    serve_with(name, move |_| plugin)
 }
 
-/// Serves a plugin that `make` creates from its context, like [`serve`].
-pub fn serve_with<P: Plugin, E: Into<BoxError>>(
+/// Serves a plugin like [`serve`], but creates it with `make` from a [`PluginContext`].
+pub fn serve_with<P: IntoPlugin>(
     name: &str,
-    make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
+    make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
 ) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -75,7 +75,7 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
     ExitCode::SUCCESS
 }
 
-/// The served plugin with a framework of its process.
+/// The served plugin, registered in a framework of this process.
 pub(crate) struct ServedPlugin {
     framework: Framework,
 }
@@ -108,17 +108,17 @@ impl ServedPlugin {
         raw_args: Map<String, Value>,
     ) -> Result<Option<Value>> {
         let owned = P::decode_args(raw_args, None)?;
-        let served = ServedCall::new(&self.framework, call, P::turn_facts(&owned));
+        let served = ServedCall::new(&self.framework, call, P::owned_facts(&owned));
         let args = P::args_from_owned(&owned, &served);
-        let before = P::state(args).map(ArgumentCodec::encode);
+        let before = P::facts(args).state.map(Wire::encode);
         let chain = P::next_hooks(&call.host_chain());
         let hooks = self.framework.hooks();
         let value = hooks.call_plugin::<P>(PLUGIN_INDEX, args, &chain).await?;
         let mut answer = Map::new();
-        if let Some(value) = value.and_then(ResultCodec::into_response_value) {
+        if let Some(value) = value.and_then(|value| value.to_response_value()) {
             answer.insert("value".to_owned(), value);
         }
-        if let (Some(before), Some(state)) = (before, P::state(args)) {
+        if let (Some(before), Some(state)) = (before, P::facts(args).state) {
             answer.append(&mut state_changes(&before, state));
         }
         Ok((!answer.is_empty()).then(|| answer.into()))
@@ -130,44 +130,35 @@ impl ServedPlugin {
         let Some(request) = peer.served_request(id) else {
             return;
         };
-        let owned = match <RunModelStream as WireHook>::decode_args(raw_args, None) {
+        let owned = match RunModelStream::decode_args(raw_args, None) {
             Ok(owned) => owned,
             Err(error) => return peer.respond(id, Err(error)),
         };
-        let facts = <RunModelStream as WireHook>::turn_facts(&owned);
+        let facts = RunModelStream::owned_facts(&owned);
         let served = ServedCall::new(&self.framework, call, facts);
-        let args = <RunModelStream as WireHook>::args_from_owned(&owned, &served);
-        let before = ArgumentCodec::encode(args.state);
-        let chain = <RunModelStream as WireHook>::next_hooks(&call.host_chain());
+        let args = RunModelStream::args_from_owned(&owned, &served);
+        let before = args.state.encode();
+        let chain = RunModelStream::next_hooks(&call.host_chain());
         let hooks = self.framework.hooks();
-        let stream = hooks
-            .call_plugin::<RunModelStream>(PLUGIN_INDEX, args, &chain)
-            .await;
+        let stream = hooks.call_plugin::<RunModelStream>(PLUGIN_INDEX, args, &chain);
+        let stream = stream.await;
         let changes = || state_changes(&before, args.state);
         stream::send_stream(peer, id, stream, &request, changes).await;
     }
 
     /// Calls a tool of the plugin and returns its result in the format of MCP.
     async fn call_tool(&self, call: &HostCall<'_>, params: &Value) -> Result<Value> {
-        let name = params
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let tool = self
-            .framework
-            .tools()
-            .iter()
-            .find(|tool| tool.spec().name == name);
+        let name = params.get("name").and_then(Value::as_str);
+        let name = name.unwrap_or_default();
+        let mut tools = self.framework.tools().iter();
+        let tool = tools.find(|tool| tool.spec().name == name);
         let tool = tool.ok_or_else(|| {
             Error::not_found(format!(
                 "unknown tool `{name}`: the plugin does not declare it in `initialize`"
             ))
         })?;
         let meta = params.get("_meta").cloned().unwrap_or_default();
-        let state = <&State as ArgumentCodec<'_>>::decode(
-            meta.get("state").cloned().unwrap_or_default(),
-            None,
-        )?;
+        let state = State::decode(meta.get("state").cloned().unwrap_or_default())?;
         let text = |name: &str| meta.get(name).and_then(Value::as_str);
         let session_id = text("session_id").map(SessionId::from);
         let facts = TurnFacts {
@@ -182,24 +173,18 @@ impl ServedPlugin {
         };
         let served = ServedCall::new(&self.framework, &call, facts);
         let context = ToolContext::new(served.turn().clone());
-        let arguments = params
-            .get("arguments")
-            .and_then(Value::as_object)
-            .cloned()
-            .unwrap_or_default();
-        Ok(
-            match bub_kernel::run_tool(tool.as_ref(), tool.normalize_arguments(arguments)?, context)
-                .await
-            {
-                Ok(Value::String(text)) => json!({"content": [{"type": "text", "text": text}]}),
-                Ok(value) => {
-                    json!({"content": [{"type": "text", "text": value.to_string()}], "structuredContent": value})
-                }
-                Err(error) => {
-                    json!({"content": [{"type": "text", "text": error.message()}], "isError": true})
-                }
-            },
-        )
+        let arguments = params.get("arguments").and_then(Value::as_object);
+        let arguments = tool.normalize_arguments(arguments.cloned().unwrap_or_default())?;
+        let result = bub_kernel::run_tool(tool.as_ref(), arguments, context).await;
+        Ok(match result {
+            Ok(Value::String(text)) => json!({"content": [{"type": "text", "text": text}]}),
+            Ok(value) => {
+                json!({"content": [{"type": "text", "text": value.to_string()}], "structuredContent": value})
+            }
+            Err(error) => {
+                json!({"content": [{"type": "text", "text": error.message()}], "isError": true})
+            }
+        })
     }
 }
 
@@ -224,11 +209,13 @@ impl HostCall<'_> {
     }
 }
 
-/// The turn of a request, as far as the request describes it.
+/// Data about the turn that a request of the host belongs to, as far as the request contains it.
 pub(crate) struct ServedCall<'a> {
     framework: &'a Framework,
-    inbound: Inbound,
-    has_message: bool,
+    /// The message with the sender that the host authenticated.
+    pub(crate) inbound: Inbound,
+    /// Whether the request has a message.
+    pub(crate) has_message: bool,
     state: State,
     session_id: Option<SessionId>,
     run_id: Option<TurnId>,
@@ -238,7 +225,8 @@ pub(crate) struct ServedCall<'a> {
 
 impl<'a> ServedCall<'a> {
     fn new(framework: &'a Framework, call: &HostCall<'_>, facts: TurnFacts<'_>) -> Self {
-        let sender = call.sender.map(|sender| codec::decode_sender(Some(sender)));
+        let sender = call.sender.cloned();
+        let sender = sender.and_then(|sender| Sender::decode(sender).ok());
         let message = facts.message.cloned();
         let message = message.unwrap_or_else(|| placeholder_message(sender.as_ref()));
         let mut inbound = Inbound::new(message).with_cancel(call.cancel.clone());
@@ -256,16 +244,6 @@ impl<'a> ServedCall<'a> {
             state,
             turn: OnceLock::new(),
         }
-    }
-
-    /// Returns the message with the sender that the host authenticated.
-    pub(crate) fn inbound(&self) -> &Inbound {
-        &self.inbound
-    }
-
-    /// Returns whether the request has a message.
-    pub(crate) fn has_message(&self) -> bool {
-        self.has_message
     }
 
     /// Returns the turn as far as the request describes it. The tape and the channels of the turn are in the host.
@@ -291,28 +269,19 @@ fn placeholder_message(sender: Option<&Sender>) -> Envelope {
         .with("chat_id", sender.chat_id.as_str())
 }
 
-/// Returns the changes that a hook made to the state, as the field `state` of the response. Empty without changes.
+/// Returns a map with the field `state` of the response: the changes that a hook made to the state. The map is empty if
+/// the hook changed nothing.
 fn state_changes(before: &Value, state: &State) -> Map<String, Value> {
     let empty = Map::new();
-    let after = ArgumentCodec::encode(state);
-    let (before, after) = (
-        before.as_object().unwrap_or(&empty),
-        after.as_object().unwrap_or(&empty),
-    );
-    let set: Map<_, _> = after
-        .iter()
-        .filter(|(name, value)| before.get(*name) != Some(value))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    let remove: Vec<_> = before
-        .keys()
-        .filter(|name| !after.contains_key(*name))
-        .collect();
+    let after = state.encode();
+    let before = before.as_object().unwrap_or(&empty);
+    let mut set = after.as_object().cloned().unwrap_or_default();
+    let mut remove: Vec<_> = before.keys().collect();
+    remove.retain(|name| !set.contains_key(*name));
+    set.retain(|name, value| before.get(name) != Some(value));
     let is_changed = !set.is_empty() || !remove.is_empty();
-    is_changed
-        .then(|| ("state".to_owned(), json!({"set": set, "remove": remove})))
-        .into_iter()
-        .collect()
+    let change = is_changed.then(|| ("state".to_owned(), json!({"set": set, "remove": remove})));
+    change.into_iter().collect()
 }
 
 /// Handles the host's requests to the served plugin.
@@ -323,23 +292,21 @@ struct PluginRequestHandler {
 }
 
 impl RequestHandler for PluginRequestHandler {
-    fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, mut params: Value) {
-        match method {
+    fn handle_request(&self, peer: &Arc<Peer>, question: Question) {
+        let Question {
+            id,
+            method,
+            mut params,
+        } = question;
+        match method.as_str() {
             "initialize" => {
                 let described = serde_json::to_value(self.served.descriptor());
-                return peer.respond(
-                    &id,
-                    described.map_err(|error| Error::unknown(error.to_string())),
-                );
+                return peer.respond(&id, described.map_err(Error::from));
             }
             "ping" => return peer.respond(&id, Ok(json!({}))),
             _ => {}
         }
-        let (served, peer, method) = (
-            Arc::clone(&self.served),
-            Arc::clone(peer),
-            method.to_owned(),
-        );
+        let (served, peer) = (Arc::clone(&self.served), Arc::clone(peer));
         let cancel = peer
             .served_request(&id)
             .map_or_else(CancellationToken::new, |request| request.cancel);
@@ -395,7 +362,8 @@ impl Plugin for HostPlugins {
     fn register(self: Arc<Self>, _: &mut HookSet) {}
 }
 
-/// The plugins of the host that run after the served plugin, for one call. It calls them with `next/call`.
+/// Hook implementation that stands for the plugins of the host that run after the served plugin. A call sends
+/// `next/call` to the host. Each request of the host has its own `HostChain`.
 #[derive(Clone)]
 pub(crate) struct HostChain {
     peer: Arc<Peer>,
@@ -414,7 +382,6 @@ impl<P: WireHook> AsyncHook<P> for HostChain {
             let mut request = self.peer.send_request("next/call", &params, 0);
             loop {
                 if let IncomingMessage::Response(answer) = request.next_message().await {
-                    request.is_over = true;
                     let Value::Object(mut answer) = answer? else {
                         return Ok(None);
                     };
@@ -432,39 +399,27 @@ impl AsyncHook<RunModelStream> for HostChainStream {
     ) -> BoxFuture<'a, HookReturn<bub_kernel::ModelStream>> {
         Box::pin(async move {
             let args::RunModelStream { state, .. } = call.args;
-            let args = stream::encode_model_args(call.args);
+            let args = RunModelStream::encode_args(call.args, &|name| name != "state");
             let params = json!({"call": self.0.call, "args": args, "credits": STREAM_CREDITS});
-            let mut request = self
-                .0
-                .peer
-                .send_request("next/call", &params, STREAM_CREDITS);
+            let peer = &self.0.peer;
+            let mut request = peer.send_request("next/call", &params, STREAM_CREDITS);
             loop {
                 match request.next_message().await {
                     IncomingMessage::Response(answer) => {
-                        request.is_over = true;
                         let answer = answer?;
                         if let Some(patch) = answer.get("state") {
                             apply_state_changes(Some(state), patch)?;
                         }
-                        // No event arrived: either the stream is empty or no plugin returned one.
+                        // No event arrived: either the stream is empty, or no plugin returned a stream.
                         let is_stream = answer.get("stream").is_some();
                         return Ok(is_stream.then(|| bub_kernel::ModelStream::from_events([])));
                     }
                     IncomingMessage::Event(event) => {
                         let first = bub_kernel::StreamEvent::from_value(&event);
-                        return Ok(Some(stream::event_stream(
-                            Some(first),
-                            request,
-                            None::<NoCallbacks>,
-                        )));
+                        return Ok(Some(stream::event_stream(first, request, None)));
                     }
-                    IncomingMessage::Question { id, .. } => {
-                        request.peer.respond(
-                            &id,
-                            Err(Error::invalid_input(
-                                "unsupported request: the caller of `next/call` accepts no requests",
-                            )),
-                        );
+                    IncomingMessage::Question(question) => {
+                        stream::reject_question(&request.peer, &question);
                     }
                 }
             }

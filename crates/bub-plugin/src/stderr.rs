@@ -41,18 +41,16 @@ pub(crate) struct LogRateLimiter {
 impl LogRateLimiter {
     /// Creates a limiter for the stderr lines and `log` notifications of a plugin.
     pub(crate) fn for_log_lines() -> Self {
-        Self::new(
-            "plugin.stderr",
-            Duration::from_secs(1),
-            MAX_LINES_PER_SECOND,
-        )
+        let interval = Duration::from_secs(1);
+        Self::new("plugin.stderr", interval, MAX_LINES_PER_SECOND)
     }
 
     /// Creates a limiter for lines that are not valid protocol messages.
     pub(crate) fn for_invalid_lines() -> Self {
+        let interval = Duration::from_mins(1);
         Self::new(
             "plugin.invalid_line",
-            Duration::from_mins(1),
+            interval,
             MAX_INVALID_LINES_PER_MINUTE,
         )
     }
@@ -92,14 +90,10 @@ fn log_lines(plugin: &str, errors: PipeReader, redactor: &Redactor) {
     let mut limiter = LogRateLimiter::for_log_lines();
     loop {
         line.clear();
-        match reader
-            .by_ref()
-            .take(MAX_LINE_BYTES)
-            .read_until(b'\n', &mut line)
-        {
-            Ok(0) | Err(_) => break,
-            Ok(_) => {}
-        }
+        let mut part = reader.by_ref().take(MAX_LINE_BYTES);
+        let Ok(1..) = part.read_until(b'\n', &mut line) else {
+            break;
+        };
         if limiter.allow_line(plugin) {
             let text = String::from_utf8_lossy(&line);
             let line = redactor.redact(text.trim_end());

@@ -3,7 +3,7 @@
 //! A stream consists of `stream/event` notifications and ends with the response. The receiver grants one credit per
 //! event that it can buffer, so that an unread stream does not block other calls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bub_kernel::{
     BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, SessionId, State,
@@ -14,35 +14,36 @@ use bub_kernel::{
     },
 };
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
-    codec::{ArgumentCodec, ResultCodec, type_error},
+    codec::{Wire, type_error},
     hook::{ExternalHook, apply_state_changes, encode_next_result},
-    peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, ServedRequest, lock},
+    peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, Question, ServedRequest},
 };
 
 /// Maximum number of events of a stream that are sent but not read.
 pub(crate) const STREAM_CREDITS: usize = 64;
-/// Number of events after which the reader grants as many new credits.
+/// Number of events that the reader reads before it grants the same number of new credits.
 const CREDIT_REFILL: usize = STREAM_CREDITS / 2;
 
 /// Maximum size of a text event in bytes. A longer text is sent as several events.
 const MAX_DELTA_BYTES: usize = 64 * 1024;
 
-/// A request that is answered with a stream.
+/// A request that may be answered with a stream.
 pub(crate) type StreamRequest = OutgoingRequest<IncomingReceiver>;
 
 /// The hook `run_model_stream` of an external plugin.
 pub(crate) struct StreamHook(pub(crate) ExternalHook);
 
-/// Context of a `run_model_stream` call of a plugin. It is needed while the stream runs, because the plugin may call the
-/// next plugins at any time.
+/// Arguments and context of one call of the hook `run_model_stream`. They are kept while the stream runs, because the
+/// plugin may call the next plugins at any time.
 #[derive(Clone)]
-struct StreamCall {
+pub(crate) struct StreamCall {
     hook: ExternalHook,
     registration_index: usize,
     prompt: Prompt,
@@ -127,20 +128,19 @@ impl StreamHook {
             };
             match incoming {
                 IncomingMessage::Response(answer) => {
-                    request.is_over = true;
                     let is_stream = answer
                         .as_ref()
                         .is_ok_and(|answer| answer.get("stream").is_some());
                     let text = hook.decode_response::<RunModelStream>(Some(state), answer)?;
                     return Ok(text.or_else(|| is_stream.then(|| ModelStream::from_events([]))));
                 }
-                IncomingMessage::Question { id, method, params } => {
-                    stream_call.answer_request(&peer, id, method, params);
+                IncomingMessage::Question(question) => {
+                    stream_call.answer_request(&peer, question);
                 }
                 IncomingMessage::Event(event) => {
                     let first = stream_call.decode_event(&event)?;
                     hook.plugin.record_success();
-                    return Ok(Some(event_stream(Some(first), request, Some(stream_call))));
+                    return Ok(Some(event_stream(first, request, Some(stream_call))));
                 }
             }
         }
@@ -148,20 +148,52 @@ impl StreamHook {
 }
 
 impl StreamCall {
-    /// Returns whether the plugin waits for an event of a `next/call` request. If no request has credits left, the next
-    /// plugins wait for the plugin instead.
+    /// Waits for the next message of the stream. Returns an error response after the timeout.
+    async fn next_message(&self, request: &mut StreamRequest) -> IncomingMessage {
+        let hook = &self.hook;
+        let limit = hook.plugin.hook_timeout(&hook.entry.name, false, true);
+        let is_waiting = || self.is_waiting_for_next();
+        match hook.next_message(request, limit, is_waiting).await {
+            Some(incoming) => incoming,
+            None => IncomingMessage::Response(Err(hook.handle_timeout(&request.peer, limit).await)),
+        }
+    }
+
+    /// Decodes an event of the stream. Fails for an event of an unknown kind, because bub cannot process it.
+    fn decode_event(&self, event: &Value) -> Result<StreamEvent> {
+        match StreamEvent::from_value(event) {
+            StreamEvent::Other { .. } => {
+                let error = type_error("an event of a known `kind`, with its `data`", event);
+                Err(self.hook.invalid_response_error(&error))
+            }
+            event => Ok(event),
+        }
+    }
+
+    /// Handles the response that ends the stream.
+    fn handle_end(&self, end: Value) -> Result<()> {
+        let end = self.hook.response_fields(end)?;
+        let patch = end.get("state").unwrap_or(&Value::Null);
+        apply_state_changes(Some(&self.state), patch)
+            .map_err(|error| self.hook.invalid_response_error(&error))
+    }
+
+    /// Returns whether the plugin waits for an event of a `next/call` request. That is the case while such a request
+    /// has credits left. Without credits, the next plugins wait for the plugin.
     fn is_waiting_for_next(&self) -> bool {
-        lock(&self.next_call_credits)
+        self.next_call_credits
+            .lock()
             .iter()
             .any(|credits| credits.available_permits() > 0)
     }
 
     /// Answers a request of the plugin while its stream runs.
-    fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
-        if method != "next/call" {
+    fn answer_request(&self, peer: &Arc<Peer>, question: Question) {
+        if question.method != "next/call" {
             let context = CallContext::new(&self.hook.plugin, Some(&self.turn));
-            return callbacks::spawn_answer(peer, id, method, params, context);
+            return callbacks::spawn_answer(peer, question, context);
         }
+        let Question { id, params, .. } = question;
         let Some(served) = peer.served_request(&id) else {
             return;
         };
@@ -182,7 +214,10 @@ impl StreamCall {
             } else {
                 Arc::new(Semaphore::new(1))
             };
-            lock(&stream_call.next_call_credits).push(Arc::clone(&credits));
+            stream_call
+                .next_call_credits
+                .lock()
+                .push(Arc::clone(&credits));
             let replaced = callbacks::parse_replaced_args(RunModelStream::SPEC, &params);
             let answering = async {
                 match replaced.and_then(|replaced| stream_call.replace_args(&replaced)) {
@@ -204,28 +239,23 @@ impl StreamCall {
                 () = served.cancel.cancelled() => {}
                 () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("`next/call` failed: the hook request named in `call` has ended; send `next/call` before you answer that request"))),
             }
-            lock(&stream_call.next_call_credits).retain(|other| !Arc::ptr_eq(other, &credits));
+            stream_call
+                .next_call_credits
+                .lock()
+                .retain(|other| !Arc::ptr_eq(other, &credits));
         };
         tokio::spawn(answering_next.instrument(caller));
     }
 
     /// Returns the prompt and the session id of the call, with the replacements of a `next/call` request.
     fn replace_args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
-        let replacement = |name: &str| replaced.get(name).cloned();
-        let decode_error = |error| callbacks::invalid_argument_error(&error);
-        let prompt = replacement("prompt")
-            .map(<Prompt as ResultCodec>::decode)
-            .transpose()
-            .map_err(decode_error)?;
-        let session_id = replacement("session_id")
-            .map(<String as ResultCodec>::decode)
-            .transpose()
-            .map_err(decode_error)?;
-        let session_id = session_id.map_or_else(|| self.session_id.clone(), SessionId::from);
-        Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
+        Ok((
+            replacement(replaced, "prompt", &self.prompt)?,
+            replacement(replaced, "session_id", &self.session_id)?,
+        ))
     }
 
-    /// Calls the next plugins for a stream.
+    /// Calls the plugins that run after the external plugin, and returns their answer as a stream.
     async fn call_next_stream(
         &self,
         (prompt, session_id): &(Prompt, SessionId),
@@ -240,7 +270,7 @@ impl StreamCall {
         RunModelStream::call_next(framework.hooks().next_after(self.registration_index, args)).await
     }
 
-    /// Calls the next plugins for the complete text.
+    /// Calls the plugins that run after the external plugin, and returns the complete text of their answer.
     async fn call_next_text(
         &self,
         (prompt, session_id): &(Prompt, SessionId),
@@ -253,6 +283,20 @@ impl StreamCall {
             turn: &self.turn,
         };
         RunModel::call_next(framework.hooks().next_after(self.registration_index, args)).await
+    }
+}
+
+/// Returns the replacement of an argument in a `next/call` request, or the argument itself.
+fn replacement<T: Wire + Clone>(
+    replaced: &Map<String, Value>,
+    name: &str,
+    argument: &T,
+) -> Result<T> {
+    match replaced.get(name) {
+        Some(value) => {
+            T::decode(value.clone()).map_err(|error| callbacks::invalid_argument_error(&error))
+        }
+        None => Ok(argument.clone()),
     }
 }
 
@@ -291,189 +335,90 @@ pub(crate) async fn send_stream(
 
 /// Splits an event with more than [`MAX_DELTA_BYTES`] of text into several events.
 fn split_long_event(event: StreamEvent) -> Vec<StreamEvent> {
-    let (text, make): (_, fn(String) -> StreamEvent) = match event {
-        StreamEvent::Text(text) if text.len() > MAX_DELTA_BYTES => (text, StreamEvent::Text),
-        StreamEvent::Reasoning(text) if text.len() > MAX_DELTA_BYTES => {
-            (text, StreamEvent::Reasoning)
-        }
+    let (mut text, make): (_, fn(String) -> StreamEvent) = match event {
+        StreamEvent::Text(text) => (text, StreamEvent::Text),
+        StreamEvent::Reasoning(text) => (text, StreamEvent::Reasoning),
         other => return vec![other],
     };
-    let (mut remaining, mut events) = (text.as_str(), Vec::new());
-    while !remaining.is_empty() {
-        let (part, tail) = remaining.split_at(remaining.floor_char_boundary(MAX_DELTA_BYTES));
-        events.push(make(part.to_owned()));
-        remaining = tail;
+    let mut events = Vec::new();
+    while text.len() > MAX_DELTA_BYTES {
+        let tail = text.split_off(text.floor_char_boundary(MAX_DELTA_BYTES));
+        events.push(make(std::mem::replace(&mut text, tail)));
     }
+    events.push(make(text));
     events
 }
 
-/// Returns the events of a request as a model stream. `first` is an event that was received already.
+/// Returns the events of a request as a model stream. `first` is an event that was received already. `call` is the call
+/// of the hook if the host reads the stream, and `None` if a served plugin reads a stream of its host.
 pub(crate) fn event_stream(
-    first: Option<StreamEvent>,
+    first: StreamEvent,
     request: StreamRequest,
-    callbacks: Option<impl StreamCallbacks>,
+    call: Option<StreamCall>,
 ) -> ModelStream {
-    struct StreamReader<T> {
-        first: Option<StreamEvent>,
-        request: StreamRequest,
-        callbacks: Option<T>,
-        read: usize,
-        is_failed: bool,
-    }
     let reader = StreamReader {
-        first,
         request,
-        callbacks,
-        read: 0,
+        call,
+        read: 1,
         is_failed: false,
     };
-    ModelStream::new(stream::unfold(reader, |mut reader| async move {
-        if reader.request.is_over || reader.is_failed {
+    let rest = stream::unfold(reader, |mut reader| async move {
+        let event = reader.next_event().await?;
+        reader.is_failed = event.is_err();
+        Some((event, reader))
+    });
+    ModelStream::new(stream::iter([Ok(first)]).chain(rest))
+}
+
+/// Reads the events of a stream.
+struct StreamReader {
+    request: StreamRequest,
+    call: Option<StreamCall>,
+    /// Number of events that were read since the last grant of credits.
+    read: usize,
+    is_failed: bool,
+}
+
+impl StreamReader {
+    async fn next_event(&mut self) -> Option<Result<StreamEvent>> {
+        if self.request.is_over() || self.is_failed {
             return None;
         }
-        reader.read += 1;
-        if reader.read == CREDIT_REFILL {
-            reader.request.grant_credits(CREDIT_REFILL);
-            reader.read = 0;
-        }
-        if let Some(first) = reader.first.take() {
-            return Some((Ok(first), reader));
+        self.read += 1;
+        if self.read == CREDIT_REFILL {
+            self.request.grant_credits(CREDIT_REFILL);
+            self.read = 0;
         }
         loop {
-            let incoming = match &reader.callbacks {
-                Some(callbacks) => callbacks.next_message(&mut reader.request).await,
-                None => reader.request.next_message().await,
+            let incoming = match &self.call {
+                Some(call) => call.next_message(&mut self.request).await,
+                None => self.request.next_message().await,
             };
-            match incoming {
-                IncomingMessage::Event(event) => {
-                    let callbacks = reader.callbacks.as_ref();
-                    let event = callbacks.map_or_else(
-                        || Ok(StreamEvent::from_value(&event)),
-                        |callbacks| callbacks.decode_event(&event),
-                    );
-                    reader.is_failed = event.is_err();
-                    return Some((event, reader));
+            match (incoming, &self.call) {
+                (IncomingMessage::Event(event), Some(call)) => {
+                    return Some(call.decode_event(&event));
                 }
-                IncomingMessage::Question { id, method, params } => match &reader.callbacks {
-                    Some(callbacks) => {
-                        callbacks.answer_request(&reader.request.peer, id, method, params);
-                    }
-                    None => {
-                        reader.request.peer.respond(
-                            &id,
-                            Err(Error::invalid_input(
-                                "unsupported request: the caller of `next/call` accepts no requests",
-                            )),
-                        );
-                    }
-                },
-                IncomingMessage::Response(end) => {
-                    reader.request.is_over = true;
-                    return match end {
-                        Ok(end) => {
-                            let ended = reader
-                                .callbacks
-                                .as_ref()
-                                .map_or(Ok(()), |callbacks| callbacks.handle_end(end));
-                            ended.err().map(|error| (Err(error), reader))
-                        }
-                        Err(error) => Some((Err(error), reader)),
-                    };
+                (IncomingMessage::Event(event), None) => {
+                    return Some(Ok(StreamEvent::from_value(&event)));
                 }
+                (IncomingMessage::Question(question), Some(call)) => {
+                    call.answer_request(&self.request.peer, question);
+                }
+                (IncomingMessage::Question(question), None) => {
+                    reject_question(&self.request.peer, &question);
+                }
+                (IncomingMessage::Response(Ok(end)), Some(call)) => {
+                    return call.handle_end(end).err().map(Err);
+                }
+                (IncomingMessage::Response(end), _) => return end.err().map(Err),
             }
         }
-    }))
-}
-
-/// Handles the messages of a stream that the host receives from a plugin.
-pub(crate) trait StreamCallbacks: Send + Sync + 'static {
-    /// Waits for the next message of the stream. Returns an error response after the timeout.
-    fn next_message<'a>(&'a self, request: &'a mut StreamRequest)
-    -> BoxFuture<'a, IncomingMessage>;
-
-    /// Answers a request of the plugin about the stream.
-    fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
-
-    /// Decodes an event of the stream.
-    fn decode_event(&self, event: &Value) -> Result<StreamEvent>;
-
-    /// Handles the response that ends the stream.
-    fn handle_end(&self, end: Value) -> Result<()>;
-}
-
-impl StreamCallbacks for StreamCall {
-    fn next_message<'a>(
-        &'a self,
-        request: &'a mut StreamRequest,
-    ) -> BoxFuture<'a, IncomingMessage> {
-        Box::pin(async move {
-            let limit = self
-                .hook
-                .plugin
-                .hook_timeout(&self.hook.entry.name, false, true);
-            match self
-                .hook
-                .next_message(request, limit, || self.is_waiting_for_next())
-                .await
-            {
-                Some(incoming) => incoming,
-                None => IncomingMessage::Response(Err(self
-                    .hook
-                    .handle_timeout(&request.peer, limit)
-                    .await)),
-            }
-        })
-    }
-
-    fn answer_request(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
-        Self::answer_request(self, peer, id, method, params);
-    }
-
-    /// Decodes an event of the stream. Fails for unknown events, because the host's consumers would not understand them.
-    fn decode_event(&self, event: &Value) -> Result<StreamEvent> {
-        match StreamEvent::from_value(event) {
-            StreamEvent::Other { .. } => Err(self.hook.invalid_response_error(&type_error(
-                "an event of a known `kind`, with its `data`",
-                event,
-            ))),
-            event => Ok(event),
-        }
-    }
-
-    fn handle_end(&self, end: Value) -> Result<()> {
-        let end = self.hook.response_fields(end)?;
-        let patch = end
-            .get("state")
-            .map(|patch| apply_state_changes(Some(&self.state), patch));
-        patch
-            .unwrap_or(Ok(()))
-            .map_err(|error| self.hook.invalid_response_error(&error))
     }
 }
 
-/// Callbacks of a stream that a served plugin reads from its host. It is never created, because the host sends no
-/// requests about such a stream.
-pub(crate) enum NoCallbacks {}
-
-impl StreamCallbacks for NoCallbacks {
-    fn next_message<'a>(&'a self, _: &'a mut StreamRequest) -> BoxFuture<'a, IncomingMessage> {
-        match *self {}
-    }
-
-    fn answer_request(&self, _: &Arc<Peer>, _: Value, _: String, _: Value) {
-        match *self {}
-    }
-
-    fn decode_event(&self, _: &Value) -> Result<StreamEvent> {
-        match *self {}
-    }
-
-    fn handle_end(&self, _: Value) -> Result<()> {
-        match *self {}
-    }
-}
-
-/// Encodes the arguments of `run_model_stream` for a `next/call` request.
-pub(crate) fn encode_model_args(args: args::RunModelStream<'_>) -> Value {
-    json!({"prompt": ArgumentCodec::encode(args.prompt), "session_id": args.session_id})
+/// Rejects a request about a `next/call` request. The host sends none.
+pub(crate) fn reject_question(peer: &Peer, question: &Question) {
+    let error =
+        Error::invalid_input("unsupported request: the caller of `next/call` accepts no requests");
+    peer.respond(&question.id, Err(error));
 }

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{BoxFuture, Error, ErrorKind, Result, Tool, ToolContext, ToolSpec};
+use bub_kernel::{Error, ErrorKind, Result, Tool, ToolContext, ToolSpec, async_trait};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tracing::Instrument as _;
 
 use crate::{
-    callbacks::{self, CallContext},
-    codec,
+    callbacks,
+    codec::{self, Wire},
     descriptor::ToolDecl,
-    peer::IncomingMessage,
     process::PluginProcess,
 };
 
@@ -27,24 +26,13 @@ impl ExternalTool {
             name: entry.name.clone(),
             description: entry.description.clone(),
             parameters: entry.input_schema.clone(),
-            agent_use: !entry.is_command_only(),
-            read_only: entry.is_read_only(),
+            agent_use: !entry.has_annotation("commandOnly"),
+            read_only: entry.has_annotation("readOnlyHint"),
         };
         Self {
             plugin: Arc::clone(plugin),
             spec,
         }
-    }
-
-    async fn call_plugin(
-        &self,
-        arguments: Map<String, Value>,
-        context: ToolContext,
-    ) -> Result<Value> {
-        let span = self.plugin.call_span(None);
-        self.exchange_messages(arguments, context)
-            .instrument(span)
-            .await
     }
 
     async fn exchange_messages(
@@ -56,51 +44,34 @@ impl ExternalTool {
         let as_tool_error = |error: Error| error.with_kind(ErrorKind::Tool);
         let timeout = tokio::time::sleep(limit);
         tokio::pin!(timeout);
-        let peer = self
-            .plugin
-            .connect(Some(limit))
-            .await
-            .map_err(as_tool_error)?;
+        let peer = self.plugin.connect(Some(limit)).await;
+        let peer = peer.map_err(as_tool_error)?;
         let params = json!({
             "name": self.spec.name,
             "arguments": arguments,
             "_meta": {
                 "run_id": context.run_id(),
                 "session_id": context.turn.session_id(),
-                "state": codec::ArgumentCodec::encode(context.state()),
-                "sender": codec::encode_sender(context.turn.sender()),
+                "state": context.state().encode(),
+                "sender": context.turn.sender().encode(),
             },
         });
         let mut request = peer.send_request("tools/call", &params, 0);
-        loop {
-            let incoming = tokio::select! {
-                incoming = request.next_message() => incoming,
-                () = context.cancel.cancelled() => {
-                    return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
-                }
-                () = &mut timeout => {
-                    drop(request);
-                    self.plugin.handle_timeout(&peer).await;
-                    return Err(as_tool_error(self.plugin.timeout_error(limit)));
-                }
-            };
-            match incoming {
-                IncomingMessage::Response(answer) => {
-                    request.is_over = true;
-                    let answer = answer.map_err(as_tool_error)?;
-                    self.plugin.record_success();
-                    let result = parse_result(&answer);
-                    return result.unwrap_or_else(|error| {
-                        Err(self.plugin.plugin_error(ErrorKind::Tool, error.message()))
-                    });
-                }
-                IncomingMessage::Question { id, method, params } => {
-                    let context = CallContext::new(&self.plugin, Some(&context.turn));
-                    callbacks::spawn_answer(&peer, id, method, params, context);
-                }
-                IncomingMessage::Event(_) => {}
+        let answer = tokio::select! {
+            answer = callbacks::wait_for_response(&mut request, &self.plugin, Some(&context.turn)) => answer,
+            () = context.cancel.cancelled() => {
+                return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
             }
-        }
+            () = &mut timeout => {
+                drop(request);
+                self.plugin.handle_timeout(&peer).await;
+                return Err(as_tool_error(self.plugin.timeout_error(limit)));
+            }
+        };
+        let answer = answer.map_err(as_tool_error)?;
+        self.plugin.record_success();
+        parse_result(&answer)
+            .unwrap_or_else(|error| Err(self.plugin.plugin_error(ErrorKind::Tool, error.message())))
     }
 }
 
@@ -117,34 +88,33 @@ struct ToolCallResponse {
 ///
 /// The outer error reports an invalid response. The inner error is the error of the tool.
 fn parse_result(answer: &Value) -> Result<Result<Value>> {
-    let response = ToolCallResponse::deserialize(answer).ok();
-    let response = response
-        .filter(|response| response.content.is_some() || response.structured_content.is_some());
-    let response = response
-        .ok_or_else(|| codec::type_error("an object with `content`, a list of parts", answer))?;
+    let expected = "an object with `content`, a list of parts";
+    let type_error = || codec::type_error(expected, answer);
+    let response = ToolCallResponse::deserialize(answer).map_err(|_| type_error())?;
+    if response.content.is_none() && response.structured_content.is_none() {
+        return Err(type_error());
+    }
     let parts = response.content.iter().flatten();
     let texts: Vec<_> = parts
-        .filter_map(|part| part.get("text").and_then(Value::as_str))
+        .filter_map(|part| part.get("text")?.as_str())
         .collect();
     let text = texts.join("\n");
-    if response.is_error == Some(true) {
-        return Ok(Err(Error::new(ErrorKind::Tool, text)));
-    }
-    Ok(Ok(response
-        .structured_content
-        .unwrap_or_else(|| text.into())))
+    Ok(match response.structured_content {
+        _ if response.is_error == Some(true) => Err(Error::new(ErrorKind::Tool, text)),
+        Some(value) => Ok(value),
+        None => Ok(text.into()),
+    })
 }
 
+#[async_trait]
 impl Tool for ExternalTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn call(
-        &self,
-        arguments: Map<String, Value>,
-        context: ToolContext,
-    ) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(self.call_plugin(arguments, context))
+    async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+        let span = self.plugin.call_span(None);
+        let call = self.exchange_messages(arguments, context);
+        call.instrument(span).await
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     callbacks::invalid_argument_error,
-    codec::{ArgumentCodec, ResultCodec, TurnFacts},
+    codec::{Argument, TurnFacts, Wire},
     hook::ExternalHook,
     serve::{HostCall, HostChain, HostChainStream, ServedCall, ServedPlugin},
 };
@@ -42,7 +42,8 @@ pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A hook argument that is not sent to the other process. The protocol carries only its sender.
+/// A hook argument that the plugin protocol does not contain: a turn or an inbound message. Only its sender is sent to
+/// the plugin.
 pub(crate) trait InProcess<'a>: Copy {
     /// Creates the argument in a served plugin from a request of the host.
     fn from_call(call: &'a ServedCall<'_>) -> Self;
@@ -50,7 +51,8 @@ pub(crate) trait InProcess<'a>: Copy {
     /// Returns the turn that the hook is called in.
     fn turn(self) -> Option<&'a Turn>;
 
-    /// Returns the sender whose permissions apply.
+    /// Returns the sender of the turn or of the inbound message, or `None` if an optional turn is absent. The role of a
+    /// sender that no channel authenticated is guest.
     fn sender(self) -> Option<Cow<'a, Sender>>;
 }
 
@@ -71,7 +73,7 @@ impl<'a> InProcess<'a> for &'a Turn {
 impl<'a> InProcess<'a> for Option<&'a Turn> {
     /// Returns the turn only if the request has a message, because a request does not say whether a turn is running.
     fn from_call(call: &'a ServedCall<'_>) -> Self {
-        call.has_message().then(|| call.turn())
+        call.has_message.then(|| call.turn())
     }
 
     fn turn(self) -> Self {
@@ -83,10 +85,10 @@ impl<'a> InProcess<'a> for Option<&'a Turn> {
     }
 }
 
-/// The argument of hooks that run before a turn starts.
+/// Hooks that run before a turn starts have this argument.
 impl<'a> InProcess<'a> for &'a Inbound {
     fn from_call(call: &'a ServedCall<'_>) -> Self {
-        call.inbound()
+        &call.inbound
     }
 
     fn turn(self) -> Option<&'a Turn> {
@@ -103,7 +105,7 @@ impl<'a> InProcess<'a> for &'a Inbound {
 }
 
 /// A hook that the plugin protocol supports.
-pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
+pub(crate) trait WireHook: HookPoint<Output: Wire> {
     /// The decoded arguments.
     type Owned: Send + Sync;
 
@@ -117,8 +119,8 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
         previous: Option<Self::Args<'_>>,
     ) -> Result<Self::Owned>;
 
-    /// Returns what the decoded arguments say about the turn.
-    fn turn_facts(owned: &Self::Owned) -> TurnFacts<'_>;
+    /// Returns the data about the turn that the decoded arguments contain.
+    fn owned_facts(owned: &Self::Owned) -> TurnFacts<'_>;
 
     /// Creates the arguments for a call of a served plugin from decoded arguments.
     fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a>;
@@ -126,11 +128,8 @@ pub(crate) trait WireHook: HookPoint<Output: ResultCodec> {
     /// Replaces the arguments of a call with decoded arguments and keeps the turn.
     fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
 
-    /// Returns the state among the arguments, if the hook has one.
-    fn state(args: Self::Args<'_>) -> Option<&State>;
-
-    /// Returns the message among the arguments, if the hook has one.
-    fn message(args: Self::Args<'_>) -> Option<&Envelope>;
+    /// Returns the data about the turn that the arguments contain.
+    fn facts(args: Self::Args<'_>) -> TurnFacts<'_>;
 
     /// Returns the turn that the hook is called in; `None` outside a turn.
     fn turn(args: Self::Args<'_>) -> Option<&Turn>;
@@ -172,13 +171,13 @@ macro_rules! wire {
 
         $(
             impl WireHook for point::$point {
-                type Owned = ($(<types::$name::$arg<'static> as ArgumentCodec<'static>>::Owned,)*);
+                type Owned = ($(<types::$name::$arg<'static> as Argument<'static>>::Owned,)*);
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
                 fn encode_args(args: Self::Args<'_>, is_requested: &dyn Fn(&str) -> bool) -> Map<String, Value> {
                     let mut written = Map::new();
                     $( if is_requested(stringify!($arg)) {
-                        written.insert(stringify!($arg).to_owned(), ArgumentCodec::encode(args.$arg));
+                        written.insert(stringify!($arg).to_owned(), Argument::encode(args.$arg));
                     } )*
                     written
                 }
@@ -186,16 +185,19 @@ macro_rules! wire {
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
                 fn decode_args(mut raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned> {
                     Ok(($(
-                        ArgumentCodec::decode(
+                        Argument::decode(
                             raw_args.remove(stringify!($arg)).unwrap_or_default(),
                             previous.map(|previous| -> types::$name::$arg<'_> { previous.$arg }),
                         )?,
                     )*))
                 }
 
-                fn turn_facts(owned: &Self::Owned) -> TurnFacts<'_> {
+                #[allow(unused_mut, reason = "not every hook has arguments")]
+                fn owned_facts(owned: &Self::Owned) -> TurnFacts<'_> {
                     let ($($arg,)*) = owned;
-                    TurnFacts::default()$(.with_argument(<types::$name::$arg<'_> as ArgumentCodec<'_>>::from_owned($arg)))*
+                    let mut facts = TurnFacts::default();
+                    $( Wire::add_facts($arg, &mut facts); )*
+                    facts
                 }
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
@@ -210,14 +212,11 @@ macro_rules! wire {
                     wire!(@args $point ($($arg)*) ($($in_process: args.$in_process)?))
                 }
 
-                #[allow(unused_variables, reason = "not every hook has arguments")]
-                fn state(args: Self::Args<'_>) -> Option<&State> {
-                    None $(.or(ArgumentCodec::state(args.$arg)))*
-                }
-
-                #[allow(unused_variables, reason = "not every hook has arguments")]
-                fn message(args: Self::Args<'_>) -> Option<&Envelope> {
-                    None $(.or(ArgumentCodec::message(args.$arg)))*
+                #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
+                fn facts(args: Self::Args<'_>) -> TurnFacts<'_> {
+                    let mut facts = TurnFacts::default();
+                    $( Argument::add_facts(args.$arg, &mut facts); )*
+                    facts
                 }
 
                 #[allow(unused_variables, reason = "not every hook has a turn")]
@@ -229,7 +228,7 @@ macro_rules! wire {
                 fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>> {
                     let sender = None $(.or(InProcess::sender(args.$in_process)))?;
                     // No channel authenticated the sender of a message outside a turn.
-                    sender.or_else(|| Self::message(args).map(|message| Cow::Owned(Sender::guest(message))))
+                    sender.or_else(|| Self::facts(args).message.map(|message| Cow::Owned(Sender::guest(message))))
                 }
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has a chain")]
@@ -260,9 +259,9 @@ macro_rules! wire {
                 let mut args = Map::new();
                 $( args.insert(
                     stringify!($arg).to_owned(),
-                    <types::$name::$arg<'static> as ArgumentCodec<'static>>::schema(),
+                    <<types::$name::$arg<'static> as Argument<'static>>::Owned as Wire>::schema(),
                 ); )*
-                let result = <<point::$point as HookPoint>::Output as ResultCodec>::schema();
+                let result = <<point::$point as HookPoint>::Output as Wire>::schema();
                 all.insert(stringify!($name).to_owned(), json!({"args": args, "value": result}));
             } )*
             all
@@ -295,7 +294,7 @@ macro_rules! wire {
 
     (@args $point:ident () ()) => { () };
     (@args $point:ident ($($arg:ident)*) ($($in_process:ident: $value:expr)?)) => {
-        args::$point { $($arg: ArgumentCodec::from_owned($arg),)* $($in_process: $value)? }
+        args::$point { $($arg: Argument::from_owned($arg),)* $($in_process: $value)? }
     };
 
     (@call_next first) => {
@@ -316,7 +315,7 @@ macro_rules! wire {
     (@register [sync] $point:ident $hook:ident $hooks:ident) => { $hooks.add_sync::<point::$point>($hook) };
     (@register [] $point:ident $hook:ident $hooks:ident) => { $hooks.add_async::<point::$point>($hook) };
 
-    // `run_model` and `run_model_stream` share one chain, which is always called as a stream.
+    // `run_model` and `run_model_stream` are one chain of plugins, which is always called as a stream.
     (@add_host_chain model [] $point:ident $chain:ident $hooks:ident) => {
         $hooks.add_async::<point::RunModelStream>(HostChainStream($chain.clone()))
     };

@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A program to start, with its directory and environment.
 #[derive(Debug)]
 pub struct PipedCommand<'a> {
-    /// The supervisor to start the program with. Without one, the program may survive if bub is killed.
+    /// The executable that supervises the program. With `None`, the program may survive if bub is killed.
     pub launcher: Option<&'a Launcher>,
     /// The program and its arguments.
     pub command: &'a [OsString],
@@ -63,7 +63,7 @@ impl PipedCommand<'_> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "its command is empty",
+                "the command is empty",
             ));
         };
         // A relative path means a file next to the plugin manifest, not one below bub's working directory.
@@ -111,7 +111,8 @@ impl PipedCommand<'_> {
             .stdin(OwnedFd::from(supervisor_control))
             .stdout(OwnedFd::from(child_stream))
             .spawn()?;
-        // `command` holds copies of the child's ends. They would keep the sockets open after the child exits.
+        // `command` holds copies of the child's ends of the sockets. The copies would keep the sockets open after the
+        // child exits.
         drop(command);
         control.set_read_timeout(Some(START_TIMEOUT))?;
         let mut report = String::new();
@@ -145,14 +146,14 @@ impl PipedCommand<'_> {
 /// Waits until the supervisor exits. If the supervisor exits before its program, kills the process group of the
 /// program.
 fn watch_supervisor(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
-    // After the program exited, another process group may have its number.
+    // Do not kill the group after the program exited: another process group may have its number.
     let has_exited = reports
         .lines()
         .map_while(Result::ok)
         .any(|report| !report.is_empty());
     if let Some(group) = group.filter(|_| !has_exited) {
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        // Processes that left the group may keep the other end open.
+        // Processes that left the group may keep the other end of the socket open.
         let _ = stream.shutdown(std::net::Shutdown::Both);
     }
 }

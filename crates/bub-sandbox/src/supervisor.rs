@@ -5,15 +5,15 @@
 //! *thread* that started the child ends, and only to one process. The supervisor has no terminal and a process
 //! name different from `bub`, so that `killall bub` does not end it before it has cleaned up.
 //!
-//! On Linux the supervisor adopts orphans. Processes that left the process group (`setsid`, `timeout`, job control)
-//! are therefore ended too. On other systems only the process group is.
+//! On Linux the supervisor adopts orphans. Processes that left the process group (`setsid`, `timeout`, job control) are
+//! therefore ended too. On other systems, the supervisor ends only the process group.
 //!
 //! # Protocol
 //!
-//! The socket is the supervisor's stdin. The supervisor writes one line when it starts the command:
-//! `started <group>` or `failed <reason>`. When the command exits, it writes `exited <code>` or
-//! `signalled <number>`, followed by `alone` or `others` (other processes may still run). It closes the socket when
-//! all processes have ended. It reads the control bytes [`TERMINATE`] and [`KILL`].
+//! The socket is the supervisor's stdin. The supervisor writes one line when it starts the command: `started <group>`
+//! or `failed <reason>`. When the command exits, the supervisor writes `exited <code>` or `signalled <number>`,
+//! followed by `alone` or `others` (other processes may still run). The supervisor closes the socket when all processes
+//! have ended. It reads the control bytes [`TERMINATE`] and [`KILL`].
 
 use std::{
     ffi::OsString,
@@ -34,7 +34,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 /// First argument that makes a [`Launcher`](crate::Launcher) run as the supervisor.
 pub const SUBCOMMAND: &str = "__exec";
 
-/// Second argument for a program that bub talks to: the supervisor's stdout becomes the program's stdin and stdout.
+/// Second argument of a supervisor that starts a program which bub talks to. The supervisor's stdout becomes the
+/// program's stdin and stdout.
 pub(crate) const PIPED_FLAG: &str = "--talk";
 
 /// The supervisor's name in process lists.
@@ -47,17 +48,17 @@ pub const KILL: u8 = b'k';
 
 /// How long the command may clean up after bub exited, before it is killed.
 const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
-/// How often the supervisor checks for processes it cannot wait for.
+/// How often the supervisor repeats `SIGKILL`, and how often it checks for processes that are not its children.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The process group of the command. It is locked while processes are signaled or reaped. The system may reuse the
-/// number of a reaped process, so no thread may signal it concurrently.
+/// number of a reaped process, so no thread may send signals while another thread reaps.
 type Group = Arc<Mutex<Pid>>;
 
 /// Runs the supervisor until all processes of the command have ended.
 ///
-/// `args` are the arguments after [`SUBCOMMAND`]: the shell and its command, or [`PIPED_FLAG`] and a program with
-/// its arguments, which bub talks to through pipes. Returns exit code 2 for any other arguments, or if stdin is not a socket.
+/// `args` are the arguments after [`SUBCOMMAND`]: the shell and its command, or `PIPED_FLAG` and a program with its
+/// arguments. Returns exit code 2 for any other arguments, or if stdin is not a socket.
 pub fn supervise(args: &[OsString]) -> ExitCode {
     // bub may have inherited open files from its parent process. The command must not get them.
     close_fds::set_fds_cloexec(3, &[]);
@@ -156,7 +157,7 @@ fn handle_control(mut control: UnixStream, group: &Group) {
             }
         }
     }
-    // Kill repeatedly: a process that forks meanwhile can be missed the first time.
+    // Kill repeatedly: the first attempt can miss a process that was just forked.
     loop {
         signal_group(group, Signal::KILL);
         thread::sleep(POLL_INTERVAL);
@@ -233,7 +234,8 @@ fn child_pids(pid: Pid) -> Option<Vec<Pid>> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
         .ok()?
         .flatten();
-    // The file can be missing for a thread that just ended. Kernels without the feature have it for no thread.
+    // The file `children` is missing for a thread that just ended. On kernels without this feature, it is missing for
+    // all threads.
     let lists: Vec<_> = tasks
         .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
         .collect();

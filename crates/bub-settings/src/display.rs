@@ -24,7 +24,8 @@ pub(crate) fn undeclared_to_value(node: &Node) -> Value {
     })
 }
 
-/// Returns whether `PyYAML` reads a float: it requires a point, and a sign in the exponent.
+/// Returns whether `PyYAML` reads `text`, a number with a fraction or an exponent, as a float.
+/// `PyYAML` requires a decimal point and, if there is an exponent, a sign before its digits.
 fn is_pyyaml_float(text: &str) -> bool {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "+0"));
     mantissa.contains('.') && exponent.starts_with(['-', '+'])
@@ -43,15 +44,16 @@ pub(crate) fn to_masked_value(setting: &SettingSpec, key: &str, node: &Node) -> 
     })
 }
 
-/// Returns whether the leaf under `key` is a secret, by its setting or by its name in a free-form
-/// map.
+/// Returns whether the leaf under `key` is a secret: its setting is secret, or `key` is a sensitive
+/// name in a free-form map.
 pub(crate) fn is_secret(setting: &SettingSpec, key: &str) -> bool {
-    let in_map = || matches!(setting.kind(), ValueKind::Map | ValueKind::Maps);
-    setting.is_secret() || (in_map() && (is_sensitive_name(key) || is_headers_map(key)))
+    let in_map = || matches!(setting.kind, ValueKind::Map | ValueKind::Maps);
+    setting.secret || (in_map() && (is_sensitive_name(key) || is_headers_map(key)))
 }
 
-/// Returns the name that decides whether the entry `child` of the map at `key` is a secret. Header
-/// names are arbitrary, so the name of their map decides.
+/// Returns the name that decides whether the entry `child` of the map at `key` is a secret. This is
+/// `child`, except in a map of HTTP headers: their names are arbitrary, so the name of the map
+/// decides.
 pub(crate) fn secret_deciding_name<'a>(key: &'a str, child: &'a str) -> &'a str {
     if is_headers_map(key) { key } else { child }
 }
@@ -70,18 +72,15 @@ pub(crate) fn url_password(text: &str) -> Option<&str> {
         .filter(|password| !password.is_empty())
 }
 
-/// Returns the values in the query of a URL whose names suggest secrets.
+/// Returns the values of those query parameters in a URL that have the name of a secret: `abc` in
+/// `https://host/?token=abc`.
 pub(crate) fn query_secrets(text: &str) -> impl Iterator<Item = &str> {
-    let query = text
-        .split_once("://")
-        .and_then(|(_, rest)| rest.split_once('?'))
-        .map_or("", |(_, query)| query);
-    let pairs = query
-        .split(['&', '#'])
-        .filter_map(|pair| pair.split_once('='));
-    pairs
-        .filter(|(name, _)| is_sensitive_name(name))
-        .map(|(_, value)| value)
+    let rest = text.split_once("://").map_or("", |(_, rest)| rest);
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    query.split(['&', '#']).filter_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        is_sensitive_name(name).then_some(value)
+    })
 }
 
 /// Returns whether a text that should be a URL may contain a password or a key in its query.
@@ -89,8 +88,8 @@ pub(crate) fn may_hold_url_secret(text: &str) -> bool {
     text.contains(['@', '?', '#'])
 }
 
-/// Removes possible secrets from a URL: the password or a token in its place, the query and the
-/// fragment.
+/// Masks possible secrets in a URL: the password (or the whole user part if it has no password),
+/// the query and the fragment. Returns text that is not a URL unchanged.
 fn mask_url_secrets(key: &str, text: String) -> String {
     const URL_KEYS: [&str; 7] = ["url", "base", "proxy", "endpoint", "address", "host", "dsn"];
     let is_address = URL_KEYS.iter().any(|name| key.ends_with(name))
@@ -98,55 +97,51 @@ fn mask_url_secrets(key: &str, text: String) -> String {
     if !is_address || !may_hold_url_secret(&text) {
         return text;
     }
-    let (scheme, rest) = text
-        .split_once("//")
-        .map_or(("", text.as_str()), |(_, rest)| {
-            text.split_at(text.len() - rest.len())
-        });
+    let (scheme, rest) = text.split_at(text.find("//").map_or(0, |at| at + 2));
     let (user, host) = match rest.rsplit_once('@') {
         None => (String::new(), rest),
         Some((user, host)) => {
             let name = user
-                .split_once(':')
-                .map_or(String::new(), |(name, _)| format!("{name}:"));
+                .find(':')
+                .and_then(|at| user.get(..=at))
+                .unwrap_or_default();
             (format!("{name}{MASK}@"), host)
         }
     };
-    let cut = host
-        .find(['?', '#'])
-        .and_then(|at| host.get(..=at))
-        .map(|visible| format!("{visible}{MASK}"));
-    format!("{scheme}{user}{}", cut.as_deref().unwrap_or(host))
+    match host.find(['?', '#']).and_then(|at| host.get(..=at)) {
+        Some(visible) => format!("{scheme}{user}{visible}{MASK}"),
+        None => format!("{scheme}{user}{host}"),
+    }
 }
 
 fn convert_tree(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value {
     match &node.data {
         NodeData::Scalar(scalar) => leaf(key, scalar),
-        NodeData::List(items) => items
-            .iter()
-            .map(|item| convert_tree(item, key, leaf))
-            .collect(),
-        NodeData::Map(map) => map
-            .iter()
-            .map(|(child, node)| {
-                (
-                    child,
-                    convert_tree(node, secret_deciding_name(key, child), leaf),
-                )
-            })
-            .collect(),
+        NodeData::List(items) => {
+            let items = items.iter();
+            items.map(|item| convert_tree(item, key, leaf)).collect()
+        }
+        NodeData::Map(map) => {
+            let entries = map.entries.iter();
+            let convert = |(child, node): (&String, &Node)| {
+                let value = convert_tree(node, secret_deciding_name(key, child), leaf);
+                (child.clone(), value)
+            };
+            Value::Object(entries.map(convert).collect())
+        }
     }
 }
 
-/// Returns a value without its map if it applies to all providers and the setting has no other value. Otherwise returns
-/// the node unchanged.
+/// Returns the value of a per-provider map whose only entry is [`ANY_PROVIDER`]. Returns any other
+/// node unchanged.
 fn unwrap_any_provider<'a>(setting: &SettingSpec, node: &'a Node) -> &'a Node {
-    let NodeData::Map(map) = &node.data else {
-        return node;
-    };
-    let mut entries = map.iter();
-    match (setting.kind(), entries.next(), entries.next()) {
-        (ValueKind::PerProvider, Some((ANY_PROVIDER, only)), None) => only,
+    let mut entries = node.entries();
+    match (entries.next(), entries.next()) {
+        (Some((key, only)), None)
+            if setting.kind == ValueKind::PerProvider && key == ANY_PROVIDER =>
+        {
+            only
+        }
         _ => node,
     }
 }

@@ -1,7 +1,8 @@
 //! Reads `.env` files in the dialect of python-dotenv, which the Python version uses.
 //!
-//! The usual crate does not fit: it expands `${NAME}` from the real process environment, has no
-//! line numbers, rejects `NAME=two words`, and quotes the invalid line (often a key) in its errors.
+//! The crate `dotenvy` does not fit: it expands `${NAME}` from the real process environment, has no
+//! line numbers, rejects `NAME=two words`, and quotes the invalid line, often with an API key, in
+//! its errors.
 //!
 //! The syntax is `NAME=value`, optionally after `export`. `#` starts a comment at the start of a
 //! line or after a space. `"…"` has escapes and may span lines; `'…'` is literal and may span
@@ -30,67 +31,47 @@ pub(crate) struct DotEnv {
     pub(crate) bad_lines: Vec<(usize, &'static str)>,
 }
 
-/// Parses a file. `lookup` returns the value of names that the file does not define.
+/// Parses a file. `lookup` returns the value of a name that the file does not define; it also gets
+/// the line of the reference.
 pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<String>) -> DotEnv {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut cursor = Cursor {
-        chars: text
-            .strip_prefix('\u{feff}')
-            .unwrap_or(text)
-            .chars()
-            .peekable(),
+        chars: text.chars().peekable(),
         line: 1,
-        is_open: false,
     };
     let mut file = DotEnv::default();
     while cursor.skip_to_statement() {
         let line = cursor.line;
-        match cursor.parse_statement() {
-            Some(Statement {
-                name,
-                value: Some(value),
-            }) => {
-                let value = match value {
-                    DotEnvValue::Literal(value) => value,
-                    DotEnvValue::Expandable(value) => expand_variables(&value, &mut |name| {
-                        let binding = file
-                            .bindings
-                            .iter()
-                            .rev()
-                            .find(|binding| binding.name == name);
-                        binding
-                            .map(|binding| binding.value.clone())
-                            .or_else(|| lookup(name, line))
-                    }),
-                };
-                // References can double the length with every line, which is never intended.
-                if value.len() > MAX_VALUE_BYTES {
-                    file.bad_lines
-                        .push((line, "the value is longer than 64 KiB"));
-                    continue;
-                }
-                file.bindings.push(Binding { name, value, line });
-            }
-            Some(Statement { value: None, .. }) => {}
-            None => {
-                let is_open = std::mem::take(&mut cursor.is_open);
-                let problem = if is_open {
-                    "the quote is not closed"
-                } else {
-                    "not a `NAME=value` line"
-                };
+        let (name, value) = match cursor.parse_statement() {
+            Ok((name, Some(value))) => (name, value),
+            // A bare `NAME` assigns nothing.
+            Ok((_, None)) => continue,
+            Err(problem) => {
                 file.bad_lines.push((line, problem));
                 cursor.skip_line();
+                continue;
             }
+        };
+        let value = match value {
+            DotEnvValue::Literal(value) => value,
+            DotEnvValue::Expandable(value) => expand_variables(&value, &mut |name| {
+                let mut bindings = file.bindings.iter().rev();
+                let binding = bindings.find(|binding| binding.name == name);
+                binding.map_or_else(|| lookup(name, line), |binding| Some(binding.value.clone()))
+            }),
+        };
+        // References can double the length with every line, which is never intended.
+        if value.len() > MAX_VALUE_BYTES {
+            let problem = "the value is longer than 64 KiB";
+            file.bad_lines.push((line, problem));
+            continue;
         }
+        file.bindings.push(Binding { name, value, line });
     }
     file
 }
 
-struct Statement {
-    name: String,
-    /// `None` for a bare `NAME`, which assigns nothing.
-    value: Option<DotEnvValue>,
-}
+const NOT_AN_ASSIGNMENT: &str = "not a `NAME=value` line";
 
 enum DotEnvValue {
     Literal(String),
@@ -100,8 +81,6 @@ enum DotEnvValue {
 struct Cursor<'a> {
     chars: Peekable<Chars<'a>>,
     line: usize,
-    /// Whether an unclosed quote was found.
-    is_open: bool,
 }
 
 impl Cursor<'_> {
@@ -143,22 +122,30 @@ impl Cursor<'_> {
         }
     }
 
-    fn parse_statement(&mut self) -> Option<Statement> {
-        let mut name = self.parse_name()?;
+    /// Parses a name and its value, if it has one. The error is what is wrong with the line.
+    fn parse_statement(&mut self) -> Result<(String, Option<DotEnvValue>), &'static str> {
+        let mut name = self.parse_name().ok_or(NOT_AN_ASSIGNMENT)?;
         self.skip_spaces();
         if name == "export" && !matches!(self.chars.peek(), None | Some('=' | '\n' | '#')) {
-            name = self.parse_name()?;
+            name = self.parse_name().ok_or(NOT_AN_ASSIGNMENT)?;
             self.skip_spaces();
         }
-        let value = match self.chars.peek() {
-            Some('=') => {
-                self.next_char();
-                self.skip_spaces();
-                Some(self.parse_value()?)
-            }
-            _ => None,
-        };
-        self.skip_to_line_end().then_some(Statement { name, value })
+        let mut value = None;
+        if self.chars.next_if_eq(&'=').is_some() {
+            self.skip_spaces();
+            value = Some(match self.chars.peek() {
+                Some('\'') => DotEnvValue::Literal(self.parse_quoted('\'')?),
+                Some('"') => DotEnvValue::Expandable(self.parse_quoted('"')?),
+                _ => DotEnvValue::Expandable(self.parse_unquoted()),
+            });
+        }
+        self.skip_spaces();
+        match self.chars.peek() {
+            None | Some('\n') => {}
+            Some('#') => self.skip_line(),
+            Some(_) => return Err(NOT_AN_ASSIGNMENT),
+        }
+        Ok((name, value))
     }
 
     fn parse_name(&mut self) -> Option<String> {
@@ -171,35 +158,21 @@ impl Cursor<'_> {
         (!name.is_empty()).then_some(name)
     }
 
-    fn parse_value(&mut self) -> Option<DotEnvValue> {
-        match self.chars.peek() {
-            Some('\'') => self.parse_quoted('\'').map(DotEnvValue::Literal),
-            Some('"') => self.parse_quoted('"').map(DotEnvValue::Expandable),
-            _ => Some(DotEnvValue::Expandable(self.parse_unquoted())),
-        }
-    }
-
     fn parse_unquoted(&mut self) -> String {
         let line = self.take_while(|_| true);
-        let mut after_space = true;
-        let comment = line.char_indices().find(|(_, c)| {
-            let starts = after_space && *c == '#';
-            after_space = c.is_whitespace();
-            starts
-        });
-        let end = comment.map_or(line.len(), |(at, _)| at);
-        line.get(..end).unwrap_or_default().trim_end().to_owned()
+        let before_marks = line.match_indices('#').filter_map(|(at, _)| line.get(..at));
+        let mut comments =
+            before_marks.filter(|before| !before.ends_with(|c: char| !c.is_whitespace()));
+        comments.next().unwrap_or(&line).trim_end().to_owned()
     }
 
     /// Parses quoted text. An unclosed quote invalidates only its own line.
-    fn parse_quoted(&mut self, quote: char) -> Option<String> {
+    fn parse_quoted(&mut self, quote: char) -> Result<String, &'static str> {
         let before = (self.chars.clone(), self.line);
-        let value = self.parse_until_quote(quote);
-        if value.is_none() {
+        self.parse_until_quote(quote).ok_or_else(|| {
             (self.chars, self.line) = before;
-            self.is_open = true;
-        }
-        value
+            "the quote is not closed"
+        })
     }
 
     fn parse_until_quote(&mut self, quote: char) -> Option<String> {
@@ -219,22 +192,10 @@ impl Cursor<'_> {
             }
         }
     }
-
-    /// Skips spaces and a comment. Returns whether this reached the end of the line.
-    fn skip_to_line_end(&mut self) -> bool {
-        self.skip_spaces();
-        match self.chars.peek() {
-            None | Some('\n') => true,
-            Some('#') => {
-                self.skip_line();
-                true
-            }
-            Some(_) => false,
-        }
-    }
 }
 
-/// Replaces `${NAME}` and `${NAME:-fallback}`; an unknown name is empty.
+/// Replaces `${NAME}` and `${NAME:-fallback}`; an unknown name without a fallback becomes empty
+/// text.
 fn expand_variables(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,21 +1,27 @@
 //! Edits a config file and keeps the rest of it unchanged.
 //!
 //! A change is made in the text at the position that the parser reports, so comments, order and
-//! unknown keys stay. The new text is parsed again and must equal the old content with exactly this
-//! change. If it does not (shared anchors, nested text), the change is rejected.
+//! unknown keys stay. The new text is parsed again and must have the old content with exactly this
+//! change. If it does not, for example because of a YAML alias, the change is rejected.
+//!
+//! The YAML crates that keep comments do not read what `PyYAML` reads, and their syntax trees would
+//! add more to the program than this module.
 
-use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::{SettingSource, SettingsError, display, files, yaml};
+use crate::{SettingSource, SettingsError, files, yaml};
 
 mod locate;
 mod quote;
 mod save;
 
-use locate::{ValueShape, ValueSpan};
+use locate::{KeySpan, ValueShape, ValueSpan};
+
+/// A byte range of the text and its replacement.
+type Edit = (Range<usize>, String);
 
 /// Error of a config file change. The message never contains the value.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +42,7 @@ pub enum EditError {
         /// Key to be set below `key`.
         below: String,
     },
-    /// The syntax at this position cannot be changed safely.
+    /// The value is written in YAML syntax that cannot be changed safely.
     #[error("{}:{line}: `{key}` is written in a way that cannot be changed safely; use `bub config edit`", file.display())]
     Shape {
         /// The config file.
@@ -70,7 +76,7 @@ pub enum EditError {
 
 /// Text of a config file with pending changes.
 ///
-/// `Debug` is not implemented, because the text may contain keys.
+/// `Debug` is not implemented, because the text may contain API keys.
 pub struct ConfigFile {
     path: PathBuf,
     /// Text of the file when it was read; `None` if it did not exist.
@@ -112,19 +118,26 @@ impl ConfigFile {
 
     /// Parses the text; the result is empty for an empty file.
     pub fn parse(&self) -> Result<Map<String, Value>, EditError> {
-        self.parse_text(&self.text)
+        match self.parse_text(&self.text)? {
+            Value::Object(map) => Ok(map),
+            _ => Ok(Map::new()),
+        }
     }
 
     /// Sets the value at a path of keys.
     pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), EditError> {
-        let mut expected = self.parse()?;
+        let mut expected = self.parse_text(&self.text)?;
         if value_at(&expected, path) == Some(value) {
             return Ok(());
         }
-        let span = self.locate(path)?;
-        set_at(&mut expected, path, value);
-        let text = self.text_with_value(&span, path, value)?;
-        self.accept_edit(text, &expected, path, &span)
+        let root = self.locate(path)?;
+        set_at(&mut expected, path, value.clone());
+        let text = self.splice(&self.edits_to_set(&root, path, value)?);
+        match self.parse_text(&text) {
+            Ok(parsed) if parsed == expected => self.text = text,
+            _ => return Err(self.shape_error(path, &root)),
+        }
+        Ok(())
     }
 
     /// Removes the value at a path of keys, and maps that become empty. Returns whether there was a
@@ -132,40 +145,40 @@ impl ConfigFile {
     pub fn unset(&mut self, path: &[&str]) -> Result<bool, EditError> {
         let mut was_set = false;
         // A key may occur twice; remove both, so that the first one does not take effect.
-        while value_at(&self.parse()?, path).is_some() {
-            let span = self.locate(path)?;
-            let mut expected = self.parse()?;
-            let text = self.text_without_value(&span, path)?;
-            // Without one of two equal keys, the other takes effect: compare only the rest.
-            let after = self
-                .parse_text(&text)
-                .map_err(|_| self.shape_error(path, &span))?;
-            match value_at(&after, path).cloned() {
-                Some(other) => set_at(&mut expected, path, &other),
+        loop {
+            let mut expected = self.parse_text(&self.text)?;
+            if value_at(&expected, path).is_none() {
+                return Ok(was_set);
+            }
+            let root = self.locate(path)?;
+            let shape_error = || self.shape_error(path, &root);
+            let edits = self.edits_to_unset(&root, path).ok_or_else(shape_error)?;
+            let text = self.splice(&edits);
+            let after = self.parse_text(&text).map_err(|_| shape_error())?;
+            // If the key occurs twice, the other occurrence takes effect now. Expect its value, so
+            // that only the other keys are compared.
+            match value_at(&after, path) {
+                Some(other) => set_at(&mut expected, path, other.clone()),
                 None => remove_at(&mut expected, path),
             }
-            self.accept_edit(text, &expected, path, &span)?;
+            if after != expected {
+                return Err(shape_error());
+            }
+            self.text = text;
             was_set = true;
         }
-        Ok(was_set)
     }
 
-    fn parse_text(&self, text: &str) -> Result<Map<String, Value>, EditError> {
-        let file: std::sync::Arc<Path> = self.path.as_path().into();
-        let origin = move |line| SettingSource::Config {
-            file: file.clone(),
-            line,
-        };
-        let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {
-            file: self.path.clone(),
-            line: problem.line,
-            column: problem.column,
-            problem: problem.text,
-        })?;
-        match document.root.as_ref().map(display::undeclared_to_value) {
-            None => Ok(Map::new()),
-            Some(Value::Object(map)) => Ok(map),
-            Some(_) => {
+    /// Parses a text into a map.
+    fn parse_text(&self, text: &str) -> Result<Value, EditError> {
+        let document = yaml::parse(text, &|_| SettingSource::Default);
+        match document
+            .map_err(|error| error.in_file(&self.path))?
+            .to_value()
+        {
+            Value::Null => Ok(Value::Object(Map::new())),
+            map @ Value::Object(_) => Ok(map),
+            _ => {
                 let (file, line, found) = (self.path.clone(), 1, "a single value or a list");
                 Err(SettingsError::NotAMap { file, line, found }.into())
             }
@@ -173,61 +186,32 @@ impl ConfigFile {
     }
 
     fn locate(&self, path: &[&str]) -> Result<ValueSpan, EditError> {
-        let shape = || EditError::Shape {
+        locate::locate_values(&self.text).ok_or_else(|| EditError::Shape {
             file: self.path.clone(),
             line: 1,
             key: path.first().copied().unwrap_or("").to_owned(),
-        };
-        locate::locate_values(&self.text).ok_or_else(shape)
+        })
     }
 
-    fn accept_edit(
-        &mut self,
-        text: String,
-        expected: &Map<String, Value>,
-        path: &[&str],
-        span: &ValueSpan,
-    ) -> Result<(), EditError> {
-        match self.parse_text(&text) {
-            Ok(parsed) if parsed == *expected => self.text = text,
-            _ => return Err(self.shape_error(path, span)),
-        }
-        Ok(())
-    }
-
-    fn shape_error(&self, path: &[&str], span: &ValueSpan) -> EditError {
-        let start = path
-            .first()
-            .and_then(|key| span.entry(key))
-            .map_or(0, |entry| entry.start);
+    fn shape_error(&self, path: &[&str], root: &ValueSpan) -> EditError {
+        let entry = path.first().and_then(|key| root.entry(key));
         EditError::Shape {
             file: self.path.clone(),
-            line: self.line_number(start),
+            line: self.line_number(entry.map_or(0, |entry| entry.start)),
             key: path.join("."),
         }
     }
 
     fn line_number(&self, offset: usize) -> usize {
-        self.text
-            .bytes()
-            .take(offset)
-            .filter(|byte| *byte == b'\n')
-            .count()
-            + 1
+        let before = self.text.bytes().take(offset);
+        before.filter(|byte| *byte == b'\n').count() + 1
     }
 
-    /// Returns the end of a line, before its line break.
+    /// Returns the byte offset of the end of the line that contains `offset`, before its line
+    /// break.
     fn line_end(&self, offset: usize) -> usize {
         let rest = self.text.get(offset..).unwrap_or_default();
-        let line = rest.split('\n').next().unwrap_or_default();
-        offset + line.trim_end_matches('\r').len()
-    }
-
-    fn line_start(&self, offset: usize) -> usize {
-        self.text
-            .get(..offset)
-            .and_then(|head| head.rfind('\n'))
-            .map_or(0, |at| at + 1)
+        offset + rest.lines().next().unwrap_or_default().len()
     }
 
     fn newline(&self) -> &'static str {
@@ -240,277 +224,186 @@ impl ConfigFile {
 
     /// Returns the text with some byte ranges replaced. The edits must be in descending order, so
     /// that the positions of later edits stay valid.
-    fn splice(&self, edits: &[(usize, usize, String)]) -> String {
+    fn splice(&self, edits: &[Edit]) -> String {
         let mut text = self.text.clone();
-        for (start, end, new) in edits {
-            if text.is_char_boundary(*start)
-                && text.is_char_boundary(*end)
-                && start <= end
-                && *end <= text.len()
-            {
-                text.replace_range(*start..*end, new);
+        for (range, new) in edits {
+            if text.get(range.clone()).is_some() {
+                text.replace_range(range.clone(), new);
             }
         }
         text
     }
 
-    fn text_with_value(
+    fn edits_to_set(
         &self,
         root: &ValueSpan,
         path: &[&str],
         value: &Value,
-    ) -> Result<String, EditError> {
-        let (mut span, mut depth) = (root, 0);
-        while let Some(entry) = path.get(depth).and_then(|key| span.entry(key)) {
-            depth += 1;
-            if depth == path.len() {
-                return Ok(self.splice(
-                    &self.value_edits(entry, &quote::format_inline(value, span.is_flow())),
-                ));
+    ) -> Result<Vec<Edit>, EditError> {
+        let (mut map, mut rest) = (root, path);
+        while let [key, below @ ..] = rest
+            && let Some(entry) = map.entry(key)
+        {
+            if below.is_empty() {
+                let new = quote::format_inline(value, map.is_flow());
+                return Ok(self.value_edits(entry, &new));
             }
-            match &entry.value.shape {
-                ValueShape::Nothing => {
-                    return Ok(self.splice(&self.first_key_edits(
-                        entry,
-                        root_column(span),
-                        path.get(depth..).unwrap_or_default(),
-                        value,
-                    )));
+            match entry.value.shape {
+                // Add the first key below a key without a value.
+                ValueShape::Null => {
+                    let at = self.line_end(entry.value.end);
+                    let block = self.format_block(below, value, map.column() + 2);
+                    let without_null = (entry.colon..entry.value.end, String::new());
+                    return Ok(vec![
+                        (at..at, self.newline().to_owned() + &block),
+                        without_null,
+                    ]);
                 }
-                ValueShape::Single | ValueShape::List => {
+                ValueShape::Other => {
+                    let above = path.len() - below.len();
                     return Err(EditError::NoMap {
                         file: self.path.clone(),
                         line: self.line_number(entry.start),
-                        key: path.get(..depth).unwrap_or_default().join("."),
-                        below: path.get(depth..).unwrap_or_default().join("."),
+                        key: path.get(..above).unwrap_or_default().join("."),
+                        below: below.join("."),
                     });
                 }
-                ValueShape::Map { .. } => span = &entry.value,
+                ValueShape::Map { .. } => (map, rest) = (&entry.value, below),
             }
         }
-        let rest = path.get(depth..).unwrap_or_default();
-        let edit = match &span.shape {
+        let newline = self.newline();
+        let (at, new) = match &map.shape {
             ValueShape::Map {
                 is_flow: true,
                 entries,
                 ..
             } => {
-                let comma = if entries.is_empty() { "" } else { ", " };
-                let at = entries
-                    .last()
-                    .map_or(span.start + 1, |entry| entry.value.end);
-                (
-                    at,
-                    at,
-                    format!("{comma}{}", quote::format_nested_inline(rest, value)),
-                )
+                let new = quote::format_nested_inline(rest, value);
+                match entries.last() {
+                    Some(last) => (last.value.end, format!(", {new}")),
+                    None => (map.start + 1, new),
+                }
             }
-            ValueShape::Map {
-                column, entries, ..
-            } => {
-                let at = self.line_end(entries.last().map_or(span.end, |entry| entry.value.end));
-                (
-                    at,
-                    at,
-                    format!(
-                        "{}{}",
-                        self.newline(),
-                        self.format_block(rest, value, *column)
-                    ),
-                )
+            ValueShape::Map { column, .. } => {
+                let block = self.format_block(rest, value, *column);
+                (self.line_end(map.end), format!("{newline}{block}"))
             }
             _ => {
-                let end = self.text.len();
-                let gap = if self.text.is_empty() || self.text.ends_with('\n') {
-                    ""
-                } else {
-                    self.newline()
-                };
-                (
-                    end,
-                    end,
-                    format!(
-                        "{gap}{}{}",
-                        self.format_block(rest, value, 0),
-                        self.newline()
-                    ),
-                )
+                let is_line_end = self.text.is_empty() || self.text.ends_with('\n');
+                let gap = if is_line_end { "" } else { newline };
+                let block = self.format_block(rest, value, 0);
+                (self.text.len(), format!("{gap}{block}{newline}"))
             }
         };
-        Ok(self.splice(&[edit]))
+        Ok(vec![(at..at, new)])
     }
 
-    /// Formats a key and its value as separate lines.
+    /// Formats nested keys and a value as YAML lines; the first key is indented by `column` blanks.
     fn format_block(&self, path: &[&str], value: &Value, column: usize) -> String {
-        let mut text = String::new();
-        for (depth, key) in path.iter().enumerate() {
+        let keys = path.iter().enumerate().map(|(depth, key)| {
             let indent = " ".repeat(column + 2 * depth);
-            let gap = if depth == 0 { "" } else { self.newline() };
-            let _ = write!(text, "{gap}{indent}{}:", quote::quote_text(key, false));
-        }
-        text + " " + &quote::format_inline(value, false)
+            format!("{indent}{}:", quote::quote_text(key, false))
+        });
+        let keys: Vec<_> = keys.collect();
+        keys.join(self.newline()) + " " + &quote::format_inline(value, false)
     }
 
-    fn value_edits(&self, entry: &locate::KeySpan, new: &str) -> Vec<(usize, usize, String)> {
-        let colon = entry.colon;
-        let old_value = self
-            .text
-            .get(colon..entry.value.end.max(colon))
-            .unwrap_or_default();
-        if old_value.contains('\n') {
+    fn value_edits(&self, entry: &KeySpan, new: &str) -> Vec<Edit> {
+        let (colon, end) = (entry.colon, entry.value.end);
+        let old = self.text.get(colon..end).unwrap_or_default();
+        if old.contains('\n') {
             // Keep a comment after the key.
-            let end = self.line_end(colon);
-            let is_comment = self
-                .text
-                .get(colon..end)
-                .is_some_and(|rest| rest.trim_start().starts_with('#'));
-            let from = if is_comment { end } else { colon };
+            let first_line = old.lines().next().unwrap_or_default();
+            let is_comment = first_line.trim_start().starts_with('#');
+            let from = if is_comment {
+                colon + first_line.len()
+            } else {
+                colon
+            };
             return vec![
-                (from, entry.value.end, String::new()),
-                (colon, colon, format!(" {new}")),
+                (from..end, String::new()),
+                (colon..colon, format!(" {new}")),
             ];
         }
-        let blanks = if old_value.trim().is_empty() {
-            0
-        } else {
-            old_value.len() - old_value.trim_start().len()
-        };
-        let gap = if blanks == 0 { " " } else { "" };
-        vec![(
-            colon + blanks,
-            entry.value.end.max(colon),
-            format!("{gap}{new}"),
-        )]
-    }
-
-    /// Returns the edits that add the first key below a key without a value.
-    fn first_key_edits(
-        &self,
-        entry: &locate::KeySpan,
-        column: usize,
-        path: &[&str],
-        value: &Value,
-    ) -> Vec<(usize, usize, String)> {
-        let at = self.line_end(entry.value.end.max(entry.colon));
-        let below = format!(
-            "{}{}",
-            self.newline(),
-            self.format_block(path, value, column + 2)
-        );
-        vec![
-            (at, at, below),
-            (entry.colon, entry.value.end.max(entry.colon), String::new()),
-        ]
-    }
-
-    fn text_without_value(&self, root: &ValueSpan, path: &[&str]) -> Result<String, EditError> {
-        let (mut span, mut chain) = (root, Vec::new());
-        for key in path {
-            let Some(entry) = span.entry(key) else {
-                return Err(self.shape_error(path, root));
-            };
-            chain.push((span, entry));
-            span = &entry.value;
+        let blanks = old.len() - old.trim_start().len();
+        if blanks == 0 || old.trim().is_empty() {
+            return vec![(colon..end, format!(" {new}"))];
         }
-        // Remove a map together with its last key; keep comments in it.
+        vec![(colon + blanks..end, new.to_owned())]
+    }
+
+    fn edits_to_unset(&self, root: &ValueSpan, path: &[&str]) -> Option<Vec<Edit>> {
+        let (mut map, mut chain) = (root, Vec::new());
+        for key in path {
+            let entry = map.entry(key)?;
+            chain.push((map, entry));
+            map = &entry.value;
+        }
+        // Remove a map together with its only key; keep the comments in the map.
         let mut edits = Vec::new();
-        let mut inner_end = None;
         while let Some((map, entry)) = chain.pop() {
-            edits.push(self.removal_edit(map, entry, inner_end));
-            inner_end = Some(entry.start);
-            if map.len() > 1 {
+            let range = self.entry_range(map, entry, !edits.is_empty());
+            edits.push((range, String::new()));
+            if map.entries().len() > 1 {
                 break;
             }
             if map.is_flow() && !chain.is_empty() {
-                // The map is removed with its key.
+                // The edit for the key of this map removes the whole map, so discard the inner
+                // edits.
                 edits.clear();
-                inner_end = None;
             }
         }
-        Ok(self.splice(&edits))
+        Some(edits)
     }
 
-    /// Returns the edit that removes one entry. If other edits remove its content (`inner`), this
-    /// edit removes only the line of the key.
-    fn removal_edit(
-        &self,
-        map: &ValueSpan,
-        entry: &locate::KeySpan,
-        inner: Option<usize>,
-    ) -> (usize, usize, String) {
-        let end = entry.value.end.max(entry.colon);
-        if let ValueShape::Map {
-            is_flow: true,
-            entries,
-            ..
-        } = &map.shape
-        {
-            let next = entries
-                .iter()
-                .map(|other| other.start)
-                .find(|start| *start > entry.start);
-            let before = entries
-                .iter()
-                .filter(|other| other.start < entry.start)
-                .map(|other| other.value.end)
-                .max();
+    /// Returns the byte range to remove for one entry. If other edits remove its content
+    /// (`is_emptied`), it is only the line of the key.
+    fn entry_range(&self, map: &ValueSpan, entry: &KeySpan, is_emptied: bool) -> Range<usize> {
+        let end = entry.value.end;
+        if map.is_flow() {
+            let mut others = map.entries().iter();
+            let before = others.clone().rfind(|other| other.start < entry.start);
+            let next = others.find(|other| other.start > entry.start);
             return match (next, before) {
-                (Some(next), _) => (entry.start, next, String::new()),
-                (None, Some(before)) => (before, end, String::new()),
-                (None, None) => (entry.start, end, String::new()),
+                (Some(next), _) => entry.start..next.start,
+                (None, Some(before)) => before.value.end..end,
+                (None, None) => entry.start..end,
             };
         }
-        let start = self.line_start(entry.start);
-        let last = self.line_end(if inner.is_some() { entry.colon } else { end });
-        let newline = self
-            .text
-            .get(last..)
-            .map_or(0, |rest| rest.find('\n').map_or(rest.len(), |at| at + 1));
-        (start, last + newline, String::new())
+        let above = self.text.get(..entry.start).unwrap_or_default();
+        let last = self.line_end(if is_emptied { entry.colon } else { end });
+        let below = self.text.get(last..).unwrap_or_default();
+        let line_break = below.find('\n').map_or(below.len(), |at| at + 1);
+        above.rfind('\n').map_or(0, |at| at + 1)..last + line_break
     }
 }
 
-fn root_column(span: &ValueSpan) -> usize {
-    if let ValueShape::Map { column, .. } = &span.shape {
-        *column
-    } else {
-        0
+fn value_at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, key| value.get(key))
+}
+
+fn set_at(mut value: &mut Value, path: &[&str], new: Value) {
+    for key in path {
+        if !value.is_object() {
+            *value = Value::Null;
+        }
+        // Indexing turns null into a map and inserts a missing key.
+        value = &mut value[*key];
     }
+    *value = new;
 }
 
-fn value_at<'a>(map: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
-    let (first, rest) = path.split_first()?;
-    rest.iter()
-        .try_fold(map.get(*first)?, |value, key| value.as_object()?.get(*key))
-}
-
-fn set_at(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
-    let Some((first, rest)) = path.split_first() else {
+fn remove_at(value: &mut Value, path: &[&str]) {
+    let (Some((first, rest)), Some(map)) = (path.split_first(), value.as_object_mut()) else {
         return;
     };
-    if rest.is_empty() {
-        map.insert((*first).to_owned(), value.clone());
-        return;
-    }
-    let inner = map.entry(*first).or_insert(Value::Null);
-    if !inner.is_object() {
-        *inner = Value::Object(Map::new());
-    }
-    if let Value::Object(inner) = inner {
-        set_at(inner, rest, value);
-    }
-}
-
-fn remove_at(map: &mut Map<String, Value>, path: &[&str]) {
-    let Some((first, rest)) = path.split_first() else {
-        return;
-    };
-    if rest.is_empty() {
-        map.remove(*first);
-    } else if let Some(Value::Object(inner)) = map.get_mut(*first) {
+    if !rest.is_empty()
+        && let Some(inner) = map.get_mut(*first)
+    {
         remove_at(inner, rest);
-        if inner.is_empty() {
-            map.remove(*first);
+        if inner.as_object().is_none_or(|inner| !inner.is_empty()) {
+            return;
         }
     }
+    map.remove(*first);
 }

@@ -33,31 +33,26 @@ impl Environment {
     pub fn from_pairs<N: Into<String>, V: Into<OsString>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let vars: Vec<_> = pairs
-            .into_iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect();
+        let pairs = pairs.into_iter();
+        let vars = pairs.map(|(name, value)| (name.into(), value.into()));
         let mut environment = Self {
-            vars,
+            vars: vars.collect(),
             user_home: None,
         };
-        let home = environment
-            .get("HOME")
-            .filter(|home| !home.is_empty())
-            .map(PathBuf::from);
-        environment.user_home = home;
+        let home = environment.get("HOME").filter(|home| !home.is_empty());
+        environment.user_home = home.map(PathBuf::from);
         environment
     }
 
-    /// Returns the value of a variable. Names ignore case; an exact match comes first.
+    /// Returns the value of a variable. The case of the name is ignored, but an exact match takes
+    /// precedence.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
-        let exact = self.vars.iter().find(|(variable, _)| variable == name);
+        let exact = self.iter().find(|(variable, _)| *variable == name);
         let matching = exact.or_else(|| {
-            self.vars
-                .iter()
-                .find(|(variable, _)| variable.eq_ignore_ascii_case(name))
+            let mut variables = self.iter();
+            variables.find(|(variable, _)| variable.eq_ignore_ascii_case(name))
         });
-        matching.map(|(_, value)| value.as_os_str())
+        matching.map(|(_, value)| value)
     }
 
     /// Returns the user's home directory, which replaces a leading `~`.

@@ -55,13 +55,13 @@ pub enum SettingsError {
         origin: SettingSource,
         /// The dotted key of the setting.
         key: String,
-        /// Value as written (masked if secret), or its kind.
+        /// The value as written, or a description of it. A secret is not shown.
         found: String,
         /// What the declaration requires.
         expected: String,
     },
-    /// An undeclared name that resembles a restricting setting. Ignoring a typo in it would allow
-    /// what the user wants to forbid.
+    /// An undeclared name that resembles `policy` or `owners`, which restrict access. Ignoring such
+    /// a typo would allow what the user wants to forbid.
     #[error("{origin}: unknown setting `{name}`{suggestion}")]
     Unknown {
         /// Source of the name.
@@ -72,7 +72,7 @@ pub enum SettingsError {
         suggestion: String,
     },
     /// A section cannot be registered because of a mistake in its declaration.
-    #[error("cannot register settings section `{section}`: {problem}")]
+    #[error("cannot register {}: {problem}", section_label(section))]
     Declaration {
         /// Name of the section, empty for the root.
         section: String,
@@ -85,7 +85,8 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Returns the error with the name that the user wrote instead of the key of the setting.
+    /// Returns the error with `name`, the key that the user wrote, instead of the setting's current
+    /// key.
     pub(crate) fn with_name(mut self, setting_key: &str, name: &str) -> Self {
         if let Self::Invalid { key, .. } = &mut self
             && let Some(rest) = key.strip_prefix(setting_key)
@@ -119,5 +120,12 @@ pub(crate) fn suggestion_text(suggestion: Option<&str>) -> String {
     match suggestion {
         Some(name) => format!(", did you mean `{name}`?"),
         None => "; run `bub config list` to see all settings".to_owned(),
+    }
+}
+
+fn section_label(section: &str) -> String {
+    match section {
+        "" => "the top-level settings".to_owned(),
+        name => format!("settings section `{name}`"),
     }
 }

@@ -44,7 +44,7 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// Returns the path and the text of the config file.
 ///
 /// This is the file in the home if it exists, else the one in `~/.bub`, where the Python version
-/// keeps it. A file that does not exist yet is created in the home.
+/// keeps it. If neither exists, the path is that of the file in the home, and the text is `None`.
 pub(crate) fn read_config_file(
     home: &Path,
     user_home: Option<&Path>,
@@ -55,7 +55,7 @@ pub(crate) fn read_config_file(
         .map(|user| user.join(".bub/config.yml"))
         .filter(|default_file| *default_file != home_file);
     match (text, default_file) {
-        // A dangling link names this file on purpose; do not fall back to the other one.
+        // A dangling link shows that the user wants this file, so do not read the one in `~/.bub`.
         (Ok(None), _) if home_file.is_symlink() => {
             let source = io::Error::other("a link to a file that does not exist");
             let error = SettingsError::Unreadable {

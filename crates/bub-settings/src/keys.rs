@@ -33,7 +33,7 @@ pub static ENV_DROP: SettingKey<Vec<String>> = SettingKey::new(
 static ROOT: &[&dyn AnySetting] = &[&HOME];
 static ENV: &[&dyn AnySetting] = &[&ENV_PASS, &ENV_DROP];
 
-/// Returns the sections that every program has.
+/// Returns the sections with the settings of this module. The loader always registers them.
 pub(crate) fn sections() -> [Section; 2] {
     [Section::new("", ROOT), Section::new("env", ENV)]
 }

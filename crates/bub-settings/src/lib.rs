@@ -7,8 +7,9 @@
 //! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, with the
 //!   highest precedence first. It merges maps and returns [`Settings`], or a [`SettingsError`] with
 //!   the location and the cause.
-//! - [`Settings::get`] returns typed values, [`Settings::get_value`] values by path,
-//!   [`Settings::origin`] the source of a value, and [`Settings::warnings`] likely mistakes.
+//! - [`Settings::get`] returns a typed value, and [`Settings::get_value`] returns a value by path.
+//!   [`Settings::origin`] returns the source of a value. [`Settings::warnings`] returns likely
+//!   mistakes.
 //! - [`ConfigFile`] edits the config file and keeps the rest of it unchanged. [`Settings::with_config_text`]
 //!   returns the settings that an edited file would produce.
 //! - [`is_public`]: whether an IP address belongs to the public internet.

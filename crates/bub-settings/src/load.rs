@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::node::{Node, NodeData, NodeMap};
+use crate::node::{Node, NodeData};
 use crate::settings::Settings;
 use crate::sources::{DotEnvFile, Flag, Sources};
 use crate::spec::{AnySetting, Section};
@@ -12,7 +12,7 @@ use crate::{
     validate, yaml,
 };
 
-/// Whether a workspace may set trusted settings.
+/// Whether the `.env` of a workspace may set [trusted](crate::SettingSpec::trusted) settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkspaceTrust {
     /// The user allowed the workspace to set everything.
@@ -39,10 +39,10 @@ pub enum WorkspaceTrust {
 /// assert_eq!(settings.get(&COLOR), "blue");
 /// assert!(settings.get(&OPEN));
 /// ```
+#[must_use]
 pub struct Loader {
-    environment: Environment,
+    sources: Sources,
     workspace: Option<(PathBuf, WorkspaceTrust)>,
-    flags: Vec<Flag>,
     sections: Vec<Section>,
     redactor: Redactor,
 }
@@ -51,50 +51,48 @@ impl Loader {
     /// Creates a loader with an environment and the settings of this crate.
     pub fn new(environment: Environment) -> Self {
         Self {
-            environment,
+            sources: Sources {
+                environment,
+                dotenv: None,
+                config: None,
+                flags: Vec::new(),
+            },
             workspace: None,
-            flags: Vec::new(),
             sections: Vec::new(),
             redactor: Redactor::new(),
         }
     }
 
     /// Adds the `.env` of this directory as a source.
-    #[must_use]
     pub fn workspace(mut self, directory: impl Into<PathBuf>, trust: WorkspaceTrust) -> Self {
         self.workspace = Some((directory.into(), trust));
         self
     }
 
     /// Sets a setting from the command line; `flag` is the user's spelling (`--model`).
-    #[must_use]
     pub fn flag(mut self, key: &dyn AnySetting, flag: &str, value: &str) -> Self {
-        let key = key.setting().key().to_owned();
-        self.flags.push(Flag {
-            key,
+        self.sources.flags.push(Flag {
+            key: key.setting().key.to_string(),
             name: flag.into(),
             value: value.to_owned(),
         });
         self
     }
 
-    /// Adds a section. Use [`Settings::register`] after loading.
+    /// Adds a section. To add one after loading, use [`Settings::register`].
     ///
     /// A section with an empty name adds its keys to the root. Several sections may do so.
-    #[must_use]
     pub fn section(self, section: Section) -> Self {
         self.sections([section])
     }
 
     /// Adds the sections of a crate; see [`section`](Self::section).
-    #[must_use]
     pub fn sections(mut self, sections: impl IntoIterator<Item = Section>) -> Self {
         self.sections.extend(sections);
         self
     }
 
     /// Registers secrets with this redactor instead of a new one.
-    #[must_use]
     pub fn redactor(mut self, redactor: &Redactor) -> Self {
         self.redactor = redactor.clone();
         self
@@ -112,21 +110,17 @@ impl Loader {
     pub fn load_lenient(self) -> (Settings, Vec<SettingsError>) {
         let mut problems = Vec::new();
         let mut warnings = Vec::new();
-        let user_home = self.environment.user_home().map(Path::to_owned);
-        let mut sources = Sources {
-            environment: self.environment,
-            dotenv: None,
-            config: None,
-            flags: self.flags,
-        };
+        let mut sources = self.sources;
+        let user_home = sources.environment.user_home().map(Path::to_owned);
         // Skip a workspace that is not a directory; the code that needs it reports the error.
         if let Some((directory, trust)) = self.workspace.filter(|(directory, _)| directory.is_dir())
         {
             match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
                 Ok(file) => sources.dotenv = file,
-                Err(error) => warnings.push(SettingsWarning::DotEnvFile {
-                    problem: error.to_string(),
-                }),
+                Err(error) => {
+                    let problem = error.to_string();
+                    warnings.push(SettingsWarning::DotEnvFile { problem });
+                }
             }
         }
         let mut settings = Settings::new(sources, self.redactor, warnings);
@@ -139,7 +133,10 @@ impl Loader {
             Some(text) => parse_config(&file, &text, &mut settings.warnings),
             None => Ok(None),
         });
-        settings.sources.config = config.map_err(|error| problems.push(error)).ok().flatten();
+        match config {
+            Ok(config) => settings.sources.config = config,
+            Err(error) => problems.push(error),
+        }
         settings.config_file = file;
         settings.register_undeclared_secrets();
         let sections = keys::sections().into_iter().chain(self.sections);
@@ -160,29 +157,25 @@ fn read_dotenv(
         return Ok(None);
     };
     let file: Arc<Path> = path.into();
-    let origin = |line, name: &str| SettingSource::DotEnv {
+    let line_origin = |line| SettingSource::DotEnv {
         file: file.clone(),
         line,
-        name: name.into(),
+        name: "".into(),
     };
     let mut lookup = |name: &str, line| {
         // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would leak the key.
         if trust == WorkspaceTrust::Untrusted && !is_never_secret(name) {
-            warnings.push(SettingsWarning::SecretReference {
-                origin: origin(line, ""),
-                name: name.to_owned(),
-            });
+            let (origin, name) = (line_origin(line), name.to_owned());
+            warnings.push(SettingsWarning::SecretReference { origin, name });
             return None;
         }
         environment.get(name)?.to_str().map(str::to_owned)
     };
     let parsed = dotenv::parse(&text, &mut lookup);
-    let bad = parsed.bad_lines.into_iter();
-    let bad = bad.map(|(line, problem)| SettingsWarning::DotEnvSyntax {
-        origin: origin(line, ""),
-        problem,
-    });
-    warnings.extend(bad);
+    for (line, problem) in parsed.bad_lines {
+        let origin = line_origin(line);
+        warnings.push(SettingsWarning::DotEnvSyntax { origin, problem });
+    }
     Ok(Some(DotEnvFile {
         bindings: parsed.bindings,
         trust,
@@ -190,7 +183,8 @@ fn read_dotenv(
     }))
 }
 
-/// Returns whether the value of a variable is never a secret. For other names this is unknown.
+/// Returns whether a variable is known to hold no secret, such as `HOME`. Any other variable may
+/// hold one.
 fn is_never_secret(name: &str) -> bool {
     const NAMES: [&str; 11] = [
         "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
@@ -199,8 +193,7 @@ fn is_never_secret(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("XDG_") || name.starts_with("LC_")
 }
 
-/// Returns the home directory. It is needed to find the config file, so the config file cannot set
-/// it.
+/// Returns bub's home. It is needed to find the config file, so the config file cannot set it.
 fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     let declared = keys::HOME.setting();
     let layers = settings.sources.text_layers(declared);
@@ -221,49 +214,28 @@ pub(crate) fn parse_config(
     file: &Path,
     text: &str,
     warnings: &mut Vec<SettingsWarning>,
-) -> Result<Option<NodeMap>, SettingsError> {
+) -> Result<Option<Node>, SettingsError> {
     let shared: Arc<Path> = file.into();
     let origin = move |line| SettingSource::Config {
         file: shared.clone(),
         line,
     };
-    let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {
-        file: file.to_owned(),
-        line: problem.line,
-        column: problem.column,
-        problem: problem.text,
-    })?;
-    warnings.extend(
-        document
-            .duplicates
-            .into_iter()
-            .map(|(name, origin)| SettingsWarning::Duplicate { origin, name }),
-    );
-    let not_a_map = |origin, found| {
-        let line = if let SettingSource::Config { line, .. } = origin {
-            line
-        } else {
-            1
-        };
-        SettingsError::NotAMap {
-            file: file.to_owned(),
-            line,
-            found,
-        }
-    };
-    match document.root {
-        None => Ok(None),
-        Some(Node {
-            data: NodeData::Map(map),
-            ..
-        }) => Ok(Some(map)),
-        Some(Node {
-            data: NodeData::List(_),
-            origin,
-        }) => Err(not_a_map(origin, "a list")),
-        Some(Node {
-            data: NodeData::Scalar(_),
-            origin,
-        }) => Err(not_a_map(origin, "a single value")),
+    let document = yaml::parse(text, &origin).map_err(|error| error.in_file(file))?;
+    for (name, origin) in document.duplicates {
+        warnings.push(SettingsWarning::Duplicate { origin, name });
     }
+    let Some(root) = document.root else {
+        return Ok(None);
+    };
+    let found = match root.data {
+        NodeData::Map(_) => return Ok(Some(root)),
+        NodeData::List(_) => "a list",
+        NodeData::Scalar(_) => "a single value",
+    };
+    let line = match root.origin {
+        SettingSource::Config { line, .. } => line,
+        _ => 1,
+    };
+    let file = file.to_owned();
+    Err(SettingsError::NotAMap { file, line, found })
 }

@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::mem::discriminant;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::node::{Atom, Node, NodeData, Scalar};
+use crate::node::{Atom, NodeData, Scalar};
 use crate::secret::Secret;
 use crate::settings::{SettingSlot, Settings};
-use crate::sources::Layer;
 use crate::spec::{AnySetting as _, SettingKey, SettingSpec};
 use crate::{LookupError, SettingSource, display, suggest};
 
-/// Value at a path.
+/// Value that [`Settings::get_value`] returns for a path.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LookupValue {
     /// A value that may be shown. Secrets inside a map are masked.
@@ -47,21 +46,25 @@ pub struct SettingValue<'a> {
 impl Settings {
     /// Returns the value at a dotted path: a setting, a part of a map setting, or a section.
     ///
-    /// Finds declared settings only, first in their sections and then at the root.
+    /// Finds declared settings only. If the path starts with the keys of several settings, the
+    /// longest key is used.
     pub fn get_value(&self, path: &str) -> Result<LookupValue, LookupError> {
         if path.is_empty() {
             return Err(LookupError::EmptyPath);
         }
         let value = match self.slot_for(path) {
             Some((slot, rest)) => self.lookup_part(slot, rest),
-            None => self
-                .section_values(path)
-                .map(|values| LookupValue::Value(Value::Object(values))),
+            None => self.section_values(path).map(LookupValue::Value),
         };
-        value.ok_or_else(|| LookupError::Unknown {
+        value.ok_or_else(|| self.unknown_error(path))
+    }
+
+    pub(crate) fn unknown_error(&self, path: &str) -> LookupError {
+        let keys = self.specs().map(|spec| &*spec.key);
+        LookupError::Unknown {
             path: path.to_owned(),
-            suggestion: self.suggest_key(path),
-        })
+            suggestion: suggest::closest_match(path, keys).map(str::to_owned),
+        }
     }
 
     /// Returns the source of the value at a path. A part of a merged map has its own source.
@@ -76,7 +79,8 @@ impl Settings {
     /// Returns the text that one source has for a setting, regardless of sources with higher
     /// precedence.
     ///
-    /// `source` selects the config file, `.env`, the environment or the flags.
+    /// `source` selects the config file, `.env`, the environment or the flags. Only its variant
+    /// counts; its name, file and line are ignored.
     pub fn text_from_source(
         &self,
         key: &SettingKey<Option<String>>,
@@ -92,14 +96,11 @@ impl Settings {
                 _ => None,
             };
         }
-        let is_there = |layer: &Layer<'_>| {
-            !layer.distrusted && discriminant(&layer.origin) == discriminant(source)
-        };
-        let layers = self.sources.text_layers(setting);
-        let texts = layers
-            .iter()
-            .filter(|layer| is_there(layer))
-            .filter_map(|layer| layer.text);
+        let layers = self.sources.text_layers(setting).into_iter();
+        let texts = layers.filter_map(|layer| {
+            let is_there = discriminant(&layer.origin) == discriminant(source);
+            layer.text.filter(|_| is_there && !layer.distrusted)
+        });
         texts.map(str::trim).rfind(fits).map(str::to_owned)
     }
 
@@ -108,38 +109,38 @@ impl Settings {
         self.slots.iter().map(|slot| SettingValue {
             setting: slot.spec(),
             display_value: self.slot_display_value(slot),
-            default: slot.declared().default_value(),
-            origin: slot
-                .value
-                .as_ref()
-                .map_or(SettingSource::Default, |node| node.origin.clone()),
+            default: slot.declared.default_value(),
+            origin: match &slot.value {
+                Some(node) => node.origin.clone(),
+                None => SettingSource::Default,
+            },
         })
     }
 
-    /// Returns a path with the new key of a setting if it starts with a former one.
+    /// Returns the path with the current key of its setting if it starts with a former key. Returns
+    /// other paths unchanged.
     pub fn current_path<'p>(&self, path: &'p str) -> Cow<'p, str> {
-        let renamed = self.slot_and_name(path).and_then(|(slot, name)| {
-            let key = slot.spec().key();
-            let rest = path.strip_prefix(name)?;
-            (name != key).then(|| format!("{key}{rest}"))
-        });
-        renamed.map_or(Cow::Borrowed(path), Cow::Owned)
+        match self.slot_and_name(path) {
+            Some((slot, name)) if name != slot.spec().key => {
+                Cow::Owned(path.replacen(name, &slot.spec().key, 1))
+            }
+            _ => Cow::Borrowed(path),
+        }
     }
 
-    /// Returns the setting with a key that is a prefix of `path`, and that key, which may be a
-    /// former one.
+    /// Returns the setting whose key or former key is a prefix of `path`, and the matching key. If
+    /// several match, returns the longest.
     fn slot_and_name(&self, path: &str) -> Option<(&SettingSlot, &str)> {
-        self.slots
-            .iter()
-            .flat_map(|slot| slot.spec().names().map(move |name| (slot, name)))
-            .filter(|(_, name)| {
-                let rest = path.strip_prefix(name);
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            })
-            .max_by_key(|(_, name)| name.len())
+        let slots = self.slots.iter();
+        let names = slots.flat_map(|slot| slot.spec().names().map(move |name| (slot, name)));
+        let matching = names.filter(|(_, name)| {
+            let rest = path.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        });
+        matching.max_by_key(|(_, name)| name.len())
     }
 
-    /// Returns the setting whose key is a prefix of `path`, and the remaining path.
+    /// Returns the setting whose key or former key is a prefix of `path`, and the remaining path.
     pub(crate) fn slot_for<'p>(
         &self,
         path: &'p str,
@@ -160,56 +161,42 @@ impl Settings {
         let setting = slot.spec();
         let Some(node) = &slot.value else {
             let default = self.slot_display_value(slot);
-            return rest
+            let value = rest
                 .clone()
-                .try_fold(&default, |value, key| value.get(key))
-                .cloned()
-                .map(LookupValue::Value);
+                .try_fold(&default, |value, key| value.get(key))?;
+            return Some(LookupValue::Value(value.clone()));
         };
         let name = rest
             .clone()
-            .fold(setting.key(), display::secret_deciding_name);
-        let masked = |node| LookupValue::Value(display::to_masked_value(setting, name, node));
+            .fold(&*setting.key, display::secret_deciding_name);
         let node = node.descend(rest)?;
-        Some(match &node.data {
-            NodeData::Scalar(Scalar { text, atom })
+        Some(match (&node.data, display::to_value(setting, node)) {
+            (NodeData::Scalar(Scalar { text, atom }), _)
                 if *atom != Atom::Null && display::is_secret(setting, name) =>
             {
                 LookupValue::Secret(Secret::from(text.as_str()))
             }
-            _ => single_secret(setting, node).unwrap_or_else(|| masked(node)),
+            // `api_key: abc` is stored as a map with one entry for all providers.
+            (_, Value::String(text)) if setting.secret => LookupValue::Secret(Secret::from(text)),
+            _ => LookupValue::Value(display::to_masked_value(setting, name, node)),
         })
     }
 
     fn slot_display_value(&self, slot: &SettingSlot) -> Value {
         match &slot.value {
-            Some(node) => display::to_masked_value(slot.spec(), slot.spec().key(), node),
-            None => self.default_value(slot.declared()),
+            Some(node) => display::to_masked_value(slot.spec(), &slot.spec().key, node),
+            None => self.default_value(&*slot.declared),
         }
     }
 
-    fn section_values(&self, section: &str) -> Option<Map<String, Value>> {
+    fn section_values(&self, section: &str) -> Option<Value> {
         self.sections
             .iter()
             .find(|name| !name.is_empty() && *name == section)?;
         let slots = self.slots.iter().filter_map(|slot| {
-            let name = slot.spec().key().strip_prefix(section)?.strip_prefix('.')?;
+            let name = slot.spec().key.strip_prefix(section)?.strip_prefix('.')?;
             Some((name.to_owned(), self.slot_display_value(slot)))
         });
-        Some(slots.collect())
-    }
-
-    pub(crate) fn suggest_key(&self, path: &str) -> Option<String> {
-        suggest::closest_match(path, self.slots.iter().map(|slot| slot.spec().key()))
-            .map(str::to_owned)
-    }
-}
-
-/// Returns the single secret of a node. `api_key: abc` is stored as a map with one entry for all
-/// providers.
-fn single_secret(setting: &SettingSpec, node: &Node) -> Option<LookupValue> {
-    match display::to_value(setting, node) {
-        Value::String(text) if setting.is_secret() => Some(LookupValue::Secret(Secret::from(text))),
-        _ => None,
+        Some(Value::Object(slots.collect()))
     }
 }

@@ -1,5 +1,9 @@
 //! The tree that every source is read into, and the merge of two sources.
 
+use std::mem;
+
+use indexmap::IndexMap;
+
 use crate::SettingSource;
 
 /// A value with its source. Each leaf keeps its own source, so the source of every entry of a
@@ -22,7 +26,7 @@ pub(crate) enum NodeData {
     Map(NodeMap),
 }
 
-/// A leaf: the text as written, and its meaning without a declaration.
+/// A leaf: the text as written, and the type and value that YAML gives it.
 ///
 /// Keeping both lets the declaration decide: `api_key: 0123` is the text `0123` for a text setting,
 /// and `010` is the number 8 only where a number is expected.
@@ -33,7 +37,7 @@ pub(crate) struct Scalar {
     pub(crate) atom: Atom,
 }
 
-/// Meaning of a scalar without a declaration.
+/// Type and value that YAML gives to a scalar, before the declaration of a setting is applied.
 #[derive(Clone, Copy, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) enum Atom {
@@ -48,44 +52,66 @@ pub(crate) enum Atom {
 #[derive(Clone, PartialEq, Default)]
 #[cfg_attr(test, derive(Debug))]
 pub(crate) struct NodeMap {
-    entries: Vec<(String, Node)>,
+    pub(crate) entries: IndexMap<String, Node>,
     /// Whether the map replaces values with lower precedence instead of merging with them.
-    replaces_lower: bool,
+    pub(crate) replaces_lower: bool,
+}
+
+impl NodeData {
+    pub(crate) const NULL: Self = Self::Scalar(Scalar {
+        text: String::new(),
+        atom: Atom::Null,
+    });
+
+    pub(crate) fn scalar(text: impl Into<String>, atom: Atom) -> Self {
+        let text = text.into();
+        Self::Scalar(Scalar { text, atom })
+    }
+
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::scalar(text, Atom::Text)
+    }
+
+    pub(crate) fn map(entries: impl IntoIterator<Item = (String, Node)>) -> Self {
+        Self::Map(NodeMap {
+            entries: entries.into_iter().collect(),
+            replaces_lower: false,
+        })
+    }
+
+    /// Returns a map that replaces a map with lower precedence instead of merging with it.
+    pub(crate) fn replacing_map(entries: impl IntoIterator<Item = (String, Node)>) -> Self {
+        Self::Map(NodeMap {
+            entries: entries.into_iter().collect(),
+            replaces_lower: true,
+        })
+    }
+
+    /// Returns the value with its source.
+    pub(crate) fn at(self, origin: SettingSource) -> Node {
+        Node { data: self, origin }
+    }
 }
 
 impl Node {
-    pub(crate) fn scalar(text: impl Into<String>, atom: Atom, origin: SettingSource) -> Self {
-        Self {
-            data: NodeData::Scalar(Scalar {
-                text: text.into(),
-                atom,
-            }),
-            origin,
-        }
-    }
-
-    pub(crate) fn text(text: impl Into<String>, origin: SettingSource) -> Self {
-        Self::scalar(text, Atom::Text, origin)
-    }
-
-    pub(crate) fn null(origin: SettingSource) -> Self {
-        Self::scalar("", Atom::Null, origin)
-    }
-
     pub(crate) fn is_null(&self) -> bool {
-        matches!(
-            &self.data,
-            NodeData::Scalar(Scalar {
-                atom: Atom::Null,
-                ..
-            })
-        )
+        matches!(&self.data, NodeData::Scalar(scalar) if scalar.atom == Atom::Null)
+    }
+
+    /// Returns the entries of a map; nothing for other values.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&String, &Self)> {
+        match &self.data {
+            NodeData::Map(map) => Some(map.entries.iter()),
+            NodeData::Scalar(_) | NodeData::List(_) => None,
+        }
+        .into_iter()
+        .flatten()
     }
 
     /// Follows map keys and list indexes downwards.
     pub(crate) fn descend<'a>(&self, mut path: impl Iterator<Item = &'a str>) -> Option<&Self> {
         path.try_fold(self, |node, key| match &node.data {
-            NodeData::Map(map) => map.get(key),
+            NodeData::Map(map) => map.entries.get(key),
             NodeData::List(items) => items.get(key.parse::<usize>().ok()?),
             NodeData::Scalar(_) => None,
         })
@@ -93,16 +119,12 @@ impl Node {
 
     /// Returns the number of nodes in the tree.
     pub(crate) fn node_count(&self) -> usize {
-        match &self.data {
-            NodeData::Scalar(_) => 1,
-            NodeData::List(items) => 1 + items.iter().map(Self::node_count).sum::<usize>(),
-            NodeData::Map(map) => {
-                1 + map
-                    .iter()
-                    .map(|(_, value)| value.node_count())
-                    .sum::<usize>()
-            }
-        }
+        let mut below = match &self.data {
+            NodeData::List(items) => items.iter().map(Self::node_count).sum(),
+            _ => self.entries().map(|(_, value)| value.node_count()).sum(),
+        };
+        below += 1;
+        below
     }
 
     /// Calls `visit` with the key above each leaf and the leaf itself.
@@ -114,55 +136,9 @@ impl Node {
         match &self.data {
             NodeData::Scalar(scalar) => visit(key, scalar),
             NodeData::List(items) => items.iter().for_each(|item| item.visit_leaves(key, visit)),
-            NodeData::Map(map) => map
-                .iter()
-                .for_each(|(key, value)| value.visit_leaves(key, visit)),
-        }
-    }
-}
-
-impl NodeMap {
-    /// Creates a map that replaces values with lower precedence.
-    pub(crate) fn new_replacing(entries: Vec<(String, Node)>) -> Self {
-        Self {
-            entries,
-            replaces_lower: true,
-        }
-    }
-
-    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
-        self.entries
-            .iter()
-            .find(|(name, _)| name == key)
-            .map(|(_, value)| value)
-    }
-
-    /// Sets an entry and returns the value it replaces.
-    pub(crate) fn insert(&mut self, key: String, value: Node) -> Option<Node> {
-        if let Some((_, slot)) = self.entries.iter_mut().find(|(name, _)| *name == key) {
-            return Some(std::mem::replace(slot, value));
-        }
-        self.entries.push((key, value));
-        None
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
-        self.entries
-            .iter()
-            .map(|(key, value)| (key.as_str(), value))
-    }
-
-    pub(crate) fn into_entries(self) -> Vec<(String, Node)> {
-        self.entries
-    }
-
-    fn merge(&mut self, upper: Self) {
-        for (key, value) in upper.entries {
-            if let Some((_, slot)) = self.entries.iter_mut().find(|(name, _)| *name == key) {
-                let lower = std::mem::replace(slot, Node::null(SettingSource::Default));
-                *slot = merge(lower, value);
-            } else {
-                self.entries.push((key, value));
+            NodeData::Map(map) => {
+                let entries = map.entries.iter();
+                entries.for_each(|(key, value)| value.visit_leaves(key, visit));
             }
         }
     }
@@ -170,14 +146,23 @@ impl NodeMap {
 
 /// Merges two trees: maps merge key by key, other values are replaced by `upper`.
 ///
-/// A map that has replaced a scalar or a list is marked, so that a later merge with a lower tree
-/// replaces again. Otherwise the result would depend on the grouping: `{a} + 1 + {b}` would be
-/// `{b}` from the left and `{a, b}` from the right.
+/// A map that replaces a scalar or a list is marked. Then it also replaces a map of a third tree
+/// with lower precedence, so that the order of the merges does not matter. Without the mark, `{a}`,
+/// `1` and `{b}` would become `{b}` if merged from the left, but `{a, b}` from the right.
 pub(crate) fn merge(lower: Node, upper: Node) -> Node {
     let Node { data, origin } = upper;
     let data = match (lower.data, data) {
         (NodeData::Map(mut below), NodeData::Map(above)) if !above.replaces_lower => {
-            below.merge(above);
+            for (key, value) in above.entries {
+                let value = match below.entries.get_mut(&key) {
+                    Some(lower) => merge(
+                        mem::replace(lower, NodeData::NULL.at(SettingSource::Default)),
+                        value,
+                    ),
+                    None => value,
+                };
+                below.entries.insert(key, value);
+            }
             NodeData::Map(below)
         }
         (NodeData::Scalar(_) | NodeData::List(_), NodeData::Map(above)) => NodeData::Map(NodeMap {

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns whether an address belongs to the public internet. Unknown addresses count as private.
+/// Returns whether an address belongs to the public internet. Reserved and special addresses count
+/// as private.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -38,8 +39,8 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             is_public_v4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
         }
-        // Protocol assignments including Teredo, documentation, and 6to4. All but 6to4 have no
-        // hosts, and the destination of a tunnel is unknown.
+        // Protocol assignments (including Teredo), documentation, and 6to4. Teredo and 6to4 are
+        // tunnels with an unknown destination; the other ranges have no hosts.
         [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
         [0x2002, ..] | [0x3fff, ..=0xfff, ..] => false,
         // Only the global unicast block has public hosts.

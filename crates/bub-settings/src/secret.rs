@@ -18,7 +18,8 @@ pub const MASK: &str = "***";
 /// fn needs_serialize<T: serde::Serialize>(_: &T) {}
 /// needs_serialize(&bub_settings::Secret::from("sk-123456"));
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(from = "String")]
 pub struct Secret(Arc<str>);
 
 impl Secret {
@@ -55,9 +56,9 @@ impl fmt::Display for Secret {
 /// Returns whether a name looks like the name of a secret (`api_key`, `GITHUB_TOKEN`,
 /// `Authorization`, …).
 ///
-/// Used without a declaration: for free-form maps, sections of plugins that are not loaded, and
-/// undeclared variables. Names of counts such as `max_tokens` are not secrets, and neither is a
-/// command that prints one.
+/// For values without a declaration: in free-form maps, sections of plugins that are not loaded,
+/// and undeclared variables. Returns `false` for counts such as `max_tokens`, and for names that
+/// end in `command`, because their value is a command that prints a secret.
 pub fn is_sensitive_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();

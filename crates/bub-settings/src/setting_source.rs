@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum SettingSource {
     /// A command-line flag as the user typed it (`--model`).
     Flag(Arc<str>),
-    /// A variable of the process environment, in its actual spelling.
+    /// A variable of the process environment, spelled as there, in upper or lower case.
     Env(Arc<str>),
     /// A line of the workspace's `.env` file.
     DotEnv {
@@ -18,7 +18,8 @@ pub enum SettingSource {
         file: Arc<Path>,
         /// The line, counted from 1.
         line: usize,
-        /// Variable in its actual spelling; empty for a line that sets no variable.
+        /// Name of the variable as the file spells it, in upper or lower case; empty if the line sets
+        /// no variable.
         name: Arc<str>,
     },
     /// A line of the config file.
@@ -28,21 +29,9 @@ pub enum SettingSource {
         /// The line, counted from 1.
         line: usize,
     },
-    /// The declared default; no source sets a value.
+    /// The default in the setting's declaration. It applies if no flag, variable or file sets the
+    /// setting.
     Default,
-}
-
-impl SettingSource {
-    /// Returns `false` for a variable with lowercase letters. If several spellings of a variable are set, the one in
-    /// capitals takes precedence. Sources without a variable return `true`.
-    pub(crate) fn has_usual_spelling(&self) -> bool {
-        match self {
-            Self::Env(name) | Self::DotEnv { name, .. } => {
-                !name.bytes().any(|byte| byte.is_ascii_lowercase())
-            }
-            Self::Flag(_) | Self::Config { .. } | Self::Default => true,
-        }
-    }
 }
 
 impl fmt::Display for SettingSource {

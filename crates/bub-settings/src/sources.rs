@@ -1,12 +1,11 @@
 //! The content of all sources, and the values in them for one setting.
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::dotenv::Binding;
 use crate::load::WorkspaceTrust;
-use crate::node::{Node, NodeMap};
+use crate::node::Node;
 use crate::spec::SettingSpec;
 use crate::{Environment, SettingSource};
 
@@ -17,7 +16,8 @@ use crate::{Environment, SettingSource};
 pub(crate) struct Sources {
     pub(crate) environment: Environment,
     pub(crate) dotenv: Option<DotEnvFile>,
-    pub(crate) config: Option<NodeMap>,
+    /// Root of the config file, a map.
+    pub(crate) config: Option<Node>,
     pub(crate) flags: Vec<Flag>,
 }
 
@@ -35,17 +35,37 @@ pub(crate) struct Flag {
     pub(crate) value: String,
 }
 
+impl DotEnvFile {
+    /// Returns the effective assignment of a variable, ignoring case.
+    pub(crate) fn binding(&self, name: &str) -> Option<&Binding> {
+        let mut bindings = self.bindings.iter().rev();
+        bindings.find(|binding| binding.name.eq_ignore_ascii_case(name))
+    }
+
+    pub(crate) fn origin(&self, binding: &Binding) -> SettingSource {
+        SettingSource::DotEnv {
+            file: self.file.clone(),
+            line: binding.line,
+            name: binding.name.as_str().into(),
+        }
+    }
+}
+
 /// Text that a source other than the config file has for a setting.
 pub(crate) struct Layer<'a> {
     pub(crate) origin: SettingSource,
+    /// Name of the variable or the flag.
+    pub(crate) name: &'a str,
     /// `None` if the value is not UTF-8.
     pub(crate) text: Option<&'a str>,
-    /// Provider in variables such as `BUB_<PROVIDER>_API_KEY`.
+    /// Provider in the name of a variable such as `BUB_<PROVIDER>_API_KEY`; `None` for other
+    /// variables.
     pub(crate) provider: Option<String>,
-    /// Whether this is a trusted setting in the `.env` of an untrusted workspace.
+    /// Whether the text is ignored, because it is in the `.env` of an untrusted workspace and the
+    /// setting is [trusted](SettingSpec::trusted).
     pub(crate) distrusted: bool,
-    /// Former variable, if the source uses it.
-    pub(crate) deprecated_name: Option<&'a str>,
+    /// Whether the variable belongs to a former key of the setting.
+    pub(crate) is_deprecated: bool,
 }
 
 impl Sources {
@@ -55,38 +75,32 @@ impl Sources {
     /// values for single providers.
     pub(crate) fn text_layers<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
         let mut layers = Vec::new();
-        if let Some(dotenv) = &self.dotenv {
-            let distrusted = setting.is_trusted() && dotenv.trust == WorkspaceTrust::Untrusted;
-            let bindings = dotenv.bindings.iter().map(|binding| {
-                let origin = || SettingSource::DotEnv {
-                    file: dotenv.file.clone(),
-                    line: binding.line,
-                    name: binding.name.as_str().into(),
-                };
-                (binding.name.as_str(), Some(binding.value.as_str()), origin)
+        if let Some(file) = &self.dotenv {
+            let distrusted = setting.trusted && file.trust == WorkspaceTrust::Untrusted;
+            let bindings = file.bindings.iter().filter_map(|binding| {
+                let text = || Some(binding.value.as_str());
+                let layer = variable_layer(setting, &binding.name, text, || file.origin(binding))?;
+                Some(Layer {
+                    distrusted,
+                    ..layer
+                })
             });
-            collect_layers(setting, bindings, distrusted, &mut layers);
+            layers.extend(in_order_of_precedence(bindings));
         }
-        let variables = self
-            .environment
-            .iter()
-            .map(|(name, value): (&str, &OsStr)| {
-                let origin = move || SettingSource::Env(name.into());
-                (name, value.to_str(), origin)
-            });
-        collect_layers(setting, variables, false, &mut layers);
-        let flags = self
-            .flags
-            .iter()
-            .filter(|flag| flag.key == setting.key())
-            .map(|flag| Layer {
-                origin: SettingSource::Flag(flag.name.clone()),
-                text: Some(&flag.value),
-                provider: None,
-                distrusted: false,
-                deprecated_name: None,
-            });
-        layers.extend(flags);
+        let variables = self.environment.iter().filter_map(|(name, value)| {
+            let origin = || SettingSource::Env(name.into());
+            variable_layer(setting, name, || value.to_str(), origin)
+        });
+        layers.extend(in_order_of_precedence(variables));
+        let flags = self.flags.iter().filter(|flag| flag.key == setting.key);
+        layers.extend(flags.map(|flag| Layer {
+            origin: SettingSource::Flag(flag.name.clone()),
+            name: &flag.name,
+            text: Some(&flag.value),
+            provider: None,
+            distrusted: false,
+            is_deprecated: false,
+        }));
         layers
     }
 
@@ -101,46 +115,44 @@ impl Sources {
         &'a self,
         setting: &'s SettingSpec,
     ) -> impl Iterator<Item = (&'s str, &'a Node)> {
-        setting.names().filter_map(|name| {
-            let mut path = name.split('.');
-            let node = self.config.as_ref()?.get(path.next()?)?.descend(path)?;
-            Some((name, node))
-        })
+        let config = self.config.as_ref();
+        setting
+            .names()
+            .filter_map(move |name| Some((name, config?.descend(name.split('.'))?)))
     }
 }
 
-/// Appends the matching variables of one source; variables for a single provider come last.
+/// Returns the layer of a variable if the variable sets the setting.
+fn variable_layer<'a>(
+    setting: &SettingSpec,
+    name: &'a str,
+    text: impl FnOnce() -> Option<&'a str>,
+    origin: impl FnOnce() -> SettingSource,
+) -> Option<Layer<'a>> {
+    let provider = setting.provider_in_variable(name);
+    (provider.is_some() || setting.is_variable(name)).then(|| Layer {
+        origin: origin(),
+        name,
+        text: text(),
+        provider,
+        distrusted: false,
+        is_deprecated: setting.is_deprecated_variable(name),
+    })
+}
+
+/// Sorts the variables of one source; variables for a single provider come last.
 ///
 /// Variables that differ only in case set the same setting. The spelling in capitals has the
 /// highest precedence.
-fn collect_layers<'a, O: Fn() -> SettingSource>(
-    setting: &SettingSpec,
-    variables: impl Iterator<Item = (&'a str, Option<&'a str>, O)>,
-    distrusted: bool,
-    layers: &mut Vec<Layer<'a>>,
-) {
-    let first = layers.len();
-    for (name, text, origin) in variables {
-        let provider = setting.provider_in_variable(name);
-        if provider.is_some() || setting.is_variable(name) {
-            layers.push(Layer {
-                origin: origin(),
-                text,
-                provider,
-                distrusted,
-                deprecated_name: setting.is_deprecated_variable(name).then_some(name),
-            });
-        }
-    }
-    if let Some(added) = layers.get_mut(first..)
-        && added.len() > 1
-    {
-        added.sort_by_key(|layer| {
-            (
-                layer.provider.is_some(),
-                layer.deprecated_name.is_none(),
-                layer.origin.has_usual_spelling(),
-            )
-        });
-    }
+fn in_order_of_precedence<'a>(layers: impl Iterator<Item = Layer<'a>>) -> Vec<Layer<'a>> {
+    let mut layers: Vec<_> = layers.collect();
+    layers.sort_by_key(|layer| {
+        let is_in_capitals = !layer.name.bytes().any(|byte| byte.is_ascii_lowercase());
+        (
+            layer.provider.is_some(),
+            !layer.is_deprecated,
+            is_in_capitals,
+        )
+    });
+    layers
 }

@@ -1,10 +1,11 @@
 //! Declarations of settings as data.
 //!
-//! Reading, validation, error messages, `bub config` and the reference page use them.
+//! Reading, validation, error messages and `bub config` use the declarations.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::mem;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -43,158 +44,93 @@ pub enum ValueKind {
     reason = "independent flags, set by name in the builder"
 )]
 pub struct SettingSpec {
-    key: Cow<'static, str>,
-    deprecated_names: &'static [&'static str],
-    help: Cow<'static, str>,
-    kind: ValueKind,
-    variable: Variable,
-    nullable: bool,
-    secret: bool,
-    trusted: bool,
-    in_file: bool,
-    listed: bool,
-    min: Option<i64>,
-    max: Option<i64>,
-    form: Option<&'static TextFormat>,
-}
-
-/// Name of a setting in the environment.
-#[derive(Debug, Clone)]
-enum Variable {
-    /// `BUB_` and the key in upper case, with underscores instead of dots.
-    Derived,
-    Named(Cow<'static, str>),
+    /// Full dotted key, including the section.
+    pub key: Cow<'static, str>,
+    /// Former keys, which still work with a warning.
+    pub deprecated_names: &'static [&'static str],
+    /// Help text that `bub config` shows.
+    pub help: Cow<'static, str>,
+    /// Kind of the value.
+    pub kind: ValueKind,
+    /// Whether `null` is a valid value.
+    pub nullable: bool,
+    /// Whether the value is never shown, always redacted, and hidden from child processes.
+    pub secret: bool,
+    /// Whether the `.env` of an untrusted workspace must not set this setting.
+    pub trusted: bool,
+    /// Whether the config file may set this setting.
+    pub in_file: bool,
+    /// Minimum of a number.
+    pub min: Option<i64>,
+    /// Maximum of a number.
+    pub max: Option<i64>,
+    /// Environment variable, if it is not [derived](derived_variable) from the key.
+    variable: Option<&'static str>,
+    /// Whether several values are written as a YAML list instead of comma-separated text.
+    pub(crate) write_as_list: bool,
+    pub(crate) format: Option<&'static TextFormat>,
 }
 
 impl SettingSpec {
     /// Creates a setting that is known only at run time, for example from the manifest of an
     /// external plugin.
     pub fn dynamic(key: impl Into<String>, kind: ValueKind, help: impl Into<String>) -> Self {
-        Self::from_parts(Cow::Owned(key.into()), Cow::Owned(help.into()), kind)
+        Self::new(Cow::Owned(key.into()), Cow::Owned(help.into()), kind)
     }
 
-    const fn from_parts(key: Cow<'static, str>, help: Cow<'static, str>, kind: ValueKind) -> Self {
-        let variable = Variable::Derived;
-        let (min, max, form) = (None, None, None);
-        let (nullable, secret, trusted, in_file, listed) = (false, false, false, true, false);
+    const fn new(key: Cow<'static, str>, help: Cow<'static, str>, kind: ValueKind) -> Self {
         Self {
             key,
             deprecated_names: &[],
             help,
             kind,
-            variable,
-            nullable,
-            secret,
-            trusted,
-            in_file,
-            listed,
-            min,
-            max,
-            form,
+            nullable: false,
+            secret: false,
+            trusted: false,
+            in_file: true,
+            min: None,
+            max: None,
+            variable: None,
+            write_as_list: false,
+            format: None,
         }
-    }
-
-    /// Marks the value as secret: never shown, always redacted, hidden from child processes.
-    #[must_use]
-    pub const fn secret(mut self) -> Self {
-        self.secret = true;
-        self
-    }
-
-    /// Forbids the `.env` of an untrusted workspace to set this setting.
-    #[must_use]
-    pub const fn trusted(mut self) -> Self {
-        self.trusted = true;
-        self
-    }
-
-    /// Allows `null` as a value.
-    #[must_use]
-    pub const fn nullable(mut self) -> Self {
-        self.nullable = true;
-        self
-    }
-
-    /// Returns the full dotted key, including the section.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Returns the former keys, which still work with a warning.
-    pub fn deprecated_names(&self) -> &'static [&'static str] {
-        self.deprecated_names
     }
 
     /// Returns the key, then the former keys.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(self.key()).chain(self.deprecated_names.iter().copied())
-    }
-
-    /// Returns the help text, one sentence for the reference page.
-    pub fn help(&self) -> &str {
-        &self.help
-    }
-
-    /// Returns the kind of the value.
-    pub fn kind(&self) -> ValueKind {
-        self.kind
-    }
-
-    /// Returns whether the value must never be shown.
-    pub fn is_secret(&self) -> bool {
-        self.secret
-    }
-
-    /// Returns whether the `.env` of an untrusted workspace must not set this setting.
-    pub fn is_trusted(&self) -> bool {
-        self.trusted
-    }
-
-    /// Returns whether `null` is a valid value.
-    pub fn is_nullable(&self) -> bool {
-        self.nullable
-    }
-
-    /// Returns whether the config file may set this setting.
-    pub fn is_in_file(&self) -> bool {
-        self.in_file
-    }
-
-    /// Returns whether several values are written as a YAML list instead of comma-separated text.
-    pub(crate) fn is_written_as_list(&self) -> bool {
-        self.listed
+        std::iter::once(&*self.key).chain(self.deprecated_names.iter().copied())
     }
 
     /// Returns the environment variable that sets this setting.
     pub fn variable(&self) -> Cow<'_, str> {
-        match &self.variable {
-            Variable::Named(name) => Cow::Borrowed(name),
-            Variable::Derived => Cow::Owned(derived_variable(&self.key)),
-        }
+        self.variable
+            .map_or_else(|| derived_variable(&self.key).into(), Cow::Borrowed)
     }
 
-    /// Returns the minimum and the maximum of a number.
-    pub fn limits(&self) -> (Option<i64>, Option<i64>) {
-        (self.min, self.max)
+    /// Returns the name of the setting in the environment, in capitals.
+    pub(crate) fn variable_uppercase(&self) -> String {
+        let mut name = self.variable().into_owned();
+        name.make_ascii_uppercase();
+        name
     }
 
-    /// Returns whether the text must have a certain format.
-    pub(crate) fn has_format(&self) -> bool {
-        self.form.is_some()
+    /// Returns the variables of the former keys, in capitals.
+    pub(crate) fn deprecated_variables(&self) -> impl Iterator<Item = String> {
+        self.deprecated_names.iter().copied().map(derived_variable)
     }
 
     /// Returns whether a text has the required format.
     pub(crate) fn matches_format(&self, text: &str) -> bool {
-        self.form.is_none_or(|form| (form.fits)(text))
+        self.format.is_none_or(|format| (format.fits)(text))
     }
 
     /// Returns whether `name` is the variable of this setting or of a former key, ignoring case.
     ///
     /// Does not allocate, because it runs for every setting at startup.
     pub(crate) fn is_variable(&self, name: &str) -> bool {
-        let own = match &self.variable {
-            Variable::Named(own) => own.eq_ignore_ascii_case(name),
-            Variable::Derived => is_derived_variable(&self.key, name),
+        let own = match self.variable {
+            Some(own) => own.eq_ignore_ascii_case(name),
+            None => is_derived_variable(&self.key, name),
         };
         own || self.is_deprecated_variable(name)
     }
@@ -205,7 +141,8 @@ impl SettingSpec {
         names.any(|key| is_derived_variable(key, name))
     }
 
-    /// Returns the provider in a variable such as `BUB_OPENAI_API_KEY`, for a per-provider setting.
+    /// Returns the provider in the name of a variable such as `BUB_OPENAI_API_KEY`. Returns `None`
+    /// if the variable does not belong to this setting or names no provider.
     pub(crate) fn provider_in_variable(&self, name: &str) -> Option<String> {
         if self.kind != ValueKind::PerProvider {
             return None;
@@ -219,23 +156,23 @@ impl SettingSpec {
         ours.then(|| provider.to_ascii_lowercase())
     }
 
-    /// Describes what a user should write, for error messages and the reference page.
+    /// Describes what a user should write, for error messages and `bub config`.
     pub fn describe_expected(&self) -> String {
-        let shape = match self.kind {
-            ValueKind::PerProvider if let Some(form) = self.form => {
-                format!("{}, or a map of provider to that", form.expected)
+        let shape = match (self.kind, self.format) {
+            (ValueKind::PerProvider, Some(format)) => {
+                &format!("{}, or a map of provider to that", format.expected)
             }
-            _ if let Some(form) = self.form => form.expected.to_owned(),
-            ValueKind::Text => "text".to_owned(),
-            ValueKind::Path => "a path".to_owned(),
-            ValueKind::Bool => "true or false".to_owned(),
-            ValueKind::Integer => "a whole number".to_owned(),
-            ValueKind::Number => "a number".to_owned(),
-            ValueKind::List => "a list, or comma-separated text".to_owned(),
-            ValueKind::Map => "a map".to_owned(),
-            ValueKind::Maps => "a list of maps".to_owned(),
-            ValueKind::PerProvider => "text, or a map of provider to text".to_owned(),
-            ValueKind::Choice(words) => format!("one of {}", words.join(", ")),
+            (_, Some(format)) => format.expected,
+            (ValueKind::Text, _) => "text",
+            (ValueKind::Path, _) => "a path",
+            (ValueKind::Bool, _) => "true or false",
+            (ValueKind::Integer, _) => "a whole number",
+            (ValueKind::Number, _) => "a number",
+            (ValueKind::List, _) => "a list, or comma-separated text",
+            (ValueKind::Map, _) => "a map",
+            (ValueKind::Maps, _) => "a list of maps",
+            (ValueKind::PerProvider, _) => "text, or a map of provider to text",
+            (ValueKind::Choice(words), _) => &format!("one of {}", words.join(", ")),
         };
         let limits = match (self.min, self.max) {
             (Some(min), Some(max)) => format!(" from {min} to {max}"),
@@ -250,7 +187,10 @@ impl SettingSpec {
 
 /// Returns the variable of a key: `BUB_` and the key in upper case, with underscores instead of dots.
 fn derived_variable(key: &str) -> String {
-    format!("BUB_{}", key.to_ascii_uppercase().replace('.', "_"))
+    let mut name = key.replace('.', "_");
+    name.insert_str(0, "BUB_");
+    name.make_ascii_uppercase();
+    name
 }
 
 /// Returns whether `name` is the derived variable of a key, ignoring case. Does not allocate.
@@ -275,6 +215,7 @@ fn is_derived_variable(key: &str, name: &str) -> bool {
 /// static MAX_TOKENS: SettingKey<u64> =
 ///     SettingKey::new("max_tokens", 16_384, "Maximum tokens per answer.").at_least(1);
 /// ```
+#[must_use]
 pub struct SettingKey<T: SettingType> {
     setting: SettingSpec,
     default: T::Default,
@@ -284,9 +225,10 @@ pub struct SettingKey<T: SettingType> {
 impl<T: SettingType> SettingKey<T> {
     /// Declares a setting with its full dotted key, its default, and one sentence of help.
     ///
-    /// The kind, `null` and secrecy follow from the type.
+    /// The type `T` decides the kind of the value, whether `null` is valid, and whether the value
+    /// is secret.
     pub const fn new(key: &'static str, default: T::Default, help: &'static str) -> Self {
-        let mut setting = SettingSpec::from_parts(Cow::Borrowed(key), Cow::Borrowed(help), T::KIND);
+        let mut setting = SettingSpec::new(Cow::Borrowed(key), Cow::Borrowed(help), T::KIND);
         setting.nullable = T::NULLABLE;
         setting.secret = T::SECRET;
         setting.min = T::MIN;
@@ -298,7 +240,6 @@ impl<T: SettingType> SettingKey<T> {
     }
 
     /// Allows only trusted sources to set this setting; see [`SettingSpec::trusted`].
-    #[must_use]
     pub const fn trusted(mut self) -> Self {
         self.setting.trusted = true;
         self
@@ -306,59 +247,49 @@ impl<T: SettingType> SettingKey<T> {
 
     /// Accepts former keys and their variables, with a warning. The new key has priority in each
     /// source.
-    #[must_use]
     pub const fn deprecated_names(mut self, names: &'static [&'static str]) -> Self {
         self.setting.deprecated_names = names;
         self
     }
 
     /// Sets the minimum of a number.
-    #[must_use]
     pub const fn at_least(mut self, min: i64) -> Self {
         self.setting.min = Some(min);
         self
     }
 
     /// Sets the maximum of a number.
-    #[must_use]
     pub const fn at_most(mut self, max: i64) -> Self {
         self.setting.max = Some(max);
         self
     }
 
     /// Requires a format for the text, or for the text of each provider.
-    #[must_use]
-    pub const fn format(mut self, form: &'static TextFormat) -> Self {
-        self.setting.form = Some(form);
+    pub const fn format(mut self, format: &'static TextFormat) -> Self {
+        self.setting.format = Some(format);
         self
     }
 
     /// Uses this variable instead of the one derived from the key.
-    #[must_use]
     pub const fn variable(mut self, name: &'static str) -> Self {
-        // An assignment would drop the old value, which a `const fn` cannot do.
-        mem::forget(mem::replace(
-            &mut self.setting.variable,
-            Variable::Named(Cow::Borrowed(name)),
-        ));
+        self.setting.variable = Some(name);
         self
     }
 
     /// Forbids the config file to set this setting.
     ///
     /// For settings that are needed to find the config file or that belong to another program.
-    #[must_use]
     pub const fn env_only(mut self) -> Self {
         self.setting.in_file = false;
         self
     }
 
-    /// Writes several values to the config file as a list.
+    /// Makes bub write several values to the config file as a YAML list instead of comma-separated
+    /// text.
     ///
     /// The Python version reads most of its lists as comma-separated text, and some only as lists.
-    #[must_use]
     pub const fn write_as_list(mut self) -> Self {
-        self.setting.listed = true;
+        self.setting.write_as_list = true;
         self
     }
 
@@ -373,7 +304,7 @@ pub trait AnySetting: Send + Sync {
     /// Returns the declaration.
     fn setting(&self) -> &SettingSpec;
 
-    /// Returns the default, for the reference page and for lookups by path.
+    /// Returns the default as JSON, for `bub config` and for lookups by path.
     fn default_value(&self) -> Value;
 }
 
@@ -406,34 +337,50 @@ impl AnySetting for DynamicSetting {
     }
 }
 
-/// A group of settings: the map of that name in the config file.
+/// A named group of settings. In the config file, it is the map with that name.
 ///
-/// The root section has an empty name. A plugin adds a section with the plugin's name.
+/// The root section has an empty name; its settings are at the top level of the config file. A
+/// plugin adds a section with the plugin's name.
 pub struct Section {
     pub(crate) name: Cow<'static, str>,
-    pub(crate) keys: SectionSettings,
+    pub(crate) settings: Vec<RegisteredSetting>,
 }
 
-pub(crate) enum SectionSettings {
-    Static(&'static [&'static dyn AnySetting]),
-    Dynamic(Vec<DynamicSetting>),
+/// A setting declared in the program or at run time.
+#[derive(Clone)]
+pub(crate) enum RegisteredSetting {
+    Static(&'static dyn AnySetting),
+    Dynamic(Arc<DynamicSetting>),
+}
+
+impl Deref for RegisteredSetting {
+    type Target = dyn AnySetting;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Static(declared) => *declared,
+            Self::Dynamic(declared) => &**declared,
+        }
+    }
 }
 
 impl Section {
     /// Creates a section of settings that are declared in the program. Every key starts with
     /// `<name>.`.
-    pub const fn new(name: &'static str, keys: &'static [&'static dyn AnySetting]) -> Self {
+    pub fn new(name: &'static str, keys: &[&'static dyn AnySetting]) -> Self {
+        let keys = keys.iter().copied();
         Self {
             name: Cow::Borrowed(name),
-            keys: SectionSettings::Static(keys),
+            settings: keys.map(RegisteredSetting::Static).collect(),
         }
     }
 
     /// Creates a section of settings that are declared at run time.
     pub fn dynamic(name: impl Into<String>, keys: Vec<DynamicSetting>) -> Self {
+        let dynamic = |key| RegisteredSetting::Dynamic(Arc::new(key));
         Self {
             name: Cow::Owned(name.into()),
-            keys: SectionSettings::Dynamic(keys),
+            settings: keys.into_iter().map(dynamic).collect(),
         }
     }
 }

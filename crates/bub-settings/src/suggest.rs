@@ -6,16 +6,16 @@
 /// `model`, but `discord` is a different word.
 pub fn closest_match<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);
-    candidates
-        .map(|candidate| {
-            (
-                strsim::damerau_levenshtein(&name, &normalize(candidate)),
-                candidate,
-            )
-        })
-        .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).min(2))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+    // The distance is at least the difference of the lengths, which is much faster to compute.
+    let length = name.chars().count();
+    let candidates = candidates.filter(|word| word.chars().count().abs_diff(length) <= 2);
+    let rated = candidates.map(|candidate| {
+        let distance = strsim::damerau_levenshtein(&name, &normalize(candidate));
+        (distance, candidate)
+    });
+    let likely = rated.filter(|(distance, candidate)| *distance <= (candidate.len() / 3).min(2));
+    let closest = likely.min_by_key(|(distance, _)| *distance)?;
+    Some(closest.1)
 }
 
 /// Normalizes case and separators, which do not count as typos.

@@ -42,10 +42,10 @@ pub const LISTEN: TextFormat = TextFormat {
     expected: "an address and a port, such as `127.0.0.1:8787`",
 };
 
-/// Log levels.
+/// Log filter: levels for all log lines or for single targets.
 pub const LOG_FILTER: TextFormat = TextFormat {
     fits: is_log_filter,
-    expected: "error, warn, info, debug, trace, off or TARGET=LEVEL, separated by commas",
+    expected: "a log level (error, warn, info, debug, trace, off) or TARGET=LEVEL, separated by commas",
 };
 
 fn is_model_id(text: &str) -> bool {
@@ -60,29 +60,26 @@ fn is_model_id(text: &str) -> bool {
 /// Returns whether a text is the base URL of a server: `http` or `https`, a host, and an optional
 /// path.
 ///
-/// A user is not allowed, because URLs are shown. A query or a fragment is not allowed, because a
-/// path is appended.
+/// A user name or password is not allowed, because bub shows base URLs. A query or a fragment is
+/// not allowed, because bub appends a path.
 pub fn is_base_url(text: &str) -> bool {
     let plain = !text.contains(['?', '#', '@', '\\']) && text.chars().all(|c| c.is_ascii_graphic());
     plain && url_authority(text, &["http", "https"]).is_some_and(is_authority)
 }
 
 fn is_proxy_url(text: &str) -> bool {
-    let authority = url_authority(
-        text,
-        &["http", "https", "socks4", "socks4a", "socks5", "socks5h"],
-    );
-    authority
-        .is_some_and(|authority| is_authority(authority.rsplit('@').next().unwrap_or_default()))
+    const SCHEMES: [&str; 6] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
+    let is_valid = |authority: &str| is_authority(authority.rsplit('@').next().unwrap_or_default());
+    url_authority(text, &SCHEMES).is_some_and(is_valid)
 }
 
-/// Returns the part between the scheme, which must be one of `schemes`, and the path.
+/// Returns the authority of a URL: the user, host and port before the path. Returns `None` if the
+/// scheme is not one of `schemes`.
 fn url_authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
     let (scheme, rest) = text.split_once("://")?;
-    schemes
-        .iter()
-        .any(|allowed| scheme.eq_ignore_ascii_case(allowed))
-        .then(|| rest.split('/').next())?
+    let mut schemes = schemes.iter();
+    schemes.find(|allowed| scheme.eq_ignore_ascii_case(allowed))?;
+    rest.split('/').next()
 }
 
 fn is_authority(authority: &str) -> bool {
@@ -120,13 +117,11 @@ fn is_log_filter(text: &str) -> bool {
         words.iter().any(|word| level.eq_ignore_ascii_case(word))
             || level.parse().is_ok_and(|n: u8| n <= 5)
     };
-    let parts = text
+    let mut parts = text
         .split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty());
-    parts
-        .map(|part| part.split_once('=').map_or(part, |(_, level)| level.trim()))
-        .all(is_level)
+    parts.all(|part| is_level(part.split_once('=').map_or(part, |(_, level)| level.trim())))
 }
 
 #[cfg(test)]

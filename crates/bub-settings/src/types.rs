@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Secret, ValueKind};
 
 /// A type that can be the value of a setting.
 ///
-/// Implement it for your own enum with [`ValueKind::Choice`]. Values are validated against the
-/// declaration before they reach [`from_value`](Self::from_value).
-pub trait SettingType: Sized {
+/// Implement it for your own enum with [`ValueKind::Choice`]; the serialized names of its variants
+/// are the words. Values are validated against the declaration before they reach
+/// [`from_value`](Self::from_value).
+pub trait SettingType: DeserializeOwned {
     /// Type of the default in a declaration.
-    type Default: Copy + Send + Sync + 'static;
+    type Default: Copy + Send + Sync + Serialize + 'static;
     /// Kind of value that users write.
     const KIND: ValueKind;
     /// Whether `null` is a valid value.
@@ -27,68 +30,38 @@ pub trait SettingType: Sized {
     /// Converts the default to a value of this type.
     fn from_default(default: Self::Default) -> Self;
 
-    /// Converts the default to data.
-    fn default_value(default: Self::Default) -> Value;
+    /// Converts the default to JSON.
+    fn default_value(default: Self::Default) -> Value {
+        serde_json::to_value(default).unwrap_or_default()
+    }
 
     /// Converts a validated value; returns `None` if the value does not fit.
-    fn from_value(value: Value) -> Option<Self>;
+    fn from_value(value: Value) -> Option<Self> {
+        serde_json::from_value(value).ok()
+    }
 }
 
-macro_rules! simple_setting_type {
-    ($type:ty, $kind:expr, $min:expr, |$value:ident| $read:expr) => {
+macro_rules! setting_type {
+    ($type:ty, $default:ty, $kind:ident $(, $constant:ident: $constant_type:ty = $value:expr)?) => {
         impl SettingType for $type {
-            type Default = Self;
-            const KIND: ValueKind = $kind;
-            const MIN: Option<i64> = $min;
+            type Default = $default;
+            const KIND: ValueKind = ValueKind::$kind;
+            $(const $constant: $constant_type = $value;)?
 
-            fn from_default(default: Self) -> Self {
-                default
-            }
-
-            fn default_value(default: Self) -> Value {
-                Value::from(default)
-            }
-
-            fn from_value($value: Value) -> Option<Self> {
-                $read
-            }
-        }
-    };
-}
-
-simple_setting_type!(bool, ValueKind::Bool, None, |value| value.as_bool());
-simple_setting_type!(i64, ValueKind::Integer, None, |value| value.as_i64());
-simple_setting_type!(u64, ValueKind::Integer, Some(0), |value| value.as_u64());
-simple_setting_type!(f64, ValueKind::Number, None, |value| value.as_f64());
-
-macro_rules! text_setting_type {
-    ($type:ty, $kind:expr, $secret:expr) => {
-        impl SettingType for $type {
-            type Default = &'static str;
-            const KIND: ValueKind = $kind;
-            const SECRET: bool = $secret;
-
-            fn from_default(default: &'static str) -> Self {
+            fn from_default(default: $default) -> Self {
                 Self::from(default)
             }
-
-            fn default_value(default: &'static str) -> Value {
-                Value::from(default)
-            }
-
-            fn from_value(value: Value) -> Option<Self> {
-                match value {
-                    Value::String(text) => Some(Self::from(text)),
-                    _ => None,
-                }
-            }
         }
     };
 }
 
-text_setting_type!(String, ValueKind::Text, false);
-text_setting_type!(PathBuf, ValueKind::Path, false);
-text_setting_type!(Secret, ValueKind::Text, true);
+setting_type!(bool, bool, Bool);
+setting_type!(i64, i64, Integer);
+setting_type!(u64, u64, Integer, MIN: Option<i64> = Some(0));
+setting_type!(f64, f64, Number);
+setting_type!(String, &'static str, Text);
+setting_type!(PathBuf, &'static str, Path);
+setting_type!(Secret, &'static str, Text, SECRET: bool = true);
 
 /// Written as a number of seconds.
 impl SettingType for Duration {
@@ -115,22 +88,12 @@ impl SettingType for Vec<String> {
     const KIND: ValueKind = ValueKind::List;
 
     fn from_default(default: &'static str) -> Self {
-        default
-            .split(',')
-            .filter(|item| !item.is_empty())
-            .map(str::to_owned)
-            .collect()
+        let items = default.split(',').filter(|item| !item.is_empty());
+        items.map(str::to_owned).collect()
     }
 
     fn default_value(default: &'static str) -> Value {
         Value::from(Self::from_default(default))
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        let Value::Array(items) = value else {
-            return None;
-        };
-        items.into_iter().map(String::from_value).collect()
     }
 }
 
@@ -145,13 +108,6 @@ impl SettingType for Map<String, Value> {
     fn default_value((): ()) -> Value {
         Value::Object(Self::new())
     }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::Object(map) => Some(map),
-            _ => None,
-        }
-    }
 }
 
 impl SettingType for Vec<Map<String, Value>> {
@@ -164,13 +120,6 @@ impl SettingType for Vec<Map<String, Value>> {
 
     fn default_value((): ()) -> Value {
         Value::Array(Vec::new())
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        let Value::Array(items) = value else {
-            return None;
-        };
-        items.into_iter().map(Map::from_value).collect()
     }
 }
 
@@ -201,13 +150,15 @@ impl<T: SettingType> SettingType for Option<T> {
 ///
 /// `api_key: abc` sets the value for all providers. `api_key: {openai: abc}` and
 /// `BUB_OPENAI_API_KEY=abc` set the value of one provider, which takes precedence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "BTreeMap<String, Option<T>>")]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct PerProvider<T> {
     any: Option<T>,
     each: BTreeMap<String, T>,
 }
 
-/// Entry of a per-provider map that applies to all providers.
+/// Key of the entry in a per-provider map that applies to all providers.
 pub(crate) const ANY_PROVIDER: &str = "*";
 
 /// Returns the name of a provider as a key of per-provider maps: `Azure-OpenAI` becomes
@@ -217,7 +168,7 @@ pub(crate) fn provider_key(name: &str) -> String {
 }
 
 impl<T> PerProvider<T> {
-    /// Returns the value to use for a provider.
+    /// Returns the value to use for a provider: its own value, else the value for all providers.
     pub fn get(&self, provider: &str) -> Option<&T> {
         self.specific_value(provider).or(self.any.as_ref())
     }
@@ -243,6 +194,17 @@ impl<T> PerProvider<T> {
     }
 }
 
+impl<T> From<BTreeMap<String, Option<T>>> for PerProvider<T> {
+    fn from(map: BTreeMap<String, Option<T>>) -> Self {
+        let set = map.into_iter();
+        let mut each: BTreeMap<_, _> = set
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect();
+        let any = each.remove(ANY_PROVIDER);
+        Self { any, each }
+    }
+}
+
 impl<T: SettingType> SettingType for PerProvider<T> {
     type Default = ();
     const KIND: ValueKind = ValueKind::PerProvider;
@@ -250,28 +212,15 @@ impl<T: SettingType> SettingType for PerProvider<T> {
     const SECRET: bool = T::SECRET;
 
     fn from_default((): ()) -> Self {
-        Self {
-            any: None,
-            each: BTreeMap::new(),
-        }
-    }
-
-    fn default_value((): ()) -> Value {
-        Value::Null
+        Self::from(BTreeMap::new())
     }
 
     fn from_value(value: Value) -> Option<Self> {
-        let mut values = Self::from_default(());
-        match value {
-            Value::Null => {}
-            Value::Object(map) => {
-                for (provider, value) in map.into_iter().filter(|(_, value)| !value.is_null()) {
-                    values.each.insert(provider, T::from_value(value)?);
-                }
-                values.any = values.each.remove(ANY_PROVIDER);
-            }
-            value => values.any = Some(T::from_value(value)?),
-        }
-        Some(values)
+        let map = match value {
+            Value::Null => return Some(Self::from_default(())),
+            Value::Object(map) => Value::Object(map),
+            value => Value::Object(Map::from_iter([(ANY_PROVIDER.to_owned(), value)])),
+        };
+        serde_json::from_value(map).ok()
     }
 }

@@ -1,7 +1,7 @@
-//! Finds undeclared names, which are usually typos.
+//! Finds names in the sources that no setting declares. They are usually typos.
 
 use crate::error::suggestion_text;
-use crate::node::{Node, NodeData, NodeMap};
+use crate::node::{Node, NodeData};
 use crate::settings::Settings;
 use crate::{SettingSource, SettingSpec, SettingsError, SettingsWarning, ValueKind, suggest};
 
@@ -10,63 +10,61 @@ impl Settings {
     /// after all plugins are loaded.
     pub fn warnings(&self) -> Vec<SettingsWarning> {
         let mut warnings = self.warnings.clone();
-        for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
-            self.check_root_key(key, node, &mut warnings);
-        }
+        warnings.extend(self.unknown_config_keys());
         for (name, _) in self.sources.environment.iter() {
-            self.check_variable(name, || SettingSource::Env(name.into()), &mut warnings);
+            let origin = || SettingSource::Env(name.into());
+            warnings.extend(self.unknown_variable(name, origin));
         }
         if let Some(file) = &self.sources.dotenv {
-            for binding in &file.bindings {
-                let name = binding.name.as_str();
-                let origin = || SettingSource::DotEnv {
-                    file: file.file.clone(),
-                    line: binding.line,
-                    name: name.into(),
-                };
-                self.check_variable(name, origin, &mut warnings);
-            }
+            let bindings = file.bindings.iter();
+            warnings.extend(bindings.filter_map(|binding| {
+                self.unknown_variable(&binding.name, || file.origin(binding))
+            }));
         }
         warnings
     }
 
-    /// Returns undeclared names that are probably meant to restrict access. Ignoring them would be
-    /// unsafe, so they are errors.
+    /// Returns an error for each undeclared name in the config file that resembles `policy` or
+    /// `owners`, or that is below one of these keys. They restrict access, so ignoring a typo would
+    /// be unsafe.
     pub(crate) fn policy_typo_errors(&self) -> impl Iterator<Item = SettingsError> {
-        let mut unknown = Vec::new();
-        for (key, node) in self.sources.config.iter().flat_map(NodeMap::iter) {
-            self.check_root_key(key, node, &mut unknown);
-        }
-        unknown.into_iter().filter_map(|warning| {
-            let SettingsWarning::Unknown {
-                origin,
-                name,
-                suggestion,
-            } = warning
-            else {
-                return None;
-            };
-            let is_restriction = suggestion
-                .as_deref()
-                .is_some_and(|name| name == "policy" || name == "owners");
-            let suggestion = suggestion_text(suggestion.as_deref());
-            (is_restriction || name.starts_with("policy.") || name.starts_with("owners."))
-                .then_some(SettingsError::Unknown {
+        self.unknown_config_keys()
+            .into_iter()
+            .filter_map(|warning| {
+                let SettingsWarning::Unknown {
                     origin,
                     name,
                     suggestion,
-                })
-        })
-    }
-
-    fn declared_keys(&self) -> impl Iterator<Item = &str> {
-        self.slots.iter().map(|slot| slot.spec().key())
+                } = warning
+                else {
+                    return None;
+                };
+                let is_restriction = suggestion
+                    .as_deref()
+                    .is_some_and(|name| name == "policy" || name == "owners");
+                let suggestion = suggestion_text(suggestion.as_deref());
+                (is_restriction || name.starts_with("policy.") || name.starts_with("owners."))
+                    .then_some(SettingsError::Unknown {
+                        origin,
+                        name,
+                        suggestion,
+                    })
+            })
     }
 
     /// Returns whether a key is declared, also as a former key.
     fn is_declared_key(&self, key: &str) -> bool {
-        let mut names = self.slots.iter().flat_map(|slot| slot.spec().names());
+        let mut names = self.specs().flat_map(SettingSpec::names);
         names.any(|name| name == key)
+    }
+
+    /// Returns a warning for each undeclared key in the config file.
+    fn unknown_config_keys(&self) -> Vec<SettingsWarning> {
+        let mut warnings = Vec::new();
+        for (key, node) in self.sources.config.iter().flat_map(Node::entries) {
+            self.check_root_key(key, node, &mut warnings);
+        }
+        warnings
     }
 
     fn check_root_key(&self, key: &str, node: &Node, warnings: &mut Vec<SettingsWarning>) {
@@ -77,7 +75,8 @@ impl Settings {
             self.check_section(key, node, warnings);
             return;
         }
-        // A map that resembles a setting of another kind is the section of a plugin.
+        // A map whose name resembles a setting that cannot be a map is probably the section of a
+        // plugin.
         let is_map = matches!(node.data, NodeData::Map(_));
         let fits = |kind: ValueKind| {
             !is_map
@@ -86,15 +85,12 @@ impl Settings {
                     ValueKind::Map | ValueKind::Maps | ValueKind::List | ValueKind::PerProvider
                 )
         };
-        let slots = self.slots.iter().map(crate::settings::SettingSlot::spec);
-        let roots = slots
-            .filter(|declared| !declared.key().contains('.') && fits(declared.kind()))
-            .map(SettingSpec::key);
-        let sections = self
-            .sections
-            .iter()
-            .map(|section| &**section)
-            .filter(|section| !section.is_empty());
+        let roots = self
+            .specs()
+            .filter(|spec| !spec.key.contains('.') && fits(spec.kind));
+        let roots = roots.map(|spec| &*spec.key);
+        let sections = self.sections.iter().map(|section| &**section);
+        let sections = sections.filter(|section| !section.is_empty());
         let suggestion = match key.split_once('.') {
             Some((section, name)) if self.is_declared_key(key) => {
                 Some(format!("{section}: {{{name}: …}}"))
@@ -103,7 +99,8 @@ impl Settings {
                 .or_else(|| resembled_restriction(key))
                 .map(str::to_owned),
         };
-        // A map with another name is most likely the section of a plugin that is not loaded.
+        // A map whose name resembles no setting is most likely the section of a plugin that is not
+        // loaded.
         if suggestion.is_some() || !is_map {
             warnings.push(SettingsWarning::Unknown {
                 origin: node.origin.clone(),
@@ -114,18 +111,15 @@ impl Settings {
     }
 
     fn check_section(&self, section: &str, node: &Node, warnings: &mut Vec<SettingsWarning>) {
-        let NodeData::Map(map) = &node.data else {
-            return;
-        };
-        for (key, node) in map.iter() {
+        for (key, node) in node.entries() {
             let name = format!("{section}.{key}");
             if self.is_declared_key(&name) {
                 continue;
             }
-            let siblings = self.declared_keys().filter(|declared| {
-                declared
-                    .split_once('.')
-                    .is_some_and(|(prefix, _)| prefix == section)
+            let keys = self.specs().map(|spec| &*spec.key);
+            let siblings = keys.filter(|key| {
+                let prefix = key.split_once('.').map(|(prefix, _)| prefix);
+                prefix == Some(section)
             });
             let suggestion = suggest::closest_match(&name, siblings).map(str::to_owned);
             warnings.push(SettingsWarning::Unknown {
@@ -136,37 +130,28 @@ impl Settings {
         }
     }
 
-    /// Warns about a variable if its name is a likely typo. Other unknown variables that start with
-    /// `BUB_` may belong to other programs.
-    fn check_variable(
+    /// Returns a warning about a variable if its name is a likely typo. Other unknown variables that
+    /// start with `BUB_` may belong to other programs.
+    fn unknown_variable(
         &self,
         name: &str,
         origin: impl Fn() -> SettingSource,
-        warnings: &mut Vec<SettingsWarning>,
-    ) {
-        let has_prefix = name
-            .get(..4)
-            .is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
-        let declared = |slot: &crate::settings::SettingSlot| {
-            slot.spec().is_variable(name) || slot.spec().provider_in_variable(name).is_some()
+    ) -> Option<SettingsWarning> {
+        name.get(..4)
+            .filter(|prefix| prefix.eq_ignore_ascii_case("BUB_"))?;
+        let is_declared = |spec: &SettingSpec| {
+            spec.is_variable(name) || spec.provider_in_variable(name).is_some()
         };
-        if !has_prefix || self.slots.iter().any(declared) {
-            return;
+        if self.specs().any(is_declared) {
+            return None;
         }
-        let variables: Vec<String> = self
-            .slots
-            .iter()
-            .map(|slot| slot.spec().variable().into_owned())
-            .collect();
-        if let Some(suggestion) = suggest::closest_match(name, variables.iter().map(String::as_str))
-        {
-            let suggestion = Some(suggestion.to_owned());
-            warnings.push(SettingsWarning::Unknown {
-                origin: origin(),
-                name: name.to_owned(),
-                suggestion,
-            });
-        }
+        let variables: Vec<_> = self.specs().map(SettingSpec::variable).collect();
+        let suggestion = suggest::closest_match(name, variables.iter().map(|name| &**name))?;
+        Some(SettingsWarning::Unknown {
+            origin: origin(),
+            name: name.to_owned(),
+            suggestion: Some(suggestion.to_owned()),
+        })
     }
 }
 

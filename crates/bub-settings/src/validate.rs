@@ -6,8 +6,8 @@
 //!
 //! | value | meaning |
 //! |---|---|
-//! | `null` | none where the type has it; an empty list or map; otherwise "not set" |
-//! | empty text | none, or an empty list; otherwise "not set" |
+//! | `null` | an empty map for map kinds; else `null` if allowed; else an empty list for list kinds; else "not set" |
+//! | empty text | an empty list for lists of text, an error for maps; otherwise as `null` |
 
 use std::path::Path;
 
@@ -26,34 +26,23 @@ pub(crate) fn parse_setting_text(
     origin: SettingSource,
     user_home: Option<&Path>,
 ) -> Result<Option<Node>, SettingsError> {
-    let Some(node) = text_to_node(setting.kind(), text, &origin) else {
-        return Err(invalid_value_error(setting, origin, text));
-    };
-    validate_node(setting, node, user_home)
+    match text_to_node(setting.kind, text, &origin) {
+        Some(node) => validate_node(setting, node, user_home),
+        None => Err(invalid_value_error(setting, origin, text)),
+    }
 }
 
-/// Parses the text of a variable such as `BUB_OPENAI_API_KEY` as a map with one entry.
+/// Parses and validates the text of a variable such as `BUB_OPENAI_API_KEY`. Returns a map with one
+/// entry, the provider.
 pub(crate) fn parse_provider_text(
     setting: &SettingSpec,
     provider: String,
     text: &str,
     origin: SettingSource,
 ) -> Result<Node, SettingsError> {
-    let mut map = NodeMap::default();
-    let null = text.trim() == "null";
-    if !null && !setting.matches_format(text.trim()) {
-        return Err(invalid_value_error(setting, origin, text));
-    }
-    let value = if null {
-        Node::null(origin.clone())
-    } else {
-        Node::text(text.trim(), origin.clone())
-    };
-    map.insert(provider, value);
-    Ok(Node {
-        data: NodeData::Map(map),
-        origin,
-    })
+    let is_null = text.trim() == "null";
+    let value = provider_value(setting, text, is_null, origin.clone())?;
+    Ok(NodeData::map([(provider, value)]).at(origin))
 }
 
 /// Converts text to a tree; returns `None` if it starts like JSON but is invalid.
@@ -62,7 +51,8 @@ fn text_to_node(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<N
     let json = match kind {
         ValueKind::List | ValueKind::Maps => trimmed.starts_with('['),
         ValueKind::Map => trimmed.starts_with('{'),
-        // Only text that cannot be a key or a URL is read as JSON: a key of digits stays text.
+        // Only text that cannot be an API key or a URL is read as JSON: an API key of digits stays
+        // text.
         ValueKind::PerProvider => {
             trimmed.starts_with('{') || (trimmed.len() > 1 && trimmed.starts_with('"'))
         }
@@ -71,214 +61,169 @@ fn text_to_node(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<N
     if json {
         return Some(json_to_node(serde_json::from_str(trimmed).ok()?, origin));
     }
-    let atom = if trimmed == "null" {
-        Atom::Null
-    } else {
-        Atom::Text
+    let data = match trimmed {
+        "null" => NodeData::scalar(text, Atom::Null),
+        _ => NodeData::text(text),
     };
-    Some(Node::scalar(text, atom, origin.clone()))
+    Some(data.at(origin.clone()))
 }
 
 fn json_to_node(value: Value, origin: &SettingSource) -> Node {
-    let node = |text: String, atom| Node::scalar(text, atom, origin.clone());
     let data = match value {
-        Value::Null => return Node::null(origin.clone()),
-        Value::Bool(flag) => return node(flag.to_string(), Atom::Bool(flag)),
+        Value::Null => NodeData::NULL,
+        Value::Bool(flag) => NodeData::scalar(flag.to_string(), Atom::Bool(flag)),
         Value::Number(number) => {
             let float = || Atom::Float(number.as_f64().unwrap_or(f64::NAN));
-            return node(
-                number.to_string(),
-                number.as_i64().map_or_else(float, Atom::Int),
-            );
+            let atom = number.as_i64().map_or_else(float, Atom::Int);
+            NodeData::scalar(number.to_string(), atom)
         }
-        Value::String(text) => return node(text, Atom::Text),
-        Value::Array(items) => NodeData::List(
-            items
-                .into_iter()
-                .map(|item| json_to_node(item, origin))
-                .collect(),
-        ),
-        Value::Object(entries) => {
-            let mut map = NodeMap::default();
-            for (key, value) in entries {
-                map.insert(key, json_to_node(value, origin));
-            }
-            NodeData::Map(map)
+        Value::String(text) => NodeData::text(text),
+        Value::Array(items) => {
+            let items = items.into_iter().map(|item| json_to_node(item, origin));
+            NodeData::List(items.collect())
+        }
+        Value::Object(map) => {
+            let entries = map.into_iter();
+            NodeData::map(entries.map(|(key, value)| (key, json_to_node(value, origin))))
         }
     };
-    Node {
-        data,
-        origin: origin.clone(),
-    }
+    data.at(origin.clone())
 }
 
-/// Validates a tree against a declaration and converts it to the canonical form.
+/// Validates a tree against a declaration and converts its values to the declared kind.
 ///
 /// Returns `None` if this source leaves the setting to sources with lower precedence.
 pub(crate) fn validate_node(
     setting: &SettingSpec,
-    node: Node,
+    Node { data, origin }: Node,
     user_home: Option<&Path>,
 ) -> Result<Option<Node>, SettingsError> {
-    if node.is_null() {
-        return Ok(null_to_node(setting, node.origin));
-    }
-    match (setting.kind(), node.data) {
-        (ValueKind::Map, NodeData::Map(map)) => Ok(Some(Node {
-            data: NodeData::Map(map),
-            origin: node.origin,
-        })),
-        (ValueKind::PerProvider, NodeData::Map(map)) => {
-            validate_providers(setting, map, node.origin).map(Some)
-        }
-        (ValueKind::List, NodeData::List(items)) => {
-            validate_list(setting, items, node.origin).map(Some)
-        }
-        (ValueKind::Maps, NodeData::List(items)) => {
-            match items
-                .iter()
-                .find(|item| !matches!(item.data, NodeData::Map(_)))
-            {
-                Some(item) => {
-                    let found = "a list with items that are not maps".to_owned();
-                    Err(mismatch_error(setting, item.origin.clone(), found))
-                }
-                None => Ok(Some(Node {
-                    data: NodeData::List(items),
-                    origin: node.origin,
-                })),
+    let data = match (setting.kind, data) {
+        (kind, NodeData::Scalar(scalar)) => {
+            let is_list_or_map = matches!(kind, ValueKind::List | ValueKind::Map);
+            if scalar.atom == Atom::Null || (scalar.text.trim().is_empty() && !is_list_or_map) {
+                return Ok(null_data(setting).map(|data| data.at(origin)));
+            }
+            match convert_scalar(setting, &scalar, &origin, user_home) {
+                Some(data) => data,
+                None => return Err(invalid_value_error(setting, origin, &scalar.text)),
             }
         }
-        (_, NodeData::Scalar(scalar)) => validate_scalar(setting, &scalar, node.origin, user_home),
-        (_, NodeData::List(_)) => Err(mismatch_error(setting, node.origin, "a list".to_owned())),
-        (_, NodeData::Map(_)) => Err(mismatch_error(setting, node.origin, "a map".to_owned())),
-    }
+        (ValueKind::Map, data @ NodeData::Map(_)) => data,
+        (ValueKind::PerProvider, NodeData::Map(map)) => validate_providers(setting, map)?,
+        (ValueKind::List, NodeData::List(items)) => {
+            convert_items(setting, items, "text", |data| match data {
+                NodeData::Scalar(scalar) if scalar.atom != Atom::Null => {
+                    Some(NodeData::text(scalar.text))
+                }
+                _ => None,
+            })?
+        }
+        (ValueKind::Maps, NodeData::List(items)) => {
+            convert_items(setting, items, "maps", |data| {
+                Some(data).filter(|data| matches!(data, NodeData::Map(_)))
+            })?
+        }
+        (_, NodeData::List(_)) => return Err(mismatch_error(setting, origin, "a list")),
+        (_, NodeData::Map(_)) => return Err(mismatch_error(setting, origin, "a map")),
+    };
+    Ok(Some(data.at(origin)))
 }
 
 /// Returns the value that `null` means for a setting; `None` if the setting counts as not set.
-fn null_to_node(setting: &SettingSpec, origin: SettingSource) -> Option<Node> {
-    match setting.kind() {
-        ValueKind::Map | ValueKind::PerProvider => Some(Node {
-            data: NodeData::Map(NodeMap::new_replacing(Vec::new())),
-            origin,
-        }),
-        _ if setting.is_nullable() => Some(Node::null(origin)),
-        ValueKind::List | ValueKind::Maps => Some(Node {
-            data: NodeData::List(Vec::new()),
-            origin,
-        }),
+fn null_data(setting: &SettingSpec) -> Option<NodeData> {
+    match setting.kind {
+        ValueKind::Map | ValueKind::PerProvider => Some(NodeData::replacing_map([])),
+        _ if setting.nullable => Some(NodeData::NULL),
+        ValueKind::List | ValueKind::Maps => Some(NodeData::List(Vec::new())),
         _ => None,
     }
 }
 
-fn validate_scalar(
+/// Converts a scalar to the kind of a setting; returns `None` if it is invalid.
+fn convert_scalar(
     setting: &SettingSpec,
     scalar: &Scalar,
-    origin: SettingSource,
+    origin: &SettingSource,
     user_home: Option<&Path>,
-) -> Result<Option<Node>, SettingsError> {
+) -> Option<NodeData> {
     let text = scalar.text.trim();
-    if text.is_empty() && !matches!(setting.kind(), ValueKind::List | ValueKind::Map) {
-        return Ok(null_to_node(setting, origin));
-    }
-    let node = match setting.kind() {
+    let item = |text: &str| NodeData::text(text).at(origin.clone());
+    match setting.kind {
         ValueKind::Text | ValueKind::PerProvider if !setting.matches_format(text) => None,
-        ValueKind::Text => Some(Node::text(text, origin.clone())),
-        ValueKind::Path => {
-            expand_home(text, user_home).map(|path| Node::text(path, origin.clone()))
+        ValueKind::Text => Some(NodeData::text(text)),
+        ValueKind::Path => expand_home(text, user_home).map(NodeData::text),
+        ValueKind::Bool => parse_boolean(text).map(|flag| NodeData::scalar(text, Atom::Bool(flag))),
+        ValueKind::Integer | ValueKind::Number => {
+            parse_number(setting, scalar).map(|number| NodeData::scalar(text, number))
         }
-        ValueKind::Bool => {
-            parse_boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone()))
-        }
-        ValueKind::Integer => {
-            parse_integer(setting, scalar).map(|n| Node::scalar(text, Atom::Int(n), origin.clone()))
-        }
-        ValueKind::Number => parse_number(setting, scalar)
-            .map(|n| Node::scalar(text, Atom::Float(n), origin.clone())),
         ValueKind::Choice(words) => {
-            let word = words.iter().find(|word| word.eq_ignore_ascii_case(text));
-            word.map(|word| Node::text(*word, origin.clone()))
+            let mut words = words.iter();
+            let word = words.find(|word| word.eq_ignore_ascii_case(text));
+            word.map(|word| NodeData::text(*word))
         }
         ValueKind::List => {
-            let items = text
-                .split(',')
-                .map(str::trim)
-                .filter(|item| !item.is_empty());
-            let items = items.map(|item| Node::text(item, origin.clone())).collect();
-            Some(Node {
-                data: NodeData::List(items),
-                origin: origin.clone(),
-            })
+            let items = text.split(',').map(str::trim);
+            let items = items.filter(|item| !item.is_empty());
+            Some(NodeData::List(items.map(item).collect()))
         }
         ValueKind::PerProvider => {
-            let all = vec![(ANY_PROVIDER.to_owned(), Node::text(text, origin.clone()))];
-            Some(Node {
-                data: NodeData::Map(NodeMap::new_replacing(all)),
-                origin: origin.clone(),
-            })
+            let all = (ANY_PROVIDER.to_owned(), item(text));
+            Some(NodeData::replacing_map([all]))
         }
         ValueKind::Map | ValueKind::Maps => None,
-    };
-    node.map(Some)
-        .ok_or_else(|| invalid_value_error(setting, origin, &scalar.text))
+    }
 }
 
-fn validate_list(
+/// Converts the items of a list. `expected` names the items that `convert` accepts.
+fn convert_items(
     setting: &SettingSpec,
     items: Vec<Node>,
-    origin: SettingSource,
-) -> Result<Node, SettingsError> {
-    let mut texts = Vec::with_capacity(items.len());
-    for item in items {
-        match item.data {
-            NodeData::Scalar(scalar) if scalar.atom != Atom::Null => {
-                texts.push(Node::text(scalar.text, item.origin));
-            }
-            _ => {
-                return Err(mismatch_error(
-                    setting,
-                    item.origin,
-                    "a list with items that are not text".to_owned(),
-                ));
-            }
-        }
-    }
-    Ok(Node {
-        data: NodeData::List(texts),
-        origin,
-    })
+    expected: &str,
+    convert: impl Fn(NodeData) -> Option<NodeData>,
+) -> Result<NodeData, SettingsError> {
+    let convert = |Node { data, origin }| {
+        let Some(data) = convert(data) else {
+            let found = format!("a list with items that are not {expected}");
+            return Err(mismatch_error(setting, origin, found));
+        };
+        Ok(data.at(origin))
+    };
+    let items = items.into_iter().map(convert);
+    items.collect::<Result<_, _>>().map(NodeData::List)
 }
 
-fn validate_providers(
-    setting: &SettingSpec,
-    map: NodeMap,
-    origin: SettingSource,
-) -> Result<Node, SettingsError> {
-    let mut clean = NodeMap::default();
-    for (provider, value) in map.into_entries() {
-        let NodeData::Scalar(scalar) = value.data else {
+fn validate_providers(setting: &SettingSpec, map: NodeMap) -> Result<NodeData, SettingsError> {
+    let validate = |(provider, Node { data, origin }): (String, Node)| {
+        let NodeData::Scalar(scalar) = data else {
             let found = format!("a map with a value that is not text for `{provider}`");
-            return Err(mismatch_error(setting, value.origin, found));
+            return Err(mismatch_error(setting, origin, found));
         };
         let text = scalar.text.trim();
-        let null = scalar.atom == Atom::Null || text.is_empty();
-        if !null && !setting.matches_format(text) {
-            return Err(add_provider_to_key(
-                &provider,
-                invalid_value_error(setting, value.origin, text),
-            ));
+        let is_null = scalar.atom == Atom::Null || text.is_empty();
+        match provider_value(setting, text, is_null, origin) {
+            Ok(value) => Ok((provider_key(&provider), value)),
+            // `api_key` becomes `api_key.openai`.
+            Err(error) => {
+                Err(error.with_name(&setting.key, &format!("{}.{provider}", setting.key)))
+            }
         }
-        let value = if null {
-            Node::null(value.origin)
-        } else {
-            Node::text(text, value.origin)
-        };
-        clean.insert(provider_key(&provider), value);
+    };
+    let entries = map.entries.into_iter().map(validate);
+    entries.collect::<Result<Vec<_>, _>>().map(NodeData::map)
+}
+
+fn provider_value(
+    setting: &SettingSpec,
+    text: &str,
+    is_null: bool,
+    origin: SettingSource,
+) -> Result<Node, SettingsError> {
+    match text.trim() {
+        _ if is_null => Ok(NodeData::NULL.at(origin)),
+        trimmed if setting.matches_format(trimmed) => Ok(NodeData::text(trimmed).at(origin)),
+        _ => Err(invalid_value_error(setting, origin, text)),
     }
-    Ok(Node {
-        data: NodeData::Map(clean),
-        origin,
-    })
 }
 
 /// Parses the words for true and false.
@@ -290,36 +235,33 @@ fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
-fn parse_integer(setting: &SettingSpec, scalar: &Scalar) -> Option<i64> {
-    let value = match numeric_atom(scalar) {
-        Atom::Int(value) => value,
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the value is an integer and in range"
-        )]
-        Atom::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => value as i64,
-        Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
-    };
-    let (min, max) = setting.limits();
-    (min.is_none_or(|min| value >= min) && max.is_none_or(|max| value <= max)).then_some(value)
-}
-
-fn parse_number(setting: &SettingSpec, scalar: &Scalar) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "limits and seconds are small")]
-    let as_float = |value: i64| value as f64;
-    let value = match numeric_atom(scalar) {
-        Atom::Int(value) => as_float(value),
+/// Parses a number within the limits of a setting; returns a whole number for an integer setting.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "limits are small, and only whole numbers in range become integers"
+)]
+fn parse_number(setting: &SettingSpec, scalar: &Scalar) -> Option<Atom> {
+    let atom = numeric_atom(scalar);
+    let value = match atom {
+        Atom::Int(value) => value as f64,
         Atom::Float(value) if value.is_finite() => value,
-        Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
+        _ => return None,
     };
-    let (min, max) = setting.limits();
-    let fits = min.is_none_or(|min| value >= as_float(min))
-        && max.is_none_or(|max| value <= as_float(max));
-    fits.then_some(value)
+    let number = match (setting.kind, atom) {
+        (ValueKind::Number, _) => Atom::Float(value),
+        (_, Atom::Float(_)) if value.fract() != 0.0 || value.abs() >= 9e15 => return None,
+        (_, Atom::Float(_)) => Atom::Int(value as i64),
+        _ => atom,
+    };
+    let fits = setting.min.is_none_or(|min| value >= min as f64)
+        && setting.max.is_none_or(|max| value <= max as f64);
+    fits.then_some(number)
 }
 
-/// Returns the meaning of a scalar where a number is expected. Text, as from quotes or the
-/// environment, is read as a number, too; unlike in YAML, a leading zero in it does not mean octal.
+/// Returns the value of a scalar for a setting that expects a number. Text in quotes or from the
+/// environment is parsed as a number, too. In such text, a leading zero does not mean octal, unlike
+/// in YAML.
 fn numeric_atom(scalar: &Scalar) -> Atom {
     let text = scalar.text.trim();
     match scalar.atom {
@@ -330,13 +272,14 @@ fn numeric_atom(scalar: &Scalar) -> Atom {
     }
 }
 
-/// Replaces a leading `~`; returns `None` if the home directory is unknown.
+/// Replaces a leading `~` by the user's home directory; returns `None` if that directory is needed
+/// but unknown.
 pub(crate) fn expand_home(text: &str, user_home: Option<&Path>) -> Option<String> {
     match text.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => Some(format!(
-            "{}{rest}",
-            user_home?.to_str()?.trim_end_matches('/')
-        )),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            let home = user_home?.to_str()?;
+            Some(format!("{}{rest}", home.trim_end_matches('/')))
+        }
         _ => Some(text.to_owned()),
     }
 }
@@ -348,19 +291,14 @@ pub(crate) fn invalid_value_error(
     text: &str,
 ) -> SettingsError {
     const MAX_SHOWN_CHARS: usize = 60;
-    let found = if matches!(setting.kind(), ValueKind::Map | ValueKind::Maps) {
+    let found = if matches!(setting.kind, ValueKind::Map | ValueKind::Maps) {
         "a single value".to_owned()
-    } else if setting.is_secret()
-        || is_sensitive_name(setting.key())
-        || may_contain_secret(setting, text)
+    } else if setting.secret || is_sensitive_name(&setting.key) || may_contain_secret(setting, text)
     {
         "a value that is not shown".to_owned()
     } else if text.chars().count() > MAX_SHOWN_CHARS || text.chars().any(char::is_control) {
-        let excerpt: String = text
-            .chars()
-            .take(MAX_SHOWN_CHARS)
-            .filter(|c| !c.is_control())
-            .collect();
+        let excerpt = text.chars().take(MAX_SHOWN_CHARS);
+        let excerpt: String = excerpt.filter(|c| !c.is_control()).collect();
         format!("`{excerpt}…`")
     } else {
         format!("`{text}`")
@@ -368,25 +306,21 @@ pub(crate) fn invalid_value_error(
     mismatch_error(setting, origin, found)
 }
 
-/// Adds the provider to the key of an error.
-fn add_provider_to_key(provider: &str, mut error: SettingsError) -> SettingsError {
-    if let SettingsError::Invalid { key, .. } = &mut error {
-        *key = format!("{key}.{provider}");
-    }
-    error
-}
-
 /// Returns whether a text contains, or may contain, a password or a key.
 pub(crate) fn may_contain_secret(setting: &SettingSpec, text: &str) -> bool {
     display::url_password(text).is_some()
-        || (setting.has_format() && display::may_hold_url_secret(text))
+        || (setting.format.is_some() && display::may_hold_url_secret(text))
 }
 
-fn mismatch_error(setting: &SettingSpec, origin: SettingSource, found: String) -> SettingsError {
+fn mismatch_error(
+    setting: &SettingSpec,
+    origin: SettingSource,
+    found: impl Into<String>,
+) -> SettingsError {
     SettingsError::Invalid {
         origin,
-        key: setting.key().to_owned(),
-        found,
+        key: setting.key.to_string(),
+        found: found.into(),
         expected: setting.describe_expected(),
     }
 }

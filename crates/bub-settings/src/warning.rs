@@ -1,14 +1,13 @@
 //! Problems in settings that do not stop the program.
 
-use std::fmt;
-
 use crate::SettingSource;
 
 /// A warning about a source of settings, ready to be logged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsWarning {
     /// A key of the config file or a variable that is not declared.
+    #[error("{origin}: unknown setting `{name}`{}", unknown_hint(suggestion.as_deref()))]
     Unknown {
         /// Source of the name.
         origin: SettingSource,
@@ -18,6 +17,7 @@ pub enum SettingsWarning {
         suggestion: Option<String>,
     },
     /// A key that appears twice in one map; the last one is used.
+    #[error("{origin}: `{name}` is set twice; this value is used, remove the other one")]
     Duplicate {
         /// Source of the second occurrence.
         origin: SettingSource,
@@ -25,6 +25,7 @@ pub enum SettingsWarning {
         name: String,
     },
     /// A former key or variable of a setting.
+    #[error("{origin}: `{name}` is deprecated{}", deprecated_hint(replacement, *is_ignored))]
     Deprecated {
         /// Source of the value.
         origin: SettingSource,
@@ -35,14 +36,19 @@ pub enum SettingsWarning {
         /// Whether the same source also has the new name, so that this value is not used.
         is_ignored: bool,
     },
-    /// A trusted setting in the `.env` of an untrusted workspace.
+    /// A value that is ignored, because it is in the `.env` of an untrusted workspace and the
+    /// setting is [trusted](crate::SettingSpec::trusted).
+    #[error(
+        "{origin}: `{name}` is ignored: this workspace is not trusted to set it; set it in the environment or the config file"
+    )]
     Untrusted {
         /// Source of the value.
         origin: SettingSource,
         /// Dotted key of the setting.
         name: String,
     },
-    /// A setting of the process, such as `home`, that the config file cannot set.
+    /// A key of the config file for a setting that the config file cannot set, such as `home`.
+    #[error("{origin}: `{name}` is ignored: only the variable {variable} sets it")]
     NotInFile {
         /// Source of the value.
         origin: SettingSource,
@@ -51,25 +57,32 @@ pub enum SettingsWarning {
         /// Variable that sets the setting.
         variable: String,
     },
-    /// A line of `.env` that is not an assignment.
+    /// A line of `.env` that is ignored because it is not a valid assignment.
+    #[error("{origin}: line ignored: {problem}")]
     DotEnvSyntax {
-        /// Source of the line; the name is empty.
+        /// File and line. The name of the variable in this source is empty.
         origin: SettingSource,
         /// What is wrong with the line.
         problem: &'static str,
     },
-    /// A `.env` that cannot be read. It often belongs to another program; for example, it is a
-    /// virtual environment.
+    /// A `.env` that cannot be read. It often belongs to another program: for example, it is the
+    /// directory of a Python virtual environment.
+    #[error("{problem}; the file is ignored")]
     DotEnvFile {
         /// The file and what is wrong with it.
         problem: String,
     },
     /// A value in `.env` that is invalid for its setting.
+    #[error("{problem}; the line is ignored")]
     DotEnvValue {
         /// Source of the value and what is wrong with it.
         problem: String,
     },
-    /// A `${NAME}` in the `.env` of an untrusted workspace that names a secret of the process.
+    /// A `${NAME}` in the `.env` of an untrusted workspace. It is not expanded, because the
+    /// variable may be a secret.
+    #[error(
+        "{origin}: `${{{name}}}` is empty: this workspace is not trusted to read it; remove the reference"
+    )]
     SecretReference {
         /// Source of the reference.
         origin: SettingSource,
@@ -78,81 +91,17 @@ pub enum SettingsWarning {
     },
 }
 
-impl fmt::Display for SettingsWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown {
-                origin,
-                name,
-                suggestion: Some(suggestion),
-            } => {
-                write!(
-                    f,
-                    "{origin}: unknown setting `{name}`, did you mean `{suggestion}`?"
-                )
-            }
-            Self::Unknown {
-                origin,
-                name,
-                suggestion: None,
-            } => {
-                write!(
-                    f,
-                    "{origin}: unknown setting `{name}`; it is ignored, run `bub config list` to see all settings"
-                )
-            }
-            Self::Duplicate { origin, name } => {
-                write!(
-                    f,
-                    "{origin}: `{name}` is set twice; this value is used, remove the other one"
-                )
-            }
-            Self::Deprecated {
-                origin,
-                name,
-                replacement,
-                is_ignored: false,
-            } => {
-                write!(f, "{origin}: `{name}` is deprecated; use `{replacement}`")
-            }
-            Self::Deprecated {
-                origin,
-                name,
-                replacement,
-                is_ignored: true,
-            } => {
-                write!(
-                    f,
-                    "{origin}: `{name}` is deprecated and ignored, because `{replacement}` is set; remove it"
-                )
-            }
-            Self::Untrusted { origin, name } => {
-                write!(
-                    f,
-                    "{origin}: `{name}` is ignored: this workspace is not trusted to set it; set it in the environment or the config file"
-                )
-            }
-            Self::NotInFile {
-                origin,
-                name,
-                variable,
-            } => {
-                write!(
-                    f,
-                    "{origin}: `{name}` is ignored: only the variable {variable} sets it"
-                )
-            }
-            Self::DotEnvSyntax { origin, problem } => {
-                write!(f, "{origin}: line ignored: {problem}")
-            }
-            Self::DotEnvFile { problem } => write!(f, "{problem}; the file is ignored"),
-            Self::DotEnvValue { problem } => write!(f, "{problem}; the line is ignored"),
-            Self::SecretReference { origin, name } => {
-                write!(
-                    f,
-                    "{origin}: `${{{name}}}` is empty: this workspace is not trusted to read it; remove the reference"
-                )
-            }
-        }
+fn unknown_hint(suggestion: Option<&str>) -> String {
+    match suggestion {
+        Some(name) => format!(", did you mean `{name}`?"),
+        None => "; it is ignored, run `bub config list` to see all settings".to_owned(),
+    }
+}
+
+fn deprecated_hint(replacement: &str, is_ignored: bool) -> String {
+    if is_ignored {
+        format!(" and ignored, because `{replacement}` is set; remove it")
+    } else {
+        format!("; use `{replacement}`")
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Only this module depends on the YAML library. It uses the parser's events instead of serde,
 //! because settings need three things that serde hides: the line of each value, the text as
-//! written, and errors that do not quote a file full of keys.
+//! written, and errors that do not quote the file, which may contain API keys.
 //!
 //! The table lists the decisions where YAML versions and libraries disagree. "As `PyYAML`" means
 //! that the Python version reads the same value.
@@ -16,37 +16,32 @@
 //! | `12:30:45`, dates, `.inf`, `.nan` | text; `PyYAML` reads 45045, a date, a float |
 //! | a key twice in one map | the last one is used, as `PyYAML`, with a warning |
 //! | `<<: *base` | merged, keys beside it take precedence, as `PyYAML` |
-//! | `!tag value` | an error that says to quote it, as `PyYAML`; `!!str` and friends work |
+//! | `!tag value` | an error that says to quote it, as `PyYAML`; standard tags such as `!!str` work |
 //! | `"text` and `more"` at the start of the next line | one text, as `PyYAML` |
 //! | two documents in one file | an error, as `PyYAML` |
-//! | `key:` of any scalar kind | the text of the key; a list or map as a key is an error |
+//! | a number, boolean or null as a key | the text of the key; a list or map as a key is an error |
 //!
-//! The table applies to values without a declared type, such as those inside `client_args`. For a
-//! declared setting, its kind decides: `api_key: 0123` is the text `0123`.
+//! The table applies to values without a declared type, such as those inside `client_args`. In
+//! [`parse_yaml`], `1e3` and `1.5e3` are text. For a declared setting, its kind decides, so
+//! `api_key: 0123` is the text `0123`.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::rc::Rc;
 
-use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
+use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Span, Tag};
+use serde_json::Value;
 
 use crate::node::{Node, NodeData, NodeMap};
-use crate::{SettingSource, display};
+use crate::{SettingSource, SettingsError, display};
 
 mod scalar;
 
 pub(crate) use scalar::plain_scalar_atom;
 
-/// Maximum number of values in a file. It stops a file whose aliases multiply.
+/// Maximum number of values in a file, counting the values that aliases copy. It keeps nested
+/// aliases from filling the memory.
 const MAX_NODES: usize = 20_000;
-
-/// A file that cannot be parsed.
-pub(crate) struct YamlProblem {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
-    pub(crate) text: String,
-    /// Whether a quoted text continues at the start of a line, which `PyYAML` allows.
-    is_outdented: bool,
-}
 
 /// A parsed file.
 pub(crate) struct YamlDocument {
@@ -56,6 +51,14 @@ pub(crate) struct YamlDocument {
     pub(crate) duplicates: Vec<(String, SettingSource)>,
 }
 
+impl YamlDocument {
+    /// Converts the document to JSON; an empty document is null.
+    pub(crate) fn to_value(&self) -> Value {
+        let root = self.root.as_ref();
+        root.map(display::undeclared_to_value).unwrap_or_default()
+    }
+}
+
 /// Maximum number of lines on which quoted text continues without indentation.
 const MAX_OUTDENTED_LINES: usize = 100;
 
@@ -63,11 +66,12 @@ const MAX_OUTDENTED_LINES: usize = 100;
 pub(crate) fn parse(
     text: &str,
     origin: &dyn Fn(usize) -> SettingSource,
-) -> Result<YamlDocument, YamlProblem> {
+) -> Result<YamlDocument, YamlError> {
     let mut text = Cow::Borrowed(text);
     for _ in 0..MAX_OUTDENTED_LINES {
         match parse_strictly(&text, origin) {
-            // Leading blanks of such a line have no meaning, so blanks can be added.
+            // Leading blanks have no meaning where a quoted text continues, so indent the line and
+            // parse again.
             Err(problem) if problem.is_outdented => {
                 text = Cow::Owned(indent_line(&text, problem.line));
             }
@@ -77,8 +81,7 @@ pub(crate) fn parse(
     parse_strictly(&text, origin)
 }
 
-/// Returns the text with one line indented by 64 blanks, so that the line belongs to any block
-/// around it.
+/// Returns the text with one line indented by 64 blanks, deeper than any usual block around it.
 fn indent_line(text: &str, line: usize) -> String {
     let lines = text.split_inclusive('\n').enumerate();
     lines.fold(
@@ -95,7 +98,7 @@ fn indent_line(text: &str, line: usize) -> String {
 fn parse_strictly(
     text: &str,
     origin: &dyn Fn(usize) -> SettingSource,
-) -> Result<YamlDocument, YamlProblem> {
+) -> Result<YamlDocument, YamlError> {
     let mut options = Options::default();
     options.emit_comments = false;
     let mut composer = Composer {
@@ -117,22 +120,8 @@ fn parse_strictly(
 
 /// Reads a YAML document without settings, such as the frontmatter of a skill. An empty document is
 /// null.
-pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
-    let document = parse(text, &|_| SettingSource::Default);
-    let document = document.map_err(
-        |YamlProblem {
-             line, column, text, ..
-         }| YamlError {
-            line,
-            column,
-            problem: text,
-        },
-    )?;
-    Ok(document
-        .root
-        .as_ref()
-        .map(display::undeclared_to_value)
-        .unwrap_or_default())
+pub fn parse_yaml(text: &str) -> Result<Value, YamlError> {
+    parse(text, &|_| SettingSource::Default).map(|document| document.to_value())
 }
 
 /// Error for text that is not valid YAML. It quotes nothing of the text.
@@ -145,12 +134,36 @@ pub struct YamlError {
     pub column: usize,
     /// Problem that the parser reported.
     pub problem: String,
+    /// Whether the error is a quoted text that continues on a line without indentation, which
+    /// `PyYAML` allows.
+    is_outdented: bool,
+}
+
+impl YamlError {
+    fn new(marker: &Marker, problem: String) -> Self {
+        Self {
+            line: marker.line().max(1),
+            column: marker.col() + 1,
+            problem,
+            is_outdented: false,
+        }
+    }
+
+    /// Returns the error for a config file.
+    pub(crate) fn in_file(self, file: &Path) -> SettingsError {
+        SettingsError::Syntax {
+            file: file.to_owned(),
+            line: self.line,
+            column: self.column,
+            problem: self.problem,
+        }
+    }
 }
 
 struct Composer<'a, P> {
     events: P,
     origin: &'a dyn Fn(usize) -> SettingSource,
-    /// Finished anchored nodes by the parser's anchor id.
+    /// Complete nodes with a YAML anchor (`&name`), by the parser's anchor id.
     anchors: Vec<(usize, Rc<Node>)>,
     duplicates: Vec<(String, SettingSource)>,
     nodes: usize,
@@ -159,7 +172,7 @@ struct Composer<'a, P> {
 type YamlEvent<'i> = (Event<'i>, Span);
 
 impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
-    fn compose_document(&mut self) -> Result<Option<Node>, YamlProblem> {
+    fn compose_document(&mut self) -> Result<Option<Node>, YamlError> {
         let mut root = None;
         loop {
             match self.next_event()? {
@@ -180,58 +193,39 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
         }
     }
 
-    fn next_event(&mut self) -> Result<YamlEvent<'i>, YamlProblem> {
+    fn next_event(&mut self) -> Result<YamlEvent<'i>, YamlError> {
         match self.events.next() {
             Some(Ok(item)) => Ok(item),
-            Some(Err(error)) => {
-                let marker = error.marker();
-                Err(YamlProblem {
-                    line: marker.line().max(1),
-                    column: marker.col() + 1,
-                    text: error.info(),
-                    is_outdented: matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent),
-                })
-            }
+            Some(Err(error)) => Err(YamlError {
+                is_outdented: matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent),
+                ..YamlError::new(error.marker(), error.info())
+            }),
             None => Ok((Event::StreamEnd, Span::default())),
         }
     }
 
-    fn compose_node(&mut self, (event, span): YamlEvent<'i>) -> Result<Node, YamlProblem> {
+    fn compose_node(&mut self, (event, span): YamlEvent<'i>) -> Result<Node, YamlError> {
         self.count_nodes(1, &span)?;
         let origin = (self.origin)(span.start.line().max(1));
-        let (anchor, node) = match event {
+        let (anchor, data) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let atom = scalar::scalar_atom(
-                    &text,
-                    style == ScalarStyle::Plain,
-                    tag.as_deref().map(core_tag),
-                )
-                .ok_or_else(|| problem_at(&span, "unknown tag; put quotes around the value"))?;
-                (anchor, Node::scalar(text.into_owned(), atom, origin))
+                let (plain, tag) = (style == ScalarStyle::Plain, tag.as_deref().map(core_tag));
+                let atom = scalar::scalar_atom(&text, plain, tag)
+                    .ok_or_else(|| problem_at(&span, "unknown tag; put quotes around the value"))?;
+                (anchor, NodeData::scalar(text, atom))
             }
             Event::SequenceStart(_, anchor, tag) => {
                 check_collection_tag(tag.as_deref(), "seq", &span)?;
-                (
-                    anchor,
-                    Node {
-                        data: NodeData::List(self.compose_list()?),
-                        origin,
-                    },
-                )
+                (anchor, NodeData::List(self.compose_list()?))
             }
             Event::MappingStart(_, anchor, tag) => {
                 check_collection_tag(tag.as_deref(), "map", &span)?;
-                (
-                    anchor,
-                    Node {
-                        data: NodeData::Map(self.compose_map()?),
-                        origin,
-                    },
-                )
+                (anchor, NodeData::Map(self.compose_map()?))
             }
             Event::Alias(id) => return self.resolve_alias(id, &span),
             _ => return Err(problem_at(&span, "expected a value")),
         };
+        let node = data.at(origin);
         if anchor != 0 {
             self.count_nodes(node.node_count(), &span)?;
             self.anchors.push((anchor, Rc::new(node.clone())));
@@ -239,7 +233,7 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
         Ok(node)
     }
 
-    fn compose_list(&mut self) -> Result<Vec<Node>, YamlProblem> {
+    fn compose_list(&mut self) -> Result<Vec<Node>, YamlError> {
         let mut items = Vec::new();
         loop {
             match self.next_event()? {
@@ -249,7 +243,7 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
         }
     }
 
-    fn compose_map(&mut self) -> Result<NodeMap, YamlProblem> {
+    fn compose_map(&mut self) -> Result<NodeMap, YamlError> {
         let (mut map, mut merged) = (NodeMap::default(), Vec::new());
         loop {
             let (event, span) = match self.next_event()? {
@@ -263,24 +257,20 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
             let value = self.next_event()?;
             let value = self.compose_node(value)?;
             if plain && key.text == "<<" {
-                merged.extend(
-                    merge_key_maps(value)
-                        .ok_or_else(|| problem_at(&span, "`<<` needs a map or a list of maps"))?,
-                );
-            } else if map.insert(key.text.clone(), value).is_some() {
+                let problem = || problem_at(&span, "`<<` needs a map or a list of maps");
+                merged.extend(merge_key_entries(value).ok_or_else(problem)?);
+            } else if map.entries.insert(key.text.clone(), value).is_some() {
                 self.duplicates
                     .push((key.text, (self.origin)(span.start.line().max(1))));
             }
         }
-        for (key, value) in merged.into_iter().flat_map(NodeMap::into_entries) {
-            if map.get(&key).is_none() {
-                map.insert(key, value);
-            }
+        for (key, value) in merged {
+            map.entries.entry(key).or_insert(value);
         }
         Ok(map)
     }
 
-    fn resolve_alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlProblem> {
+    fn resolve_alias(&mut self, id: usize, span: &Span) -> Result<Node, YamlError> {
         let anchored = self.anchors.iter().find(|(anchor, _)| *anchor == id);
         let (_, node) = anchored.ok_or_else(|| {
             problem_at(
@@ -288,13 +278,13 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
                 "an alias refers to the value that contains it; remove the alias",
             )
         })?;
-        // Shared, so that nothing is copied before it is counted.
+        // Clone only the pointer, so that the nodes are counted before they are copied.
         let node = Rc::clone(node);
         self.count_nodes(node.node_count(), span)?;
         Ok(Node::clone(&node))
     }
 
-    fn count_nodes(&mut self, nodes: usize, span: &Span) -> Result<(), YamlProblem> {
+    fn count_nodes(&mut self, nodes: usize, span: &Span) -> Result<(), YamlError> {
         self.nodes += nodes;
         if self.nodes > MAX_NODES {
             return Err(problem_at(span, "more than 20000 values; shorten the file"));
@@ -303,19 +293,21 @@ impl<'i, P: Iterator<Item = Result<YamlEvent<'i>, ScanError>>> Composer<'_, P> {
     }
 }
 
-/// Returns the maps of a merge key; the first one has the highest precedence.
-fn merge_key_maps(value: Node) -> Option<Vec<NodeMap>> {
-    let map = |node: Node| match node.data {
-        NodeData::Map(map) => Some(map),
-        NodeData::Scalar(_) | NodeData::List(_) => None,
+/// Returns the entries of the maps in the value of a merge key (`<<`), highest precedence first.
+/// Returns `None` if the value contains anything else.
+fn merge_key_entries(value: Node) -> Option<Vec<(String, Node)>> {
+    let maps = match value.data {
+        NodeData::List(items) => items.into_iter().map(|item| item.data).collect(),
+        data => vec![data],
     };
-    match value.data {
-        NodeData::List(items) => items.into_iter().map(map).collect(),
-        data => Some(vec![map(Node {
-            data,
-            origin: value.origin,
-        })?]),
+    let mut entries = Vec::new();
+    for data in maps {
+        let NodeData::Map(map) = data else {
+            return None;
+        };
+        entries.extend(map.entries);
     }
+    Some(entries)
 }
 
 /// Returns the name of a standard tag (`str`), or an empty name for an unknown tag.
@@ -328,21 +320,15 @@ fn core_tag(tag: &Tag) -> &str {
     }
 }
 
-fn check_collection_tag(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), YamlProblem> {
+fn check_collection_tag(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), YamlError> {
     match tag.map(core_tag) {
         Some(tag) if tag != name => Err(problem_at(span, "unknown tag; remove it")),
         _ => Ok(()),
     }
 }
 
-fn problem_at(span: &Span, text: &str) -> YamlProblem {
-    let (line, column) = (span.start.line().max(1), span.start.col() + 1);
-    YamlProblem {
-        line,
-        column,
-        text: text.to_owned(),
-        is_outdented: false,
-    }
+fn problem_at(span: &Span, text: &str) -> YamlError {
+    YamlError::new(&span.start, text.to_owned())
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use async_trait::async_trait;
 use sha2::{Digest, Sha256};
 
-use crate::{BoxFuture, Result, TapeError, tape_name::to_hex};
+use crate::{Result, TapeError};
 
 /// The id of a blob: its SHA-256, written as `sha256:<hex>` in `meta.media`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +14,7 @@ pub struct BlobId(String);
 impl BlobId {
     /// Returns the id of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(to_hex(&Sha256::digest(bytes)))
+        Self(format!("{:x}", Sha256::digest(bytes)))
     }
 
     /// Parses `sha256:<hex>` or `<hex>`, with 64 lowercase hexadecimal digits.
@@ -44,17 +45,18 @@ impl fmt::Display for BlobId {
     }
 }
 
-/// A store of blobs. Equal bytes are stored once.
+/// A store of blobs. Implement it with [`async_trait`](crate::async_trait). Equal bytes are stored once.
+#[async_trait]
 pub trait BlobStore: Send + Sync + fmt::Debug {
     /// Stores bytes and returns their id. The blob is as durable as an appended entry.
-    fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>>;
+    async fn put(&self, bytes: Vec<u8>) -> Result<BlobId>;
 
     /// Returns the bytes after verifying their hash. Fails with [`TapeError::NotFound`] if the blob does not exist.
-    fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>>;
+    async fn get(&self, id: &BlobId) -> Result<Vec<u8>>;
 
     /// Returns the ids of all blobs.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>>;
+    async fn list(&self) -> Result<Vec<BlobId>>;
 
     /// Removes a blob. Does nothing if it does not exist.
-    fn remove<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<()>>;
+    async fn remove(&self, id: &BlobId) -> Result<()>;
 }

@@ -12,16 +12,17 @@ const KEYS: [&str; 5] = ["id", "kind", "payload", "meta", "date"];
 
 /// Returns the line of an entry, including its newline.
 pub fn encode(entry: &Entry) -> String {
-    let mut body = Vec::with_capacity(384);
-    encode_body(&mut body, entry);
+    let body = encode_body(entry);
     let mut line = Vec::with_capacity(body.len() + 16);
     push_line(&mut line, entry.id, &body);
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// Appends the line of an entry to `out`, without its id. A store knows the id only under the tape's lock, but can
-/// encode the rest before.
-pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
+/// Returns the line of an entry without the id at its start. A store encodes the rest of the line before it takes the
+/// tape's lock, and knows the id only under the lock.
+pub(crate) fn encode_body(entry: &Entry) -> Vec<u8> {
+    let mut body = Vec::with_capacity(384);
+    let out = &mut body;
     out.extend_from_slice(b", \"kind\": ");
     write_value(out, entry.kind.as_str());
     out.extend_from_slice(b", \"payload\": ");
@@ -41,6 +42,7 @@ pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
         write_value(out, value);
     }
     out.extend_from_slice(b"}\n");
+    body
 }
 
 /// Appends a complete line to `out`: the id, then the body from [`encode_body`].
@@ -86,7 +88,7 @@ fn entry_from_object(mut map: Map<String, Value>) -> Option<Entry> {
         Some(Value::String(date)) => date,
         _ => time::format_unix(map.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0)),
     };
-    // Most lines have only known keys. Otherwise `retain` keeps the unknown ones in order.
+    // Most lines have only known keys and do not need `retain`, which keeps unknown keys in order.
     if map.len() <= KEYS.len() && map.keys().all(|key| KEYS.contains(&key.as_str())) {
         map = Map::new();
     } else {

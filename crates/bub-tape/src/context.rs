@@ -4,32 +4,21 @@ use std::{fmt, sync::Arc};
 
 use serde_json::{Map, Value};
 
-use crate::{Entry, Query};
+use crate::Entry;
 
 /// A custom mapping from entries to messages, instead of the default one.
 pub type Selector = Arc<dyn Fn(&[Entry]) -> Vec<Map<String, Value>> + Send + Sync>;
 
-/// The start of a view.
+/// The anchor that a view starts with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AnchorSelector {
-    /// The latest anchor. It is the first message of the view.
+    /// The latest anchor. If the tape has no anchor, the view starts at the start of the tape.
     #[default]
     Last,
     /// The latest anchor with this name.
     Named(String),
-    /// The start of the tape.
+    /// No anchor: the view starts at the start of the tape.
     Whole,
-}
-
-impl AnchorSelector {
-    /// Returns a query for the selected entries, without the anchor.
-    pub fn to_query(&self) -> Query {
-        match self {
-            Self::Last => Query::new().after_last_anchor(),
-            Self::Named(name) => Query::new().after_anchor(name),
-            Self::Whole => Query::new(),
-        }
-    }
 }
 
 /// Selects the entries of a view and maps them to messages.

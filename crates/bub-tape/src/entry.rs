@@ -3,14 +3,14 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::time;
 
 /// The number of an entry on its tape. The store assigns numbers in ascending order, starting at 1.
 ///
-/// A tape written by a program that does not lock can contain an id twice. Users refer to entries by id; stores read
-/// from a [`Position`](crate::Position).
+/// A tape can contain an id twice if a program wrote to it without taking its lock. Users refer to entries by id;
+/// stores read from a [`Position`](crate::Position).
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -44,7 +44,7 @@ impl fmt::Display for EntryId {
 /// The kind of an entry. Unknown kinds are preserved as [`EntryKind::Other`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EntryKind {
-    /// A chat message. The payload has the form that the model API expects.
+    /// A chat message. Payload: `{role, content, …}`, a message of the chat completions API.
     Message,
     /// A system prompt. Payload: `{content}`.
     System,
@@ -119,7 +119,7 @@ pub struct Entry {
     pub kind: EntryKind,
     /// The content; its form depends on `kind`.
     pub payload: Map<String, Value>,
-    /// Metadata, such as `run_id` or `context: false`.
+    /// Metadata, such as `run_id`, or `context: false` for an entry that views exclude.
     pub meta: Map<String, Value>,
     /// The date in ISO 8601, preserved exactly as it was read.
     pub date: String,
@@ -148,7 +148,7 @@ impl Entry {
         )
     }
 
-    /// Creates a chat message from a payload in the form of the model API.
+    /// Creates a chat message. `payload` is a message in the format of the chat completions API.
     pub fn raw_message(payload: Map<String, Value>) -> Self {
         Self::new(EntryKind::Message, payload)
     }
@@ -164,33 +164,28 @@ impl Entry {
     /// Creates an anchor. Without a state, the key `state` is absent, as in the Python version.
     pub fn anchor(name: &str, state: Option<Value>) -> Self {
         let mut payload = json_object([("name", name.into())]);
-        if let Some(state) = state {
-            payload.insert("state".to_owned(), state);
-        }
+        payload.extend(state.map(|state| ("state".to_owned(), state)));
         Self::new(EntryKind::Anchor, payload)
     }
 
     /// Creates an event. Without data, the key `data` is absent.
     pub fn event(name: &str, data: Option<Value>) -> Self {
         let mut payload = json_object([("name", name.into())]);
-        if let Some(data) = data {
-            payload.insert("data".to_owned(), data);
-        }
+        payload.extend(data.map(|data| ("data".to_owned(), data)));
         Self::new(EntryKind::Event, payload)
     }
 
     /// Creates an error entry. Without details, the key `details` is absent.
     pub fn error(kind: &str, message: &str, details: Option<Value>) -> Self {
         let mut payload = json_object([("kind", kind.into()), ("message", message.into())]);
-        if let Some(details) = details {
-            payload.insert("details".to_owned(), details);
-        }
+        payload.extend(details.map(|details| ("details".to_owned(), details)));
         Self::new(EntryKind::Error, payload)
     }
 
     /// Creates an entry for the tool calls of one model response. `meta.call_ids` lists the ids of the calls.
     pub fn tool_call(calls: Vec<Value>) -> Self {
-        let ids = call_ids(&calls);
+        let id = |call: &Value| call.get("id").cloned().unwrap_or_default();
+        let ids: Value = calls.iter().map(id).collect();
         Self::new(EntryKind::ToolCall, json_object([("calls", calls.into())]))
             .with_meta("call_ids", ids)
     }
@@ -238,7 +233,8 @@ impl Entry {
         self.payload.get("data")
     }
 
-    /// Parses `date`. Returns `None` if it is not an ISO 8601 date with time.
+    /// Parses `date`. Returns `None` if it is not an ISO 8601 date. Without an offset it is in UTC, and without a time
+    /// it is midnight.
     pub fn timestamp(&self) -> Option<jiff::Timestamp> {
         time::parse_date(&self.date)
     }
@@ -249,12 +245,5 @@ pub(crate) fn json_object<const N: usize>(pairs: [(&str, Value); N]) -> Map<Stri
     pairs
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
-        .collect()
-}
-
-fn call_ids(calls: &[Value]) -> Value {
-    calls
-        .iter()
-        .map(|call| call.get("id").cloned().unwrap_or_else(|| json!(null)))
         .collect()
 }

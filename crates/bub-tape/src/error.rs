@@ -4,7 +4,8 @@ use std::{io, path::Path, sync::Arc};
 
 /// An error of a tape operation.
 ///
-/// It is `Clone` because one failed write fails every batch that was written with it.
+/// It is `Clone` because one write can contain several batches. If the write fails, each batch gets a copy of the
+/// error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapeError {

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! An append takes the write lock and writes an intent to the lock record: offset, length and checksum of the batch.
-//! Then it writes the batch and marks the record as idle. If a process finds an unfinished record when it takes the
-//! lock, it completes the batch or undoes it. Readers take no lock. They compare the lock record before and after they
-//! read the file size, and stop before a batch that is being written.
+//! Then it writes the batch and marks the record as idle. If a process takes the lock and finds the record of an
+//! unfinished batch, it completes or undoes the batch. Readers take no lock. They compare the lock record before and
+//! after they read the file size, and stop before a batch that is being written.
 //!
 //! With [`Durability::Os`], an acknowledged batch survives the end of the process. With [`Durability::Always`], it also
 //! survives power loss, at the cost of one fsync per batch. Batches that arrive during an fsync share the next one.
@@ -24,9 +24,6 @@ mod batch;
 mod blobs;
 mod commit;
 mod context;
-mod fd_limit;
-mod file_ops;
-mod filtered_read;
 mod index;
 mod lease;
 mod lines;
@@ -56,6 +53,7 @@ use std::{
     sync::{Arc, LazyLock, Weak},
 };
 
+use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
@@ -63,30 +61,29 @@ use self::{
     batch::{Batch, PendingBatch},
     blobs::FileBlobs,
     context::StoreContext,
-    fd_limit::FdLimitFs,
-    file_ops::not_found_to_none,
     open_tapes::OpenTapes,
-    paths::StorePaths,
+    tape_file::TapeFile,
 };
 use crate::{
-    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Entry, EntryId, EntryRange,
-    EntryStream, Lease, LeaseWait, LineFilter, ResetOutcome, ResetRequest, Result, TapeError,
-    TapeListFilter, TapeName, TapeStore, TapeSummary,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, Entry, EntryId, EntryRange, EntryStream,
+    Lease, LeaseWait, LineFilter, ResetOutcome, ResetRequest, Result, TapeError, TapeListFilter,
+    TapeName, TapeStore, TapeSummary,
     fs::{Fs, RealFs},
 };
 
 /// The failures that an acknowledged append survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// The end of the process, for example by a crash.
+    /// An append survives the end of the process, for example by a crash.
     #[default]
     Os,
-    /// Power loss. Every batch is synced to disk.
+    /// An append also survives power loss, because every batch is synced to disk.
     Always,
 }
 
-/// Maximum distance in ids between an entry and the last anchor for reading back from that anchor. Beyond it, reading
-/// the list of all anchors is faster.
+/// Maximum distance, in ids, from a requested entry to the latest anchor. Up to this distance, the store reads
+/// backwards from the latest anchor. For older entries, it is faster to find a nearer anchor in the list of all
+/// anchors.
 const MAX_SCAN_BACK: i64 = 1_000;
 
 /// A store that keeps tapes as files in a directory. Clones share their open files.
@@ -106,7 +103,7 @@ const MAX_SCAN_BACK: i64 = 1_000;
 /// ```
 #[derive(Debug, Clone)]
 pub struct FileStore {
-    store_context: Arc<StoreContext>,
+    store: Arc<StoreContext>,
     open_tapes: Arc<OpenTapes>,
 }
 
@@ -119,84 +116,64 @@ impl FileStore {
     /// Creates a store that uses another file system, for tests.
     pub fn with_fs(root: impl Into<PathBuf>, durability: Durability, fs: Arc<dyn Fs>) -> Self {
         let open_tapes = Arc::new_cyclic(|open_tapes| {
-            let fs = Arc::new(FdLimitFs {
-                fs,
-                open_tapes: Weak::clone(open_tapes),
-            });
-            OpenTapes::new(Arc::new(StoreContext {
-                fs,
-                paths: StorePaths::new(root.into()),
-                durability,
-            }))
+            let open_tapes = Weak::clone(open_tapes);
+            let store = StoreContext::new(fs, open_tapes, root.into(), durability);
+            OpenTapes::new(Arc::new(store))
         });
         Self {
-            store_context: Arc::clone(&open_tapes.store_context),
+            store: Arc::clone(&open_tapes.store),
             open_tapes,
         }
     }
 
     /// Deletes the index of a tape and rebuilds it.
     pub async fn reindex(&self, tape: &TapeName) -> Result<TapeSummary> {
-        let open_tape = self.open_tapes.get_or_create(tape);
-        run_blocking(move || open_tape.lock_tape_file().rebuild_index()).await
+        self.with_tape_file(tape, TapeFile::rebuild_index).await
     }
 
     /// Returns the path of a tape's file, which may not exist.
     pub fn path(&self, tape: &TapeName) -> PathBuf {
-        self.store_context.paths.tape_file(tape)
+        self.store.paths.tape_file(tape)
     }
 
-    fn list_tapes(
-        store_context: &StoreContext,
-        list_filter: &TapeListFilter,
-    ) -> Result<Vec<TapeName>> {
+    /// Runs an operation on the files of a tape.
+    async fn with_tape_file<T: Send + 'static>(
+        &self,
+        tape: &TapeName,
+        work: impl FnOnce(&mut TapeFile) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let open_tape = self.open_tapes.get_or_create(tape);
+        run_blocking(move || work(&mut open_tape.lock_tape_file())).await
+    }
+
+    /// Calls `read` with the summary in memory, if it covers the complete tape. Never waits.
+    fn try_with_summary<T>(
+        &self,
+        tape: &TapeName,
+        read: impl FnOnce(&TapeSummary) -> T,
+    ) -> Option<T> {
+        let open_tape = self.open_tapes.get_or_create(tape);
+        open_tape.try_with_snapshot(|tape_file, _| read(&tape_file.index.summary))
+    }
+
+    fn list_tapes(store: &StoreContext, list_filter: &TapeListFilter) -> Result<Vec<TapeName>> {
         let directory = match list_filter {
-            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store_context.paths.forks_dir(),
-            TapeListFilter::Sessions
-            | TapeListFilter::SessionsSince(_)
-            | TapeListFilter::Sidecars(_)
-            | TapeListFilter::AllSidecars => store_context.paths.root().to_path_buf(),
+            TapeListFilter::Forks(_) | TapeListFilter::AllForks => store.paths.forks_dir(),
+            _ => store.paths.root().to_path_buf(),
         };
-        let names = not_found_to_none(store_context.fs.read_dir(&directory));
-        let names = names
-            .map_err(|error| store_context.io_error("list", &directory, error))?
-            .unwrap_or_default();
+        let names = store.read_dir(&directory)?;
         let stems = names.iter().filter_map(|name| name.strip_suffix(".jsonl"));
         let mut tapes: Vec<_> = stems.filter_map(|stem| TapeName::new(stem).ok()).collect();
         tapes.retain(|tape| list_filter.includes(tape));
         if let TapeListFilter::SessionsSince(since) = list_filter {
-            let modified = |tape: &TapeName| {
-                store_context
-                    .fs
-                    .stat(&store_context.paths.tape_file(tape))
-                    .ok()?
-                    .modified
-            };
-            tapes.retain(|tape| modified(tape).is_none_or(|modified| modified >= *since));
+            tapes.retain(|tape| {
+                let stat = store.stat(&store.paths.tape_file(tape)).ok().flatten();
+                stat.and_then(|stat| stat.modified)
+                    .is_none_or(|modified| modified >= *since)
+            });
         }
         tapes.sort();
         Ok(tapes)
-    }
-
-    async fn append_batch(&self, tape: &TapeName, entries: Vec<Entry>) -> Result<AppendReceipt> {
-        if entries.is_empty() {
-            return Ok(AppendReceipt { ids: Vec::new() });
-        }
-        let open_tape = self.open_tapes.get_or_create(tape);
-        let (sender, receipt) = oneshot::channel();
-        open_tape.enqueue(PendingBatch {
-            batch: Batch::new(entries),
-            sender,
-        });
-        // Writing to the page cache of an unlocked tape is faster than waking another thread.
-        if self.store_context.durability == Durability::Always || !open_tape.try_commit_queued() {
-            run_blocking(move || {
-                open_tape.commit_queued();
-                Ok(())
-            })
-            .await?;
-        }
-        receipt.await.unwrap_or_else(|_| Err(shutdown_error()))
     }
 
     /// Returns an anchor shortly after an id, as a starting point for reading backwards to the entry with that id.
@@ -215,8 +192,56 @@ impl FileStore {
             last => Ok(last),
         }
     }
+}
 
-    async fn fetch_entries(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
+#[async_trait]
+impl TapeStore for FileStore {
+    async fn list(&self, list_filter: TapeListFilter) -> Result<Vec<TapeName>> {
+        // List on this thread: there are few fork journals, and every turn lists them.
+        if matches!(list_filter, TapeListFilter::Forks(_)) {
+            return Self::list_tapes(&self.store, &list_filter);
+        }
+        let store = Arc::clone(&self.store);
+        run_blocking(move || Self::list_tapes(&store, &list_filter)).await
+    }
+
+    async fn append(&self, tape: &TapeName, batch: Vec<Entry>) -> Result<AppendReceipt> {
+        if batch.is_empty() {
+            return Ok(AppendReceipt { ids: Vec::new() });
+        }
+        let open_tape = self.open_tapes.get_or_create(tape);
+        let (sender, receipt) = oneshot::channel();
+        open_tape.enqueue(PendingBatch {
+            batch: Batch::new(batch),
+            sender,
+        });
+        // Try to write on this thread. If the tape is not locked, writing to the page cache is faster than waking
+        // another thread.
+        if self.store.durability == Durability::Always || !open_tape.try_commit_queued() {
+            run_blocking(move || {
+                open_tape.commit_queued();
+                Ok(())
+            })
+            .await?;
+        }
+        receipt.await.unwrap_or_else(|_| Err(shutdown_error()))
+    }
+
+    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
+        read::stream_entries(self.open_tapes.get_or_create(tape), range, None)
+    }
+
+    fn read_filtered<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        range: EntryRange,
+        line_filter: Arc<dyn LineFilter>,
+    ) -> EntryStream<'a> {
+        let open_tape = self.open_tapes.get_or_create(tape);
+        read::stream_entries(open_tape, range, Some(line_filter))
+    }
+
+    async fn fetch(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
         let mut missing: HashSet<EntryId> = ids.iter().copied().collect();
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Ok(Vec::new());
@@ -240,129 +265,50 @@ impl FileStore {
         entries.reverse();
         Ok(entries)
     }
-}
 
-impl TapeStore for FileStore {
-    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        // List inline: there are few fork journals, and every turn lists them.
-        if matches!(list_filter, TapeListFilter::Forks(_)) {
-            return Box::pin(std::future::ready(Self::list_tapes(
-                &self.store_context,
-                &list_filter,
-            )));
-        }
-        let store_context = Arc::clone(&self.store_context);
-        Box::pin(run_blocking(move || {
-            Self::list_tapes(&store_context, &list_filter)
-        }))
-    }
-
-    fn append<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<AppendReceipt>> {
-        Box::pin(self.append_batch(tape, batch))
-    }
-
-    fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
-        read::stream_entries(
-            Arc::clone(&self.store_context),
-            self.open_tapes.get_or_create(tape),
-            tape.clone(),
-            range,
-        )
-    }
-
-    fn read_filtered<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        range: EntryRange,
-        line_filter: Arc<dyn LineFilter>,
-    ) -> EntryStream<'a> {
-        filtered_read::stream_filtered_entries(
-            Arc::clone(&self.store_context),
-            self.open_tapes.get_or_create(tape),
-            tape.clone(),
-            (range, line_filter),
-        )
-    }
-
-    fn fetch<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        ids: &'a [EntryId],
-    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        Box::pin(self.fetch_entries(tape, ids))
-    }
-
-    fn anchors<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        query: AnchorQuery,
-    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let open_tape = self.open_tapes.get_or_create(tape);
-        if let (AnchorQuery::Latest(1), Some(last)) = (
-            &query,
-            open_tape.try_with_snapshot(|tape_file, _| tape_file.index.summary.last_anchor.clone()),
-        ) {
-            return Box::pin(std::future::ready(Ok(last.into_iter().collect())));
-        }
-        Box::pin(run_blocking(move || {
-            open_tape.lock_tape_file().anchors(&query)
-        }))
-    }
-
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        let open_tape = self.open_tapes.get_or_create(tape);
-        if let Some(summary) =
-            open_tape.try_with_snapshot(|tape_file, _| tape_file.index.summary.clone())
+    async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
+        if query == AnchorQuery::Latest(1)
+            && let Some(last) = self.try_with_summary(tape, |summary| summary.last_anchor.clone())
         {
-            return Box::pin(std::future::ready(Ok(summary)));
+            return Ok(last.into_iter().collect());
         }
-        Box::pin(run_blocking(move || open_tape.lock_tape_file().summary()))
+        self.with_tape_file(tape, move |tape_file| tape_file.anchors(&query))
+            .await
     }
 
-    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        let (open_tape, stamp) = (self.open_tapes.get_or_create(tape), stamp.to_owned());
-        Box::pin(run_blocking(move || {
-            open_tape.lock_tape_file().archive(&stamp)
-        }))
+    async fn summary(&self, tape: &TapeName) -> Result<TapeSummary> {
+        match self.try_with_summary(tape, TapeSummary::clone) {
+            Some(summary) => Ok(summary),
+            None => self.with_tape_file(tape, TapeFile::summary).await,
+        }
     }
 
-    fn reset<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        request: ResetRequest,
-    ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        let open_tape = self.open_tapes.get_or_create(tape);
-        Box::pin(run_blocking(move || {
-            open_tape.lock_tape_file().reset(request)
-        }))
+    async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {
+        let stamp = stamp.to_owned();
+        self.with_tape_file(tape, move |tape_file| tape_file.archive(&stamp))
+            .await
     }
 
-    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        let open_tape = self.open_tapes.get_or_create(tape);
-        Box::pin(run_blocking(move || open_tape.lock_tape_file().discard()))
+    async fn reset(&self, tape: &TapeName, request: ResetRequest) -> Result<ResetOutcome> {
+        self.with_tape_file(tape, move |tape_file| tape_file.reset(request))
+            .await
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
-        Box::pin(wait.retry_while_busy(move || {
-            lease::try_acquire_lease(&self.store_context, tape, || {
-                self.open_tapes.keep_open(tape)
-            })
-        }))
+    async fn discard(&self, tape: &TapeName) -> Result<()> {
+        self.with_tape_file(tape, TapeFile::discard).await
     }
 
-    fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
-        Box::pin(std::future::ready(Ok(lease::lease_holder(
-            &self.store_context,
-            tape,
-        ))))
+    async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> Result<Lease> {
+        wait.retry_while_busy(|| lease::try_acquire_lease(&self.open_tapes, tape))
+            .await
+    }
+
+    async fn lease_holder(&self, tape: &TapeName) -> Result<Option<String>> {
+        Ok(lease::lease_holder(&self.store, tape))
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {
-        Arc::new(FileBlobs(Arc::clone(&self.store_context)))
+        Arc::new(FileBlobs(Arc::clone(&self.store)))
     }
 }
 
@@ -372,7 +318,7 @@ static IO_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     Semaphore::new((4 * cores).clamp(8, 64))
 });
 
-/// Runs file operations on a blocking thread, or on the current thread outside of a runtime.
+/// Runs file operations on a blocking thread, or on the current thread if there is no Tokio runtime.
 ///
 /// Once started, `work` runs to its end, even if the future is dropped.
 pub(crate) async fn run_blocking<T: Send + 'static>(

@@ -1,40 +1,39 @@
 //! Forks: branches of a tape that are merged as one batch or discarded.
 //!
-//! Entries written in a fork go to a journal, which is a separate tape with the same durability. Inside the fork, the
-//! tape consists of the parent's entries followed by those of the journal. Merging appends the journal to the parent as
-//! one batch. Its last entry has the fork's id in `meta.fork`, so an interrupted merge is neither lost nor repeated. If
-//! a process ends during a fork, [`recover_forks`] finds the journal the next time the tape is opened.
+//! Entries written in a fork go to a fork journal, which is a separate tape with the same durability. The parent is the
+//! forked tape. Inside the fork, the tape consists of the parent's entries followed by those of the journal. Merging
+//! appends the journal to the parent as one batch. The last entry of the batch has the fork's id in `meta.fork`, so an
+//! interrupted merge is neither lost nor repeated. If a process ends during a fork, [`recover_forks`] finds the journal
+//! the next time the tape is opened.
 
 mod recover;
 mod store;
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use self::recover::{ForkRecovery, recover_all_forks, recover_forks};
-use self::store::{ForkJournal, ForkStore};
+use self::store::ForkStore;
 use crate::{
-    AnchorQuery, Entry, EntryId, EntryKind, EntryRange, Lease, LeaseWait, ResetRequest, Result,
-    Tape, TapeError, TapeName, TapeStore, entry::json_object,
+    Entry, EntryId, EntryKind, EntryRange, Lease, LeaseWait, ResetRequest, Result, Tape, TapeError,
+    TapeName, TapeStore, entry::json_object,
 };
 
-/// The kind of a journal's first entry. It is never merged.
+/// The entry kind of a fork journal's header, which is its first entry. The header is never merged.
 const HEADER_KIND: &str = "fork";
 
 /// Whether a fork is merged when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergeBack {
-    /// Merge the fork into its parent, even if the turn failed.
+    /// Append the fork's entries to the forked tape, even if the turn failed.
     Yes,
-    /// Discard the fork, as for `temp/` sessions.
+    /// Discard the fork's entries, as for sessions with an id that starts with `temp/`.
     No,
 }
 
@@ -88,34 +87,25 @@ impl Tape {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn fork(&self, merge_back: MergeBack) -> Result<Fork> {
-        let id = new_fork_id();
+        let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let journal = self.name().fork_journal(&id)?;
         let lease = self.store().lease(&journal, LeaseWait::No).await?;
-        let header = ForkHeader {
-            merge_back,
-            base: self.summary().await?.max_id,
-            reset: false,
-        };
-        self.store()
-            .append(&journal, vec![header.to_entry()])
-            .await?;
         let mut sidecars = Vec::new();
         for sidecar in self.sidecars() {
             let name = self.name().sidecar(&sidecar.name)?;
             let journal = name.fork_journal(&id)?;
             sidecars.push((name, journal));
         }
-        let mut journals = vec![ForkJournal::new(self.name().clone(), journal.clone())];
-        journals.extend(
-            sidecars
-                .iter()
-                .map(|(name, journal)| ForkJournal::new(name.clone(), journal.clone())),
-        );
-        let fork_store = ForkStore::new(Arc::clone(self.store()), journals, merge_back);
-        let tape = self.clone().with_store(Arc::new(fork_store));
         let parent = Arc::clone(self.store());
+        let main = (self.name().clone(), journal.clone());
+        let tapes = [main].into_iter().chain(sidecars.iter().cloned());
+        let fork_store = ForkStore::new(Arc::clone(&parent), merge_back, tapes);
+        // The journal of the tape exists from the start, those of sidecars from the first entry on.
+        fork_store
+            .append_to_journal(self.name(), Vec::new())
+            .await?;
         Ok(Fork {
-            tape,
+            tape: self.clone().with_store(Arc::new(fork_store)),
             parent,
             journal,
             sidecars,
@@ -132,7 +122,7 @@ impl Fork {
         &self.tape
     }
 
-    /// Returns the id of the fork, which marks its merge on the parent.
+    /// Returns the id of the fork. After the merge, the last merged entry has it in `meta.fork`.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -145,41 +135,42 @@ impl Fork {
         }
     }
 
-    /// Appends the journals to the parent, first those of sidecars, then that of the tape, each as one batch.
+    /// Appends the fork's entries to the sidecars and then to the tape, with one batch for each of them.
     pub async fn merge(self) -> Result<MergeReport> {
-        let merger = ForkMerger {
-            store: &*self.parent,
-            tape: self.tape.name(),
-            id: &self.id,
-        };
-        merger
-            .merge_all(&self.journal, &self.sidecars, Vec::new())
-            .await
+        self.journals().merge(Vec::new()).await
     }
 
-    /// Discards the journals.
+    /// Discards the fork's entries, also those for sidecars.
     pub async fn discard(self) -> Result<()> {
-        for (_, journal) in &self.sidecars {
-            self.parent.discard(journal).await?;
+        self.journals().discard().await
+    }
+
+    fn journals(&self) -> ForkJournals<'_> {
+        ForkJournals {
+            store: &*self.parent,
+            id: &self.id,
+            tape: self.tape.name(),
+            journal: &self.journal,
+            sidecars: &self.sidecars,
         }
-        self.parent.discard(&self.journal).await
     }
 }
 
-/// The first entry of a journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The first entry of a fork journal, the separate tape that holds the entries of a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 struct ForkHeader {
-    merge_back: MergeBack,
-    /// The parent's highest id when the fork was created.
+    merge_back: bool,
+    /// The highest id on the forked tape when the journal was created.
     base: EntryId,
-    /// Whether the tape was reset in the fork. Then the fork hides the parent's entries, and merging replaces them.
+    /// Whether the tape was reset in the fork. In this case the fork hides the entries of the forked tape, and merging
+    /// replaces them.
     reset: bool,
 }
 
 impl ForkHeader {
     fn to_entry(self) -> Entry {
         let payload = json_object([
-            ("merge_back", (self.merge_back == MergeBack::Yes).into()),
+            ("merge_back", self.merge_back.into()),
             ("base", json!(self.base)),
             ("reset", self.reset.into()),
         ]);
@@ -187,56 +178,52 @@ impl ForkHeader {
     }
 
     fn from_entry(entry: &Entry) -> Option<Self> {
-        if entry.kind.as_str() != HEADER_KIND {
-            return None;
-        }
-        let flag = |key: &str| entry.payload.get(key).and_then(Value::as_bool);
-        Some(Self {
-            merge_back: if flag("merge_back")? {
-                MergeBack::Yes
-            } else {
-                MergeBack::No
-            },
-            base: EntryId::new(entry.payload.get("base")?.as_i64()?),
-            reset: flag("reset")?,
-        })
+        (entry.kind.as_str() == HEADER_KIND).then_some(())?;
+        serde_json::from_value(Value::Object(entry.payload.clone())).ok()
     }
 }
 
-/// Merges journals into their tapes. Each step can be repeated after a crash.
-struct ForkMerger<'a> {
+/// The journals of one fork. After a crash, a merge can be repeated from its start.
+struct ForkJournals<'a> {
     store: &'a dyn TapeStore,
-    tape: &'a TapeName,
     id: &'a str,
+    /// The forked tape.
+    tape: &'a TapeName,
+    /// The journal of the forked tape. It is removed last: as long as it exists, recovery knows that the fork is
+    /// unfinished.
+    journal: &'a TapeName,
+    /// The sidecars of the forked tape and their journals.
+    sidecars: &'a [(TapeName, TapeName)],
 }
 
-impl ForkMerger<'_> {
-    /// Merges the journals of the sidecars and then that of the tape, with `events` at its end.
-    ///
-    /// The journal of the tape is removed last. As long as it exists, recovery knows that the merge is unfinished.
-    async fn merge_all(
-        &self,
-        journal: &TapeName,
-        sidecars: &[(TapeName, TapeName)],
-        mut events: Vec<Entry>,
-    ) -> Result<MergeReport> {
-        let mut entries = 0;
-        for (target, journal) in sidecars {
+impl ForkJournals<'_> {
+    /// Removes all journals.
+    async fn discard(&self) -> Result<()> {
+        for (_, journal) in self.sidecars {
+            self.store.discard(journal).await?;
+        }
+        self.store.discard(self.journal).await
+    }
+
+    /// Merges the journals of the sidecars, then the journal of the tape. Appends `events` to the tape after the
+    /// entries of its journal.
+    async fn merge(&self, mut events: Vec<Entry>) -> Result<MergeReport> {
+        let (mut entries, mut is_complete) = (0, true);
+        for (target, journal) in self.sidecars {
             match self.merge_journal(target, journal, Vec::new()).await {
                 Ok(count) => {
                     entries += count;
                     self.store.discard(journal).await?;
                 }
-                Err(error) => events.push(sidecar_error_event(target, &error)),
+                Err(error) => {
+                    events.push(sidecar_error_event(target, &error));
+                    is_complete = false;
+                }
             }
         }
-        let failed_count = events
-            .iter()
-            .filter(|event| event.name() == Some("sidecar.merge"))
-            .count();
-        entries += self.merge_journal(self.tape, journal, events).await?;
-        if failed_count == 0 {
-            self.store.discard(journal).await?;
+        entries += self.merge_journal(self.tape, self.journal, events).await?;
+        if is_complete {
+            self.store.discard(self.journal).await?;
         } else {
             // Keep the journal of the tape, so that the next recovery retries the failed sidecars.
             tracing::warn!(tape = %self.tape, fork = self.id, "fork.sidecar_pending");
@@ -245,7 +232,8 @@ impl ForkMerger<'_> {
         Ok(MergeReport { entries })
     }
 
-    /// Merges one journal with `events` at its end, unless it is already merged. Returns the number of entries.
+    /// Appends the entries of one journal and then `events` to `target`, unless the journal is already merged. Returns
+    /// the number of appended entries.
     async fn merge_journal(
         &self,
         target: &TapeName,
@@ -265,22 +253,16 @@ impl ForkMerger<'_> {
         }
         let count = batch.len();
         if header.reset {
-            self.store
-                .reset(
-                    target,
-                    ResetRequest {
-                        archive: None,
-                        initial_entries: Box::new(move |_| batch),
-                    },
-                )
-                .await?;
+            let request = ResetRequest::with_entries(batch);
+            self.store.reset(target, request).await?;
         } else {
             self.store.append(target, batch).await?;
         }
         Ok(count)
     }
 
-    /// Returns whether the target has an entry with this fork's id since the fork was created.
+    /// Returns whether the fork is already merged into `target`: whether an entry of `target` has the fork's id in
+    /// `meta.fork`. Reads only entries since the fork was created, or all entries if the tape was reset in the fork.
     async fn is_merged(&self, target: &TapeName, header: ForkHeader) -> Result<bool> {
         let mut newest = self.store.read(target, EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose()? {
@@ -303,9 +285,11 @@ async fn read_journal(
     let Some(header) = entries.first().and_then(ForkHeader::from_entry) else {
         return Ok(None);
     };
-    entries.remove(0);
-    // Repairs of the journal do not belong to the history of the tape.
-    entries.retain(|entry| entry.name() != Some("tape.repaired"));
+    // If the first append to a sidecar was cancelled, its journal can have a second header. Events that report repairs
+    // of the journal do not belong to the tape.
+    entries.retain(|entry| {
+        ForkHeader::from_entry(entry).is_none() && entry.name() != Some("tape.repaired")
+    });
     Ok(Some((header, entries)))
 }
 
@@ -313,17 +297,4 @@ fn sidecar_error_event(target: &TapeName, error: &TapeError) -> Entry {
     tracing::warn!(tape = %target, %error, "sidecar.merge_failed");
     let data = json!({"tape": target.as_str(), "status": "error", "error": error.to_string()});
     Entry::event("sidecar.merge", Some(data)).exclude_from_context()
-}
-
-fn new_fork_id() -> String {
-    static NEXT_FORK_NUMBER: AtomicU64 = AtomicU64::new(0);
-    let count = NEXT_FORK_NUMBER.fetch_add(1, Ordering::Relaxed);
-    format!(
-        "{:016x}",
-        RandomState::new().hash_one((std::process::id(), count))
-    )
-}
-
-fn latest_anchor_named(name: &str) -> AnchorQuery {
-    AnchorQuery::LatestNamed(name.to_owned())
 }

@@ -66,7 +66,7 @@ pub trait FsFile: Send + Sync + fmt::Debug {
     fn sync(&self) -> io::Result<()>;
     /// Returns the metadata of the file.
     fn stat(&self) -> io::Result<FileStat>;
-    /// Waits for the exclusive lock.
+    /// Waits until the exclusive lock is free and takes it.
     fn lock(&self) -> io::Result<()>;
     /// Takes the exclusive lock if it is free. Returns whether it was taken.
     fn try_lock(&self) -> io::Result<bool>;

@@ -1,13 +1,20 @@
 //! A lenient JSON parser for text that strict parsers reject.
 //!
-//! Python writes `NaN` and `Infinity`, and model output may contain lone surrogates such as `\ud800`. JSON values
-//! cannot represent either. The parser reads the former as `null` and the latter as U+FFFD, because losing one
-//! character is better than losing the entry.
+//! Python writes `NaN` and `Infinity`, and model output may contain lone surrogates such as `\ud800`. [`Value`] cannot
+//! represent them. The parser reads `NaN` and `Infinity` as `null`, and lone surrogates as U+FFFD, because losing one
+//! value or character is better than losing the entry.
 
-use serde_json::{Map, Number, Value};
+use std::thread;
+
+use serde::{Deserialize as _, de::IgnoredAny};
+use serde_json::{Deserializer, Value};
 
 /// Maximum nesting depth. Deeper documents are rejected because they could overflow the stack.
 const MAX_DEPTH: usize = 1_000;
+/// Nesting depth that `serde_json` rejects.
+const SERDE_MAX_DEPTH: usize = 128;
+/// Stack size in bytes for text of [`MAX_DEPTH`]. The stack of other threads may be too small.
+const STACK_BYTES: usize = 16 * 1024 * 1024;
 
 /// Parses JSON leniently: `NaN` and infinities become `null`, lone surrogates become U+FFFD.
 ///
@@ -25,195 +32,88 @@ pub fn parse_json_lossy(text: &str) -> Option<Value> {
 
 /// Parses JSON with the lenient parser, without trying the strict parser first.
 pub(crate) fn parse_json_lenient(text: &str) -> Option<Value> {
-    let mut parser = Parser { text, offset: 0 };
-    let value = parser.parse_value(0)?;
-    parser.skip_space();
-    (parser.offset == text.len()).then_some(value)
-}
-
-struct Parser<'a> {
-    text: &'a str,
-    offset: usize,
-}
-
-impl Parser<'_> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.offset).copied()
+    let (strict, depth) = to_strict_json(text)?;
+    if depth < SERDE_MAX_DEPTH {
+        return serde_json::from_str(&strict).ok();
     }
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        let parse = || {
+            let mut deserializer = Deserializer::from_str(&strict);
+            deserializer.disable_recursion_limit();
+            let value = Value::deserialize(&mut deserializer).ok()?;
+            deserializer.end().ok().map(|()| value)
+        };
+        builder.spawn_scoped(scope, parse).ok()?.join().ok()?
+    })
+}
 
-    fn skip_space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.offset += 1;
+/// Replaces what strict parsers reject, and returns the nesting depth of the text. Returns `None` if a string does not
+/// end, or if the text is nested too deeply.
+fn to_strict_json(text: &str) -> Option<(String, usize)> {
+    let mut strict = String::with_capacity(text.len());
+    let (mut rest, mut depth, mut max_depth) = (text, 0_usize, 0);
+    while !rest.is_empty() {
+        let is_delimiter =
+            |c: char| matches!(c, ',' | ':' | '[' | ']' | '{' | '}' | '"') || c.is_whitespace();
+        let (literal, after) = rest.split_at(rest.find(is_delimiter).unwrap_or(rest.len()));
+        strict.push_str(if is_unrepresentable(literal) {
+            "null"
+        } else {
+            literal
+        });
+        let mut characters = after.chars();
+        let delimiter = characters.next();
+        strict.extend(delimiter);
+        rest = characters.as_str();
+        match delimiter {
+            Some('"') => rest = copy_string(rest, &mut strict)?,
+            Some('[' | '{') => depth += 1,
+            Some(']' | '}') => depth = depth.saturating_sub(1),
+            _ => {}
         }
-    }
-
-    /// Skips whitespace and consumes `byte`, if it comes next.
-    fn consume(&mut self, byte: u8) -> Option<()> {
-        self.skip_space();
-        (self.peek()? == byte).then(|| self.offset += 1)
-    }
-
-    fn parse_literal(&mut self, word: &str, value: Value) -> Option<Value> {
-        self.text
-            .get(self.offset..)?
-            .starts_with(word)
-            .then(|| self.offset += word.len())?;
-        Some(value)
-    }
-
-    fn parse_value(&mut self, depth: usize) -> Option<Value> {
+        max_depth = max_depth.max(depth);
         if depth >= MAX_DEPTH {
             return None;
         }
-        self.skip_space();
-        match self.peek()? {
-            b'{' => self.parse_object(depth),
-            b'[' => self.parse_array(depth),
-            b'"' => self.parse_string().map(Value::String),
-            b't' => self.parse_literal("true", Value::Bool(true)),
-            b'f' => self.parse_literal("false", Value::Bool(false)),
-            b'n' => self.parse_literal("null", Value::Null),
-            b'N' => self.parse_literal("NaN", Value::Null),
-            b'I' => self.parse_literal("Infinity", Value::Null),
-            _ => self.parse_number(),
-        }
     }
+    Some((strict, max_depth))
+}
 
-    fn parse_object(&mut self, depth: usize) -> Option<Value> {
-        self.consume(b'{')?;
-        let mut map = Map::new();
-        if self.consume(b'}').is_some() {
-            return Some(Value::Object(map));
+/// Returns whether a literal is a number that [`Value`] cannot represent: `NaN`, an infinity, or a number that is too
+/// large for a double, such as 1e999. Python reads it as infinity.
+fn is_unrepresentable(literal: &str) -> bool {
+    matches!(literal, "NaN" | "Infinity" | "-Infinity")
+        || serde_json::from_str::<IgnoredAny>(literal).is_ok()
+            && serde_json::from_str::<Value>(literal).is_err()
+}
+
+/// Copies a string up to its closing quote to `strict`, with U+FFFD for lone surrogates. Returns the text after the
+/// string.
+fn copy_string<'a>(mut rest: &'a str, strict: &mut String) -> Option<&'a str> {
+    loop {
+        let (plain, special) = rest.split_at(rest.find(['"', '\\'])?);
+        strict.push_str(plain);
+        if let Some(after) = special.strip_prefix('"') {
+            strict.push('"');
+            return Some(after);
         }
-        loop {
-            self.skip_space();
-            let key = self.parse_string()?;
-            self.consume(b':')?;
-            map.insert(key, self.parse_value(depth + 1)?);
-            if self.consume(b',').is_none() {
-                self.consume(b'}')?;
-                return Some(Value::Object(map));
+        let next = special.get(6..).and_then(escaped_code);
+        let length = match escaped_code(special) {
+            Some(0xd800..0xdc00) if next.is_some_and(|code| (0xdc00..0xe000).contains(&code)) => 12,
+            Some(0xd800..0xe000) => {
+                strict.push_str("\\ufffd");
+                rest = special.get(6..)?;
+                continue;
             }
-        }
-    }
-
-    fn parse_array(&mut self, depth: usize) -> Option<Value> {
-        self.consume(b'[')?;
-        let mut items = Vec::new();
-        if self.consume(b']').is_some() {
-            return Some(Value::Array(items));
-        }
-        loop {
-            items.push(self.parse_value(depth + 1)?);
-            if self.consume(b',').is_none() {
-                self.consume(b']')?;
-                return Some(Value::Array(items));
-            }
-        }
-    }
-
-    fn parse_number(&mut self) -> Option<Value> {
-        if let Some(value) = self.parse_literal("-Infinity", Value::Null) {
-            return Some(value);
-        }
-        let rest = self.text.get(self.offset..)?;
-        let length = rest
-            .bytes()
-            .take_while(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
-            .count();
-        let digits = rest.get(..length)?;
-        self.offset += length;
-        if let Ok(number) = serde_json::from_str::<Number>(digits) {
-            return Some(Value::Number(number));
-        }
-        // Well-formed but too large for a double, such as 1e999. Python reads it as infinity.
-        is_number(digits).then_some(Value::Null)
-    }
-
-    fn parse_string(&mut self) -> Option<String> {
-        self.consume(b'"')?;
-        let mut out = String::new();
-        loop {
-            let rest = self.text.get(self.offset..)?;
-            let plain = rest
-                .bytes()
-                .take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f))
-                .count();
-            out.push_str(rest.get(..plain)?);
-            self.offset += plain;
-            match self.peek()? {
-                b'"' => {
-                    self.offset += 1;
-                    return Some(out);
-                }
-                b'\\' => self.parse_escape(&mut out)?,
-                _ => return None,
-            }
-        }
-    }
-
-    fn parse_escape(&mut self, out: &mut String) -> Option<()> {
-        self.offset += 1;
-        let letter = self.peek()?;
-        self.offset += 1;
-        let character = match letter {
-            b'"' | b'\\' | b'/' => char::from(letter),
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => self.parse_unicode_escape()?,
-            _ => return None,
+            _ => 2,
         };
-        out.push(character);
-        Some(())
-    }
-
-    fn parse_unicode_escape(&mut self) -> Option<char> {
-        let high = self.parse_hex4()?;
-        if !(0xd800..0xdc00).contains(&high) {
-            return Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER));
-        }
-        let before = self.offset;
-        let paired = self.text.get(self.offset..)?.starts_with("\\u");
-        if paired {
-            self.offset += 2;
-            let low = self.parse_hex4()?;
-            if (0xdc00..0xe000).contains(&low) {
-                return char::from_u32(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00));
-            }
-            // Not a low surrogate: parse this escape again on its own.
-            self.offset = before;
-        }
-        Some(char::REPLACEMENT_CHARACTER)
-    }
-
-    fn parse_hex4(&mut self) -> Option<u32> {
-        let digits = self.text.get(self.offset..self.offset + 4)?;
-        digits
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit())
-            .then_some(())?;
-        self.offset += 4;
-        u32::from_str_radix(digits, 16).ok()
+        strict.push_str(special.get(..length)?);
+        rest = special.get(length..)?;
     }
 }
 
-/// Returns whether the text is a valid JSON number of any magnitude.
-fn is_number(text: &str) -> bool {
-    let text = text.strip_prefix('-').unwrap_or(text);
-    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (text, None),
-    };
-    let (whole, fraction) = match mantissa.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
-        None => (mantissa, None),
-    };
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    digits(whole)
-        && (whole.len() == 1 || !whole.starts_with('0'))
-        && fraction.is_none_or(digits)
-        && exponent.is_none_or(|part| digits(part.strip_prefix(['+', '-']).unwrap_or(part)))
+/// Returns the code of the escape `\uXXXX` at the start of a text.
+fn escaped_code(text: &str) -> Option<u16> {
+    u16::from_str_radix(text.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`Entry`] is one immutable record; [`codec`] reads and writes it as one line of JSON.
 //! - [`TapeStore`] is the interface of a store. [`MemoryStore`] and [`FileStore`] implement it. Test other
-//!   implementations with the `conformance` suite (a feature of this crate).
+//!   implementations with `testing::check_store` (feature `testing`).
 //! - [`Tape`] is the handle the runtime uses: append, handoff, reset, step records, sidecars, forks, leases.
 //! - [`Query`] selects entries. [`TapeContext`] selects the entries of a [`View`], the messages for a model call.
 //!
@@ -21,8 +21,6 @@
 
 mod blob;
 pub mod codec;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod context;
 mod entry;
 mod error;
@@ -42,9 +40,12 @@ mod store;
 mod summary;
 mod tape;
 mod tape_name;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod time;
 mod view;
 
+pub use async_trait::async_trait;
 pub use blob::{BlobId, BlobStore};
 pub use context::{AnchorSelector, Selector, TapeContext};
 pub use entry::{Entry, EntryId, EntryKind};
@@ -61,8 +62,8 @@ pub use search::{SEARCH_MARKER, Search, SearchHit, SearchResults};
 pub use sidecar::Sidecar;
 pub use step_record::StepRecord;
 pub use store::{
-    AnchorMark, AnchorQuery, AppendReceipt, BoxFuture, EntryRange, EntryStream, InitialEntriesFn,
-    Lease, LeaseWait, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,
+    AnchorMark, AnchorQuery, AppendReceipt, EntryRange, EntryStream, InitialEntriesFn, Lease,
+    LeaseWait, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,
 };
 pub use summary::{RecordedUsage, SessionInfo, TapeSummary};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};

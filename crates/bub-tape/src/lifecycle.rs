@@ -1,9 +1,9 @@
 //! Resets and archives a tape and its sidecars.
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::{
-    Entry, ResetReport, ResetRequest, Result, SESSION_START, SessionInfo, Tape, TapeName,
+    Entry, ResetReport, ResetRequest, Result, SESSION_START, SessionInfo, Tape, entry::json_object,
     tape::handoff_entries, time,
 };
 
@@ -21,42 +21,33 @@ impl Tape {
         };
         let outcome = self.store().reset(self.name(), request).await?;
         for sidecar in self.sidecars() {
-            let events = self
-                .reset_sidecar_tape(&sidecar.name, "tape.reset", stamp.as_deref())
+            self.reset_sidecar_tape(&sidecar.name, "tape.reset", stamp.as_deref())
                 .await?;
-            self.append_all(events).await?;
         }
         Ok(ResetReport {
             archived: outcome.archived,
         })
     }
 
-    /// Archives a sidecar and records this with an event. The archive command of the Python version uses the reason
-    /// `manual`.
+    /// Archives a sidecar and returns the name of the archive. Appends an event with `reason` to the tape, also if
+    /// archiving fails. The archive command of the Python version uses the reason `manual`.
     pub async fn archive_sidecar(&self, name: &str, reason: &str) -> Result<String> {
         let tape = self.sidecar(name)?;
         let stamp = time::archive_stamp();
         let archived = self.store().archive(tape.name(), &stamp).await;
-        self.append(sidecar_event(
-            "sidecar.archive",
-            name,
-            reason,
-            archived.as_ref().map(Some),
-        ))
-        .await?;
+        let outcome = archived.as_ref().map(Some);
+        self.append(sidecar_event("sidecar.archive", name, reason, outcome))
+            .await?;
         archived
     }
 
-    /// Clears a sidecar, optionally keeping an archive, and records this with an event. The Python version uses the
-    /// reason `gc`.
+    /// Clears a sidecar, optionally keeping an archive. Appends events with `reason` to the tape. The Python version
+    /// uses the reason `gc`.
     pub async fn reset_sidecar(&self, name: &str, reason: &str, archive: bool) -> Result<()> {
         let stamp = archive.then(time::archive_stamp);
         self.sidecar(name)?;
-        let events = self
-            .reset_sidecar_tape(name, reason, stamp.as_deref())
-            .await?;
-        self.append_all(events).await?;
-        Ok(())
+        self.reset_sidecar_tape(name, reason, stamp.as_deref())
+            .await
     }
 
     async fn reset_sidecar_tape(
@@ -64,43 +55,32 @@ impl Tape {
         name: &str,
         reason: &str,
         stamp: Option<&str>,
-    ) -> Result<Vec<Entry>> {
-        let tape: TapeName = self.name().sidecar(name)?;
+    ) -> Result<()> {
+        let tape = self.name().sidecar(name)?;
         let mut events = Vec::new();
+        let mut is_archived = true;
         if let Some(stamp) = stamp {
             let archived = self.store().archive(&tape, stamp).await;
-            events.push(sidecar_event(
-                "sidecar.archive",
-                name,
-                reason,
-                archived.as_ref().map(Some),
-            ));
-            if archived.is_err() {
-                events.push(sidecar_skipped_event(name, reason));
-                return Ok(events);
-            }
+            is_archived = archived.is_ok();
+            let outcome = archived.as_ref().map(Some);
+            events.push(sidecar_event("sidecar.archive", name, reason, outcome));
         }
-        let reset = self.store().reset(&tape, ResetRequest::empty(None)).await;
-        events.push(sidecar_event(
-            "sidecar.reset",
-            name,
-            reason,
-            reset.as_ref().map(|_| None),
-        ));
-        Ok(events)
+        events.push(if is_archived {
+            let reset = self.store().reset(&tape, ResetRequest::empty(None)).await;
+            sidecar_event("sidecar.reset", name, reason, reset.map(|_| None))
+        } else {
+            let data = json!({"sidecar": name, "status": "skipped", "reason": reason, "cause": "archive_failed"});
+            Entry::event("sidecar.reset", Some(data)).exclude_from_context()
+        });
+        self.append_all(events).await.map(drop)
     }
 }
 
 fn session_start_entries(session: Option<&SessionInfo>, archived: Option<&str>) -> Vec<Entry> {
-    let mut state = json!({"owner": "human"});
-    if let (Some(state), Some(path)) = (state.as_object_mut(), archived) {
-        state.insert("archived".to_owned(), path.into());
-    }
-    handoff_entries(
-        SESSION_START,
-        Some(state),
-        session.map(SessionInfo::to_map).unwrap_or_default(),
-    )
+    let mut state = json_object([("owner", "human".into())]);
+    state.extend(archived.map(|path| ("archived".to_owned(), path.into())));
+    let meta = session.map(SessionInfo::to_map).unwrap_or_default();
+    handoff_entries(SESSION_START, Some(state.into()), meta)
 }
 
 fn sidecar_event<E: ToString>(
@@ -109,27 +89,15 @@ fn sidecar_event<E: ToString>(
     reason: &str,
     outcome: Result<Option<&String>, E>,
 ) -> Entry {
-    let mut data = Map::new();
-    data.insert("sidecar".to_owned(), name.into());
-    data.insert(
-        "status".to_owned(),
-        if outcome.is_ok() { "ok" } else { "error" }.into(),
-    );
-    data.insert("reason".to_owned(), reason.into());
-    match outcome {
-        Ok(Some(path)) => {
-            data.insert("archive".to_owned(), path.as_str().into());
-        }
-        Ok(None) => {}
-        Err(error) => {
-            data.insert("error".to_owned(), error.to_string().into());
-        }
-    }
-    Entry::event(event, Some(Value::Object(data))).exclude_from_context()
-}
-
-fn sidecar_skipped_event(name: &str, reason: &str) -> Entry {
-    let data =
-        json!({"sidecar": name, "status": "skipped", "reason": reason, "cause": "archive_failed"});
-    Entry::event("sidecar.reset", Some(data)).exclude_from_context()
+    let (status, detail) = match outcome {
+        Ok(path) => ("ok", path.map(|path| ("archive", path.clone()))),
+        Err(error) => ("error", Some(("error", error.to_string()))),
+    };
+    let mut data = json_object([
+        ("sidecar", name.into()),
+        ("status", status.into()),
+        ("reason", reason.into()),
+    ]);
+    data.extend(detail.map(|(key, text)| (key.to_owned(), text.into())));
+    Entry::event(event, Some(data.into())).exclude_from_context()
 }

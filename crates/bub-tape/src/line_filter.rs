@@ -2,11 +2,12 @@
 
 use std::{fmt, ops::Range};
 
-/// Selects the lines of a tape that must be decoded to answer a request.
+/// Selects the lines of a tape that a read must decode.
 ///
-/// Decoding an entry costs a hundred times more than searching its line for a few bytes. A store that holds lines
-/// decodes only the lines that the filter selects. Other stores may ignore the filter. A filter may select lines that
-/// do not match, but it must select all lines that do. Therefore the results do not depend on the store.
+/// Decoding an entry costs a hundred times more than searching its line for a few bytes. A store that keeps entries as
+/// lines of JSON decodes only the lines that the filter selects. Other stores may ignore the filter. A filter may
+/// select too many lines, but it must select every line that the read needs. Callers check the decoded entries again,
+/// so the results do not depend on the store.
 pub trait LineFilter: Send + Sync + fmt::Debug {
     /// Appends the ranges of the selected lines to `keep` in order, each with its newline.
     ///

@@ -1,8 +1,8 @@
 //! Moves media from entries to blobs and back.
 //!
 //! `payload.content` of a message keeps its text parts, in the format of the Python version. Every other part is stored
-//! as a blob that contains the JSON of the part, so that it is restored exactly. `meta.media` lists the blobs and their
-//! indexes.
+//! as a blob that contains the JSON of the part, so that it is restored exactly. `meta.media` lists the blob of each
+//! such part and the part's original index in `payload.content`.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub async fn detach_media(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Ent
     Ok(entry.with_meta("media", media))
 }
 
-/// Restores the media of a message at their indexes. Skips missing blobs.
+/// Inserts the media of a message into its `content` again, each at its original index. Skips missing blobs.
 pub async fn attach_media(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
     let mut entry = entry.clone();
     let Some(Value::Array(media)) = entry.meta.get("media").cloned() else {

@@ -2,16 +2,17 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    future::ready,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use async_trait::async_trait;
 use futures_util::stream;
+use parking_lot::Mutex;
 
 use crate::{
-    AnchorMark, AnchorQuery, AppendReceipt, BlobId, BlobStore, BoxFuture, Entry, EntryId,
-    EntryRange, EntryStream, Lease, LeaseWait, Order, Position, ResetOutcome, ResetRequest, Result,
-    TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary,
+    AnchorMark, AnchorQuery, AppendReceipt, BlobId, BlobStore, Entry, EntryId, EntryRange,
+    EntryStream, Lease, LeaseWait, Order, Position, ResetOutcome, ResetRequest, Result, TapeError,
+    TapeListFilter, TapeName, TapeStore, TapeSummary,
 };
 
 /// A store that keeps tapes in memory until its last clone is dropped. Clones share their tapes.
@@ -28,41 +29,74 @@ struct MemoryState {
     leased: HashSet<TapeName>,
 }
 
+/// The entries of a tape in memory.
 #[derive(Debug, Default)]
-struct MemoryTape {
+pub(crate) struct MemoryTape {
     entries: Vec<Arc<Entry>>,
     marks: Vec<AnchorMark>,
     summary: TapeSummary,
+    /// The position of the first entry.
+    first: Position,
 }
 
 impl MemoryTape {
-    fn append(&mut self, batch: Vec<Entry>) -> Vec<EntryId> {
+    /// Creates an empty tape whose first entry gets the id after `base` and the position `first`.
+    pub(crate) fn starting_after(base: EntryId, first: Position) -> Self {
+        let mut tape = Self {
+            first,
+            ..Self::default()
+        };
+        tape.summary.max_id = base;
+        tape
+    }
+
+    pub(crate) fn append(&mut self, batch: Vec<Entry>) -> Vec<EntryId> {
         batch.into_iter().map(|entry| self.push(entry)).collect()
     }
 
     fn push(&mut self, mut entry: Entry) -> EntryId {
         entry.id = self.summary.max_id.next();
-        let position = Position::new(self.entries.len() as u64);
+        let position = self.position(self.entries.len());
         self.marks.extend(self.summary.observe(&entry, position));
         let id = entry.id;
         self.entries.push(Arc::new(entry));
         id
     }
 
-    fn read(&self, range: EntryRange) -> Vec<Arc<Entry>> {
-        let in_range =
-            |(index, _): &(usize, &Arc<Entry>)| range.contains(Position::new(*index as u64));
-        let mut entries: Vec<_> = self
-            .entries
-            .iter()
-            .enumerate()
+    fn position(&self, index: usize) -> Position {
+        Position::new(self.first.get() + index as u64)
+    }
+
+    /// Returns copies of the entries in a range, in its order.
+    pub(crate) fn read(&self, range: EntryRange) -> impl Iterator<Item = Entry> + use<> {
+        let in_range = |(index, _): &(usize, _)| range.contains(self.position(*index));
+        let mut entries: Vec<Arc<Entry>> = (self.entries.iter().cloned().enumerate())
             .filter(in_range)
-            .map(|(_, entry)| Arc::clone(entry))
+            .map(|(_, entry)| entry)
             .collect();
         if range.order == Order::NewestFirst {
             entries.reverse();
         }
-        entries
+        entries.into_iter().map(Arc::unwrap_or_clone)
+    }
+
+    /// Returns copies of the entries with these ids.
+    pub(crate) fn fetch(&self, ids: &[EntryId]) -> Vec<Entry> {
+        let ids: HashSet<_> = ids.iter().collect();
+        let entries = self.entries.iter().filter(|entry| ids.contains(&entry.id));
+        entries.map(|entry| Entry::clone(entry)).collect()
+    }
+
+    /// Returns all anchors.
+    pub(crate) fn marks(&self) -> &[AnchorMark] {
+        &self.marks
+    }
+
+    /// Adds the entries to the summary of the tape before them.
+    pub(crate) fn add_to_summary(&self, summary: &mut TapeSummary) {
+        for (index, entry) in self.entries.iter().enumerate() {
+            summary.observe(entry, self.position(index));
+        }
     }
 }
 
@@ -74,23 +108,21 @@ impl MemoryStore {
 
     /// Returns the entries of an archive. `name` is the name that [`TapeStore::archive`] returned.
     pub fn archived_entries(&self, name: &str) -> Option<Vec<Entry>> {
-        Some(
-            self.lock()
-                .archives
-                .get(name)?
-                .iter()
-                .map(|entry| (**entry).clone())
-                .collect(),
-        )
+        let state = self.state.lock();
+        let entries = state.archives.get(name)?.iter();
+        Some(entries.map(|entry| Entry::clone(entry)).collect())
     }
 
-    fn lock(&self) -> MutexGuard<'_, MemoryState> {
-        // No operation panics between two changes, so the data is consistent even if the lock is poisoned.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Calls `read` with a tape, or with an empty one if it does not exist.
+    fn with_tape<T>(&self, tape: &TapeName, read: impl FnOnce(&MemoryTape) -> T) -> T {
+        match self.state.lock().tapes.get(tape) {
+            Some(memory_tape) => read(memory_tape),
+            None => read(&MemoryTape::default()),
+        }
     }
 
     fn try_lease(&self, tape: &TapeName) -> Result<Lease> {
-        if !self.lock().leased.insert(tape.clone()) {
+        if !self.state.lock().leased.insert(tape.clone()) {
             return Err(TapeError::Busy {
                 tape: tape.to_string(),
                 holder: "this process".to_owned(),
@@ -113,143 +145,83 @@ struct MemoryLease {
 
 impl Drop for MemoryLease {
     fn drop(&mut self) {
-        self.store.lock().leased.remove(&self.tape);
+        self.store.state.lock().leased.remove(&self.tape);
     }
 }
 
 impl MemoryState {
     fn archive(&mut self, tape: &TapeName, stamp: &str) -> String {
-        let entries = self
-            .tapes
-            .get(tape)
-            .map(|memory_tape| memory_tape.entries.clone())
-            .unwrap_or_default();
+        let memory_tape = self.tapes.get(tape);
+        let entries = memory_tape.map(|memory_tape| memory_tape.entries.clone());
         let mut name = format!("memory:{tape}.{stamp}");
         let mut number = 1;
         while self.archives.contains_key(&name) {
             name = format!("memory:{tape}.{stamp}-{number}");
             number += 1;
         }
-        self.archives.insert(name.clone(), entries);
+        self.archives
+            .insert(name.clone(), entries.unwrap_or_default());
         name
     }
 }
 
+#[async_trait]
 impl TapeStore for MemoryStore {
-    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        let names = self
-            .lock()
-            .tapes
-            .keys()
+    async fn list(&self, list_filter: TapeListFilter) -> Result<Vec<TapeName>> {
+        let state = self.state.lock();
+        let names = state.tapes.keys();
+        Ok(names
             .filter(|name| list_filter.includes(name))
             .cloned()
-            .collect();
-        Box::pin(ready(Ok(names)))
+            .collect())
     }
 
-    fn append<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<AppendReceipt>> {
-        Box::pin(async move {
-            if batch.is_empty() {
-                return Ok(AppendReceipt { ids: Vec::new() });
-            }
-            let ids = self
-                .lock()
-                .tapes
-                .entry(tape.clone())
-                .or_default()
-                .append(batch);
-            Ok(AppendReceipt { ids })
-        })
+    async fn append(&self, tape: &TapeName, batch: Vec<Entry>) -> Result<AppendReceipt> {
+        if batch.is_empty() {
+            return Ok(AppendReceipt { ids: Vec::new() });
+        }
+        let mut state = self.state.lock();
+        let ids = state.tapes.entry(tape.clone()).or_default().append(batch);
+        Ok(AppendReceipt { ids })
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
-        let entries = self
-            .lock()
-            .tapes
-            .get(tape)
-            .map(|memory_tape| memory_tape.read(range))
-            .unwrap_or_default();
-        Box::pin(stream::iter(
-            entries.into_iter().map(|entry| Ok((*entry).clone())),
-        ))
+        let entries = self.with_tape(tape, |memory_tape| memory_tape.read(range));
+        Box::pin(stream::iter(entries.map(Ok)))
     }
 
-    fn fetch<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        ids: &'a [EntryId],
-    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        let ids: HashSet<_> = ids.iter().collect();
-        let state = self.lock();
-        let entries = state
-            .tapes
-            .get(tape)
-            .map(|memory_tape| memory_tape.entries.as_slice())
-            .unwrap_or_default();
-        let entries = entries
-            .iter()
-            .filter(|entry| ids.contains(&entry.id))
-            .map(|entry| (**entry).clone())
-            .collect();
-        Box::pin(ready(Ok(entries)))
+    async fn fetch(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
+        Ok(self.with_tape(tape, |memory_tape| memory_tape.fetch(ids)))
     }
 
-    fn anchors<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        query: AnchorQuery,
-    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let state = self.lock();
-        let marks = state
-            .tapes
-            .get(tape)
-            .map(|memory_tape| memory_tape.marks.as_slice())
-            .unwrap_or_default();
-        Box::pin(ready(Ok(query.select_marks(marks))))
+    async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
+        Ok(self.with_tape(tape, |memory_tape| query.select_marks(memory_tape.marks())))
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        let summary = self
-            .lock()
-            .tapes
-            .get(tape)
-            .map(|memory_tape| memory_tape.summary.clone())
-            .unwrap_or_default();
-        Box::pin(ready(Ok(summary)))
+    async fn summary(&self, tape: &TapeName) -> Result<TapeSummary> {
+        Ok(self.with_tape(tape, |memory_tape| memory_tape.summary.clone()))
     }
 
-    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        Box::pin(async move { Ok(self.lock().archive(tape, stamp)) })
+    async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {
+        Ok(self.state.lock().archive(tape, stamp))
     }
 
-    fn reset<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        request: ResetRequest,
-    ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        Box::pin(async move {
-            let mut state = self.lock();
-            let archived = request.archive.map(|stamp| state.archive(tape, &stamp));
-            let mut memory_tape = MemoryTape::default();
-            let ids = memory_tape.append((request.initial_entries)(archived.as_deref()));
-            state.tapes.insert(tape.clone(), memory_tape);
-            Ok(ResetOutcome { archived, ids })
-        })
+    async fn reset(&self, tape: &TapeName, request: ResetRequest) -> Result<ResetOutcome> {
+        let mut state = self.state.lock();
+        let archived = request.archive.map(|stamp| state.archive(tape, &stamp));
+        let mut memory_tape = MemoryTape::default();
+        let ids = memory_tape.append((request.initial_entries)(archived.as_deref()));
+        state.tapes.insert(tape.clone(), memory_tape);
+        Ok(ResetOutcome { archived, ids })
     }
 
-    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.lock().tapes.remove(tape);
-            Ok(())
-        })
+    async fn discard(&self, tape: &TapeName) -> Result<()> {
+        self.state.lock().tapes.remove(tape);
+        Ok(())
     }
 
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
-        Box::pin(wait.retry_while_busy(move || self.try_lease(tape)))
+    async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> Result<Lease> {
+        wait.retry_while_busy(|| self.try_lease(tape)).await
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {
@@ -260,34 +232,29 @@ impl TapeStore for MemoryStore {
 #[derive(Debug, Default)]
 struct MemoryBlobs(Mutex<BTreeMap<BlobId, Vec<u8>>>);
 
-impl MemoryBlobs {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<BlobId, Vec<u8>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
+#[async_trait]
 impl BlobStore for MemoryBlobs {
-    fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>> {
+    async fn put(&self, bytes: Vec<u8>) -> Result<BlobId> {
         let id = BlobId::from_bytes(&bytes);
-        self.lock().insert(id.clone(), bytes);
-        Box::pin(ready(Ok(id)))
+        self.0.lock().insert(id.clone(), bytes);
+        Ok(id)
     }
 
-    fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
-        let bytes = self.lock().get(id).cloned();
-        Box::pin(ready(bytes.ok_or_else(|| {
+    async fn get(&self, id: &BlobId) -> Result<Vec<u8>> {
+        let bytes = self.0.lock().get(id).cloned();
+        bytes.ok_or_else(|| {
             TapeError::NotFound(format!(
                 "blob `{id}` not found: it was removed or never stored"
             ))
-        })))
+        })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>> {
-        Box::pin(ready(Ok(self.lock().keys().cloned().collect())))
+    async fn list(&self) -> Result<Vec<BlobId>> {
+        Ok(self.0.lock().keys().cloned().collect())
     }
 
-    fn remove<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<()>> {
-        self.lock().remove(id);
-        Box::pin(ready(Ok(())))
+    async fn remove(&self, id: &BlobId) -> Result<()> {
+        self.0.lock().remove(id);
+        Ok(())
     }
 }

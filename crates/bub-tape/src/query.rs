@@ -9,7 +9,7 @@ pub(crate) mod text;
 
 use crate::EntryKind;
 
-/// Selects entries of a tape. Conditions apply in the order window, dates, text, kinds, limit.
+/// Selects entries of a tape. An entry must meet all conditions. The limit applies last.
 ///
 /// ```
 /// use bub_tape::{EntryKind, Order, Query};
@@ -22,7 +22,7 @@ use crate::EntryKind;
 pub struct Query {
     /// Text that must occur in the entry, in upper or lower case.
     pub text: Option<String>,
-    /// The part of the tape between anchors.
+    /// The part of the tape to select from, bounded by anchors.
     pub window: AnchorWindow,
     /// The range of dates.
     pub dates: DateRange,
@@ -34,7 +34,7 @@ pub struct Query {
     pub order: Order,
 }
 
-/// A part of the tape between anchors. The anchors are excluded.
+/// A part of a tape, bounded by anchors. The bounding anchors are excluded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AnchorWindow {
     /// The complete tape.
@@ -135,7 +135,7 @@ impl Query {
         self
     }
 
-    /// Returns entries in reverse tape order.
+    /// Sets the order to reverse tape order.
     pub fn newest_first(mut self) -> Self {
         self.order = Order::NewestFirst;
         self

@@ -1,4 +1,4 @@
-//! Full-text search that tolerates typing errors, in any script.
+//! Full-text search that tolerates typing errors, in any writing system.
 //!
 //! An entry is an exact match if the text occurs in its payload, in upper or lower case. It is a fuzzy match if each
 //! word of the text occurs in it with at most a few typing errors. Results list exact matches before fuzzy ones, and
@@ -9,7 +9,10 @@ mod fuzzy;
 mod snippet;
 mod typo;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use futures_util::TryStreamExt as _;
 
@@ -20,17 +23,16 @@ use self::{
 use crate::{
     Entry, EntryKind, LineFilter, Query, Result, Tape,
     query::{
-        lines::LineMetaFilter,
         substring::SubstringFilter,
         text::{FoldedNeedle, visit_texts},
     },
 };
 
-/// First line of search output. Entries that contain it are omitted, so that a search does not find earlier search
-/// output.
+/// Text at the start of the output of the tool `tape.search`. A search omits entries that contain this text, so that it
+/// does not find earlier search output.
 pub const SEARCH_MARKER: &str = "[tape.search]";
 
-/// Default maximum number of entries.
+/// Default maximum number of entries in the results.
 const DEFAULT_SEARCH_LIMIT: usize = 20;
 
 /// A search of one tape.
@@ -109,23 +111,27 @@ impl Tape {
     /// Searches the tape, including the entries of the running turn.
     pub async fn search(&self, search: &Search) -> Result<SearchResults> {
         let needle = FoldedNeedle::new(search.text.trim());
-        let words = if search.fuzzy {
-            FuzzyQuery::new(needle.folded())
-        } else {
-            None
-        };
-        let fuzzy_filter = words
-            .as_ref()
-            .map(|words| Arc::new(FuzzyFilter::new(words, needle.folded())));
+        let words = FuzzyQuery::new(needle.folded()).filter(|_| search.fuzzy);
         let query = Query {
             text: None,
             limit: None,
             ..search.within.clone()
         }
         .newest_first();
-        let line_filter =
-            |meta_filter| build_line_filter(fuzzy_filter.as_ref(), &needle, meta_filter);
-        let mut entries = query.run_for_search(&**self.store(), self.name(), line_filter);
+        let meta_filter = query.meta_filter()?;
+        let exact_filter = SubstringFilter::new(needle.folded(), meta_filter.clone());
+        let fuzzy_is_needed = Arc::new(AtomicBool::new(true));
+        let line_filter: Arc<dyn LineFilter> = match (&words, exact_filter) {
+            (Some(words), exact) => Arc::new(FuzzyFilter {
+                longest: Arc::clone(&words.longest),
+                exact,
+                meta_filter,
+                is_needed: Arc::clone(&fuzzy_is_needed),
+            }),
+            (None, Some(exact)) => Arc::new(exact),
+            (None, None) => Arc::new(meta_filter),
+        };
+        let mut entries = query.run_with_filter(&**self.store(), self.name(), Some(line_filter));
         let mut collector = HitCollector::new(search.limit);
         while !collector.is_complete()
             && let Some(entry) = entries.try_next().await?
@@ -134,27 +140,10 @@ impl Tape {
             if let Some(hit) = match_entry(entry, &needle, fuzzy_words) {
                 collector.add_hit(hit);
             }
-            if let Some(fuzzy_filter) = fuzzy_filter.as_ref().filter(|_| !collector.can_add_fuzzy())
-            {
-                fuzzy_filter.reject_fuzzy_matches();
-            }
+            fuzzy_is_needed.store(collector.can_add_fuzzy(), Ordering::Relaxed);
         }
         drop(entries);
         Ok(collector.into_results())
-    }
-}
-
-fn build_line_filter(
-    fuzzy_filter: Option<&Arc<FuzzyFilter>>,
-    needle: &FoldedNeedle,
-    meta_filter: LineMetaFilter,
-) -> Arc<dyn LineFilter> {
-    if let Some(fuzzy_filter) = fuzzy_filter {
-        return Arc::new(fuzzy_filter.with_meta_filter(meta_filter));
-    }
-    match SubstringFilter::new(needle.folded(), meta_filter.clone()) {
-        Some(needle) => Arc::new(needle),
-        None => Arc::new(meta_filter),
     }
 }
 
@@ -169,18 +158,12 @@ fn match_entry(
         snippet = snippet::snippet_around(text, needle);
         snippet.is_some()
     });
-    if let Some(snippet) = snippet {
-        return Some(SearchHit {
-            entry,
-            snippet,
-            exact: true,
-        });
-    }
-    let position = words?.find_in_entry(&entry)?;
+    let exact = snippet.is_some();
+    let snippet = snippet.or_else(|| words?.find_in_entry(&entry))?;
     Some(SearchHit {
         entry,
-        snippet: snippet::snippet_at(&position.text, position.offset),
-        exact: false,
+        snippet,
+        exact,
     })
 }
 

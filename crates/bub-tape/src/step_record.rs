@@ -5,12 +5,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     AppendReceipt, Entry, EntryId, Result, Tape, TapeSummary, entry::json_object, now_iso,
-    tape_name::to_hex,
 };
 
 /// One step, to be recorded as one batch.
 ///
-/// All fields are optional. Omit what the turn has already appended.
+/// All fields except `run_id` are optional. Omit what the turn has already appended.
 #[derive(Debug, Clone, Default)]
 pub struct StepRecord {
     /// The run that all entries belong to.
@@ -19,7 +18,7 @@ pub struct StepRecord {
     pub system: Option<String>,
     /// An error that occurred while the context was built.
     pub context_error: Option<Entry>,
-    /// New messages, in the format of the model API.
+    /// New messages, in the format of the chat completions API.
     pub messages: Vec<Map<String, Value>>,
     /// The tool calls of the response.
     pub tool_calls: Vec<Value>,
@@ -35,9 +34,9 @@ pub struct StepRecord {
     pub provider: Option<String>,
     /// The model of the response.
     pub model: Option<String>,
-    /// State that the provider expects back with the calls, such as signatures.
+    /// Data that the provider expects back with the tool calls in later requests, such as signatures.
     pub provider_state: Option<Value>,
-    /// The entries of the view that the model got.
+    /// The ids of the entries in the view that the model got.
     pub view: Vec<EntryId>,
 }
 
@@ -63,70 +62,41 @@ impl StepRecord {
     /// Converts the step to entries for a tape with this summary, in this order: system, context error, messages, tool
     /// call, tool result, error, assistant message, event `run`.
     pub fn into_entries(self, summary: &TapeSummary) -> Vec<Entry> {
-        let hash = self.system.as_deref().map(prompt_hash);
-        let system = match (&self.system, &hash) {
-            (Some(text), Some(hash)) if !summary.prompts.contains(hash) => {
-                Some(Entry::system(text).with_meta("sha256", hash.as_str()))
+        let hash = (self.system.as_ref()).map(|text| format!("{:x}", Sha256::digest(text)));
+        let run = run_event(&self, hash.clone());
+        let mut batch = Vec::new();
+        if let (Some(text), Some(hash)) = (self.system, hash)
+            && !summary.prompts.contains(&hash)
+        {
+            batch.push(Entry::system(&text).with_meta("sha256", hash));
+        }
+        // Record the same error only once.
+        let context_payload = self.context_error.as_ref().map(|error| &error.payload);
+        let error = (self.error).filter(|error| Some(&error.payload) != context_payload);
+        batch.extend(self.context_error);
+        batch.extend(self.messages.into_iter().map(Entry::raw_message));
+        let mut text = self.text.filter(|text| !text.is_empty());
+        if !self.tool_calls.is_empty() {
+            let mut entry = Entry::tool_call(self.tool_calls);
+            let content = text.take().map(|text| ("content".to_owned(), text.into()));
+            entry.payload.extend(content);
+            if let Some(state) = self.provider_state {
+                let state = json_object([("model", self.model.into()), ("state", state)]);
+                entry.meta.insert("provider_state".to_owned(), state.into());
             }
-            _ => None,
-        };
-        let run_id = self.run_id.clone();
-        let mut batch = build_entries(self, system, hash);
+            batch.push(entry);
+        }
+        batch.extend(self.tool_results.map(Entry::tool_result));
+        batch.extend(error);
+        batch.extend(text.map(|text| Entry::message("assistant", text)));
+        // The event was created first, because the other entries move fields out of the step. Its date must not be
+        // earlier than theirs.
+        batch.push(run.with_date(now_iso()));
         for entry in &mut batch {
-            entry
-                .meta
-                .insert("run_id".to_owned(), run_id.clone().into());
+            (entry.meta).insert("run_id".to_owned(), self.run_id.clone().into());
         }
         batch
     }
-}
-
-fn build_entries(step: StepRecord, system: Option<Entry>, hash: Option<String>) -> Vec<Entry> {
-    let run = run_event(&step, hash);
-    let has_calls = !step.tool_calls.is_empty();
-    let text = step.text.filter(|text| !text.is_empty());
-    let mut batch: Vec<Entry> = system.into_iter().collect();
-    batch.extend(step.context_error.clone());
-    batch.extend(step.messages.into_iter().map(Entry::raw_message));
-    if has_calls {
-        batch.push(tool_call_entry(
-            step.tool_calls,
-            text.clone(),
-            step.provider_state,
-            step.model.as_deref(),
-        ));
-    }
-    batch.extend(step.tool_results.map(Entry::tool_result));
-    // Record the same error only once.
-    batch.extend(step.error.filter(|error| {
-        step.context_error
-            .as_ref()
-            .is_none_or(|context| context.payload != error.payload)
-    }));
-    if !has_calls {
-        batch.extend(text.map(|text| Entry::message("assistant", text)));
-    }
-    // The event was created first, because the other entries move fields out of the step. Its date must not be earlier
-    // than theirs.
-    batch.push(run.with_date(now_iso()));
-    batch
-}
-
-fn tool_call_entry(
-    calls: Vec<Value>,
-    text: Option<String>,
-    state: Option<Value>,
-    model: Option<&str>,
-) -> Entry {
-    let mut entry = Entry::tool_call(calls);
-    if let Some(text) = text {
-        entry.payload.insert("content".to_owned(), text.into());
-    }
-    if let Some(state) = state {
-        let state = json_object([("model", model.into()), ("state", state)]);
-        entry.meta.insert("provider_state".to_owned(), state.into());
-    }
-    entry
 }
 
 fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
@@ -148,11 +118,6 @@ fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
             .filter_map(|(key, value)| Some((key.to_owned(), value?))),
     );
     Entry::event("run", Some(Value::Object(data)))
-}
-
-/// Returns the SHA-256 of a system prompt in hexadecimal.
-fn prompt_hash(text: &str) -> String {
-    to_hex(&Sha256::digest(text.as_bytes()))
 }
 
 /// Converts ids to ranges, `[[first, last], …]`. A view consists of few ranges, and a list of all ids would be too

@@ -3,18 +3,16 @@
 //! Queries, views, forks and fork recovery use only the operations in [`TapeStore`]. A database can implement them with
 //! transactions and one table with the columns (tape, position, id, kind, name, line).
 
-mod arguments;
-
 use std::{
     fmt,
     ops::Bound,
     pin::Pin,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
+use async_trait::async_trait;
 use futures_core::Stream;
-pub use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -24,9 +22,9 @@ use crate::{
 /// A stream of entries that holds only a bounded part of the tape in memory.
 pub type EntryStream<'a> = Pin<Box<dyn Stream<Item = Result<Entry>> + Send + 'a>>;
 
-/// The position of an entry on its tape, as the store that issued it defines it.
+/// The position of an entry on its tape. Only the store that issued it can interpret it.
 ///
-/// Positions ascend in tape order. They are valid until the tape is reset.
+/// Positions ascend in tape order and are valid until the tape is reset.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -39,7 +37,7 @@ impl Position {
         Self(position)
     }
 
-    /// Returns the number the store created the position from.
+    /// Returns the number that was passed to [`Position::new`]. Only the store interprets it.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -97,7 +95,7 @@ impl EntryRange {
         }
     }
 
-    /// Reads the range from its newest entry to its oldest.
+    /// Sets the order of reading to newest entry first.
     #[must_use]
     pub const fn newest_first(self) -> Self {
         Self {
@@ -130,12 +128,37 @@ pub struct AnchorMark {
 pub enum AnchorQuery {
     /// All anchors.
     All,
-    /// The given number of anchors at the end of the tape, or fewer if the tape has fewer.
+    /// The latest anchors, at most this number of them.
     Latest(usize),
     /// The latest anchor with this name.
     LatestNamed(String),
     /// The first anchor with this name after a position.
     FirstNamedAfter(String, Position),
+}
+
+impl AnchorQuery {
+    /// Returns the marks that the query selects. `marks` must contain all anchors of a tape in tape order.
+    pub fn select_marks(&self, marks: &[AnchorMark]) -> Vec<AnchorMark> {
+        match self {
+            Self::All => marks.to_vec(),
+            Self::Latest(count) => marks
+                .get(marks.len().saturating_sub(*count)..)
+                .unwrap_or_default()
+                .to_vec(),
+            Self::LatestNamed(name) => marks
+                .iter()
+                .rfind(|mark| mark.name == *name)
+                .cloned()
+                .into_iter()
+                .collect(),
+            Self::FirstNamedAfter(name, after) => {
+                let first = marks
+                    .iter()
+                    .find(|mark| mark.position > *after && mark.name == *name);
+                first.cloned().into_iter().collect()
+            }
+        }
+    }
 }
 
 /// Selects tapes to list. Results are sorted by name.
@@ -156,18 +179,31 @@ pub enum TapeListFilter {
     AllForks,
 }
 
+impl TapeListFilter {
+    /// Returns whether the filter selects a tape with this name.
+    pub fn includes(&self, name: &TapeName) -> bool {
+        match self {
+            Self::Sessions | Self::SessionsSince(_) => name.is_session(),
+            Self::AllForks => name.is_fork(),
+            Self::AllSidecars => name.as_sidecar().is_some(),
+            Self::Sidecars(tape) => name
+                .as_sidecar()
+                .is_some_and(|(owner, _)| owner == tape.as_str()),
+            Self::Forks(tape) => name.as_fork().is_some_and(|(owner, _)| {
+                owner == tape.as_str()
+                    || owner
+                        .split_once("__sidecar__")
+                        .is_some_and(|(owner, _)| owner == tape.as_str())
+            }),
+        }
+    }
+}
+
 /// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendReceipt {
-    /// The ids assigned to the batch, in its order.
+    /// The ids assigned to the entries of the batch, in the order of the entries.
     pub ids: Vec<EntryId>,
-}
-
-impl AppendReceipt {
-    /// Returns the id of the last entry of the batch.
-    pub fn last_id(&self) -> Option<EntryId> {
-        self.ids.last().copied()
-    }
 }
 
 /// Creates the first entries of a tape after a reset. The argument is the name of the archive, if one was written.
@@ -186,7 +222,15 @@ impl ResetRequest {
     pub fn empty(archive: Option<String>) -> Self {
         Self {
             archive,
-            initial_entries: Box::new(|_| Vec::new()),
+            ..Self::with_entries(Vec::new())
+        }
+    }
+
+    /// Creates a request that discards the old entries and writes these instead.
+    pub fn with_entries(entries: Vec<Entry>) -> Self {
+        Self {
+            archive: None,
+            initial_entries: Box::new(|_| entries),
         }
     }
 }
@@ -219,6 +263,33 @@ pub enum LeaseWait {
     Forever,
 }
 
+impl LeaseWait {
+    const INITIAL_BACKOFF: Duration = Duration::from_millis(1);
+    const MAX_BACKOFF: Duration = Duration::from_millis(25);
+
+    /// Repeats `attempt` with backoff until it returns anything but [`TapeError::Busy`], or the wait is over.
+    ///
+    /// It polls instead of blocking in the operating system. Dropping the future cancels the wait, and no blocked
+    /// thread keeps the runtime from shutting down.
+    pub async fn retry_while_busy<T>(self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let started = Instant::now();
+        let mut backoff = Self::INITIAL_BACKOFF;
+        loop {
+            let outcome = attempt();
+            let is_expired = match self {
+                Self::No => true,
+                Self::For(timeout) => started.elapsed() >= timeout,
+                Self::Forever => false,
+            };
+            if is_expired || !matches!(outcome, Err(TapeError::Busy { .. })) {
+                return outcome;
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(Self::MAX_BACKOFF);
+        }
+    }
+}
+
 /// The exclusive right to run turns of a session. It is released on drop, or by the operating system when the process
 /// ends.
 pub struct Lease {
@@ -249,33 +320,30 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// A store of tapes.
+/// A store of tapes. Implement it with [`async_trait`](crate::async_trait).
 ///
-/// Implementations must give these guarantees. The conformance suite checks them:
+/// Implementations must give these guarantees. `testing::check_store` checks them:
 /// - A batch is appended completely or not at all. Once `append` has returned `Ok`, the batch is never lost.
 /// - Ids ascend with any number of writers in any number of processes. They start after the highest existing id, at 1
 ///   on an empty tape. The ids of incoming entries are ignored.
 /// - A tape that was never written reads as empty. Reading creates nothing.
 /// - A read sees the tape as it was at some moment after the call, never a part of a batch.
 /// - Readers skip unreadable entries. They never report a damaged tape as empty. I/O errors are returned as errors.
+#[async_trait]
 pub trait TapeStore: Send + Sync + fmt::Debug {
     /// Returns the names of the selected tapes.
-    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>>;
+    async fn list(&self, list_filter: TapeListFilter) -> Result<Vec<TapeName>>;
 
     /// Appends a batch atomically and assigns its ids. An empty batch does nothing.
-    fn append<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<AppendReceipt>>;
+    async fn append(&self, tape: &TapeName, batch: Vec<Entry>) -> Result<AppendReceipt>;
 
     /// Reads a range of a tape.
     fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a>;
 
-    /// Reads a range of a tape, except that entries the filter rejects may be missing.
+    /// Reads a range of a tape. May omit entries whose lines the filter rejects.
     ///
-    /// The default implementation ignores the filter. Stores that hold lines override it: searching a long tape is fast
-    /// only if most lines are not decoded.
+    /// The default implementation ignores the filter. Stores that keep entries as lines of JSON override it: searching
+    /// a long tape is fast only if most lines are not decoded.
     fn read_filtered<'a>(
         &'a self,
         tape: &'a TapeName,
@@ -286,50 +354,36 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
         self.read(tape, range)
     }
 
-    /// Returns the entries with these ids in tape order. Unknown ids are skipped. If an id occurs twice, the later
-    /// entry is returned.
-    fn fetch<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        ids: &'a [EntryId],
-    ) -> BoxFuture<'a, Result<Vec<Entry>>>;
+    /// Returns the entries with these ids in tape order. Unknown ids are skipped. If two entries on the
+    /// tape have the same id, the later one is returned.
+    async fn fetch(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>>;
 
-    /// Finds anchors without reading the tape.
-    fn anchors<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        query: AnchorQuery,
-    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>>;
+    /// Returns the anchors that the query selects, without reading the complete tape.
+    async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>>;
 
     /// Returns the summary from the tape's index.
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>>;
+    async fn summary(&self, tape: &TapeName) -> Result<TapeSummary>;
 
     /// Copies the current content of the tape to an archive. Returns its unique name, which contains `stamp`.
-    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>>;
+    async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String>;
 
     /// Replaces the content of a tape and archives the old content if requested, atomically.
-    fn reset<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        request: ResetRequest,
-    ) -> BoxFuture<'a, Result<ResetOutcome>>;
+    async fn reset(&self, tape: &TapeName, request: ResetRequest) -> Result<ResetOutcome>;
 
     /// Removes a tape and all data derived from it, for example a fork journal after its merge. Does nothing if the
     /// tape does not exist.
-    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>>;
+    async fn discard(&self, tape: &TapeName) -> Result<()>;
 
     /// Acquires the session lease of a tape.
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>>;
+    async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> Result<Lease>;
 
     /// Returns the holder of a tape's session lease, or `None` if it is free.
-    fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
-        Box::pin(async move {
-            match self.lease(tape, LeaseWait::No).await {
-                Ok(_) => Ok(None),
-                Err(TapeError::Busy { holder, .. }) => Ok(Some(holder)),
-                Err(error) => Err(error),
-            }
-        })
+    async fn lease_holder(&self, tape: &TapeName) -> Result<Option<String>> {
+        match self.lease(tape, LeaseWait::No).await {
+            Ok(_) => Ok(None),
+            Err(TapeError::Busy { holder, .. }) => Ok(Some(holder)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the store for blobs that entries refer to.

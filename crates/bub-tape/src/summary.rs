@@ -5,21 +5,23 @@ use serde_json::{Map, Value, json};
 
 use crate::{AnchorMark, Entry, EntryId, EntryKind, Position, SESSION_START, handoff_entries};
 
-/// Maximum number of system prompt hashes that are remembered. A prompt that was forgotten is stored again.
+/// Maximum number of hashes in [`TapeSummary::prompts`]. The oldest hash is dropped; if its system prompt is used
+/// again, the tape stores the prompt again.
 const MAX_PROMPTS: usize = 32;
 /// Maximum length of a title. The rest of the line is dropped.
 const MAX_TITLE_CHARS: usize = 80;
 /// Largest id that counts for [`TapeSummary::max_id`]. All JSON parsers represent it exactly, and no tape is this long.
 const MAX_ENTRY_ID: i64 = 1 << 53;
 
-/// Statistics and current settings of a tape, computed from its entries in order.
+/// Statistics of a tape, and the latest values that its entries record, such as the model. Computed from all entries in
+/// tape order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TapeSummary {
     /// Number of entries.
     pub entries: u64,
     /// Number of anchors.
     pub anchors: u64,
-    /// The highest id.
+    /// The highest id on the tape. Ids above 2^53 do not count.
     pub max_id: EntryId,
     /// The latest anchor.
     pub last_anchor: Option<AnchorMark>,
@@ -31,10 +33,10 @@ pub struct TapeSummary {
     pub model: Option<String>,
     /// The session's reasoning effort, from its newest `reasoning_effort_switch` event.
     pub reasoning_effort: Option<String>,
-    /// The session that replaced this one in its chat, from its newest `session_switch` event.
+    /// The id of the session that replaced the tape's session in its chat, from the newest `session_switch` event.
     #[serde(default)]
     pub switched_to: Option<String>,
-    /// The session the tape belongs to.
+    /// The session the tape belongs to, or `None` if the tape does not record it.
     pub session: Option<SessionInfo>,
     /// The first line of the first user message.
     pub title: Option<String>,
@@ -42,7 +44,7 @@ pub struct TapeSummary {
     pub first_date: Option<String>,
     /// The date of the last entry.
     pub last_date: Option<String>,
-    /// Hashes of the system prompts stored on the tape.
+    /// Hashes of the latest system prompts that are stored on the tape.
     pub prompts: Vec<String>,
 }
 
@@ -92,7 +94,7 @@ pub struct SessionInfo {
     /// The resolved path of the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// The channel the session came from.
+    /// The channel of the message that started the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
 }
@@ -106,22 +108,20 @@ impl SessionInfo {
         }
     }
 
-    /// Returns the entries that a tape with this summary needs before its first turn.
+    /// Returns the entries that a tape with this summary needs before its first turn, or no entries if the tape already
+    /// has them.
     ///
     /// See [`Tape::ensure_bootstrap`](crate::Tape::ensure_bootstrap).
     pub fn bootstrap_entries(&self, summary: &TapeSummary) -> Vec<Entry> {
         if summary.anchors == 0 {
-            return handoff_entries(
-                SESSION_START,
-                Some(json!({"owner": "human"})),
-                self.to_map(),
-            );
+            let state = json!({"owner": "human"});
+            return handoff_entries(SESSION_START, Some(state), self.to_map());
         }
-        if summary.session.is_none() {
-            vec![self.to_event()]
-        } else {
-            Vec::new()
-        }
+        let is_recorded = summary.session.is_some();
+        (!is_recorded)
+            .then(|| self.to_event())
+            .into_iter()
+            .collect()
     }
 
     /// Creates the `session.info` event, which records the session on a tape whose `session/start` anchor does not.
@@ -131,15 +131,11 @@ impl SessionInfo {
 
     /// Returns the keys and values for the meta of the `session/start` anchor.
     pub fn to_map(&self) -> Map<String, Value> {
-        let pairs = [
-            ("session_id", Some(&self.session_id)),
-            ("workspace", self.workspace.as_ref()),
-            ("channel", self.channel.as_ref()),
-        ];
-        pairs
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), Value::String(value?.clone()))))
-            .collect()
+        match serde_json::to_value(self) {
+            Ok(Value::Object(map)) => map,
+            // Serializing three texts cannot fail.
+            _ => Map::new(),
+        }
     }
 
     fn from_map(map: &Map<String, Value>) -> Option<Self> {
@@ -158,14 +154,15 @@ impl TapeSummary {
         self.update_counts(entry.id, &entry.date);
         match &entry.kind {
             EntryKind::Anchor => {
-                if let Some(session) = SessionInfo::from_map(&entry.meta) {
-                    self.session = Some(session);
-                }
-                return Some(self.observe_anchor(
-                    entry.id,
-                    entry.name().unwrap_or_default(),
+                self.session = SessionInfo::from_map(&entry.meta).or(self.session.take());
+                self.anchors += 1;
+                self.entries_since_last_anchor = 0;
+                self.last_anchor = Some(AnchorMark {
+                    id: entry.id,
+                    name: entry.name().unwrap_or_default().to_owned(),
                     position,
-                ));
+                });
+                return self.last_anchor.clone();
             }
             EntryKind::Event => self.observe_event(entry.name().unwrap_or_default(), entry.data()),
             EntryKind::Message if self.title.is_none() => {
@@ -183,7 +180,8 @@ impl TapeSummary {
         None
     }
 
-    /// Returns whether an entry with this kind and event name can change more than counts, ids and dates.
+    /// Returns whether an entry with this kind and event name can change fields of the summary other than counts, ids
+    /// and dates.
     pub(crate) fn needs_entry(&self, kind: &str, event: Option<&str>) -> bool {
         match kind {
             "anchor" | "system" => true,
@@ -220,18 +218,6 @@ impl TapeSummary {
         last.push_str(date);
     }
 
-    fn observe_anchor(&mut self, id: EntryId, name: &str, position: Position) -> AnchorMark {
-        let mark = AnchorMark {
-            id,
-            name: name.to_owned(),
-            position,
-        };
-        self.anchors += 1;
-        self.entries_since_last_anchor = 0;
-        self.last_anchor = Some(mark.clone());
-        mark
-    }
-
     fn observe_event(&mut self, name: &str, data: Option<&Value>) {
         let text = |key: &str| {
             data.and_then(|data| data.get(key))
@@ -244,12 +230,9 @@ impl TapeSummary {
             "reasoning_effort_switch" => self.reasoning_effort = text("reasoning_effort"),
             "session_switch" => self.switched_to = text("session_id"),
             "session.info" => {
-                if let Some(session) = data
-                    .and_then(Value::as_object)
-                    .and_then(SessionInfo::from_map)
-                {
-                    self.session = Some(session);
-                }
+                let session = data.and_then(Value::as_object);
+                let session = session.and_then(SessionInfo::from_map);
+                self.session = session.or(self.session.take());
             }
             _ => {}
         }
@@ -266,7 +249,8 @@ impl TapeSummary {
     }
 }
 
-/// Returns the first line of a user message, without the context header that channels add.
+/// Returns the first line of a user message. Skips the header with the context and date of the message, which ends with
+/// a line `---Date: …---`.
 fn title_from_message(message: &Map<String, Value>) -> Option<String> {
     if message.get("role").and_then(Value::as_str) != Some("user") {
         return None;

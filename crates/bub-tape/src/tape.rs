@@ -45,7 +45,8 @@ pub struct TapeInfo {
     pub entries_since_last_anchor: u64,
     /// `total_tokens` of the newest `run` event that reports usage.
     pub last_token_usage: Option<i64>,
-    /// The fraction of that event's prompt tokens that were read from the cache, from 0 to 1.
+    /// The fraction of prompt tokens that the provider read from its cache, from 0 to 1. It comes from the same `run`
+    /// event as `last_token_usage`.
     pub cache_hit_rate: Option<f64>,
 }
 
@@ -70,7 +71,7 @@ pub struct ResetReport {
 }
 
 impl Tape {
-    /// Creates a handle without sidecars and with the default context.
+    /// Creates a handle without sidecars and with the default [`TapeContext`].
     pub fn new(store: Arc<dyn TapeStore>, name: TapeName) -> Self {
         Self {
             store,
@@ -87,14 +88,14 @@ impl Tape {
         self
     }
 
-    /// Sets the context.
+    /// Sets the context, which selects the entries of a view.
     #[must_use]
     pub fn with_context(mut self, context: TapeContext) -> Self {
         self.context = context;
         self
     }
 
-    /// Sets the store, for example to a fork.
+    /// Sets the store, for example to the store inside a fork.
     #[must_use]
     pub fn with_store(mut self, store: Arc<dyn TapeStore>) -> Self {
         self.store = store;
@@ -144,7 +145,7 @@ impl Tape {
     /// Appends one entry and returns its id.
     pub async fn append(&self, entry: Entry) -> Result<EntryId> {
         let receipt = self.append_all(vec![entry]).await?;
-        Ok(receipt.last_id().unwrap_or_default())
+        Ok(receipt.ids.last().copied().unwrap_or_default())
     }
 
     /// Appends a batch atomically.
@@ -173,7 +174,7 @@ impl Tape {
     }
 
     /// Prepares the tape for its first turn. Appends the `session/start` anchor if the tape has no anchor, and records
-    /// the session if it is not recorded yet.
+    /// the session's id, workspace and channel if the tape does not contain them yet.
     pub async fn ensure_bootstrap(&self, session: &SessionInfo) -> Result<()> {
         match session.bootstrap_entries(&self.summary().await?) {
             batch if batch.is_empty() => Ok(()),

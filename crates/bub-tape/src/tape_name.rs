@@ -13,7 +13,7 @@ const SIDECAR_INFIX: &str = "__sidecar__";
 const FORK_INFIX: &str = "__fork__";
 const MAX_NAME_BYTES: usize = 200;
 
-/// A valid tape name. It is safe to use as a file name because it cannot leave its directory.
+/// A valid tape name. It is safe to use as a file name, because it cannot refer to a file in another directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TapeName(String);
 
@@ -50,7 +50,8 @@ impl TapeName {
         Self::new(format!("{}{SIDECAR_INFIX}{name}", self.0))
     }
 
-    /// Returns the name of a fork journal of this tape: `<tape>__fork__<id>`.
+    /// Returns the name of a fork journal of this tape: `<tape>__fork__<id>`. A fork journal is a tape that holds the
+    /// entries of a fork until they are merged.
     pub fn fork_journal(&self, id: &str) -> Result<Self> {
         Self::new(format!("{}{FORK_INFIX}{id}", self.0))
     }
@@ -66,7 +67,8 @@ impl TapeName {
         self.0.matches("__").count() == 1
     }
 
-    /// Returns the tape and the sidecar name if this is a sidecar.
+    /// Splits the name of a sidecar's tape, `<tape>__sidecar__<name>`, into `<tape>` and `<name>`. Returns `None` for
+    /// other tapes.
     pub fn as_sidecar(&self) -> Option<(&str, &str)> {
         if self.is_fork() {
             None
@@ -75,12 +77,13 @@ impl TapeName {
         }
     }
 
-    /// Returns the tape and the fork id if this is a fork journal.
+    /// Splits the name of a fork journal into the name of the forked tape and the id of the fork. Returns `None` for
+    /// other tapes.
     pub fn as_fork(&self) -> Option<(&str, &str)> {
         self.0.rsplit_once(FORK_INFIX)
     }
 
-    /// Returns whether this is a fork journal.
+    /// Returns whether this is the name of a fork journal, a tape that holds the entries of a fork.
     pub fn is_fork(&self) -> bool {
         self.as_fork().is_some()
     }
@@ -111,19 +114,7 @@ fn invalid_reason(name: &str) -> Option<&'static str> {
 }
 
 fn short_md5(text: &str) -> String {
-    let mut hex = to_hex(&Md5::digest(text.as_bytes()));
+    let mut hex = format!("{:x}", Md5::digest(text));
     hex.truncate(16);
     hex
-}
-
-/// Formats bytes in lowercase hexadecimal.
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a `String` cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }

@@ -40,14 +40,11 @@ pub(crate) fn format_unix(seconds: f64) -> String {
     format_iso(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// Parses a date with an offset or `Z`. A date without either is in UTC.
+/// Parses an ISO 8601 date. Without an offset or `Z` it is in UTC, and without a time it is midnight.
 pub(crate) fn parse_date(date: &str) -> Option<Timestamp> {
     if let Ok(timestamp) = date.parse::<Timestamp>() {
         return Some(timestamp);
     }
     let naive: civil::DateTime = date.parse().ok()?;
-    naive
-        .to_zoned(TimeZone::UTC)
-        .ok()
-        .map(|zoned| zoned.timestamp())
+    TimeZone::UTC.to_timestamp(naive).ok()
 }

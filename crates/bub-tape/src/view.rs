@@ -30,12 +30,12 @@ pub const TOOL_DONE_EVENT: &str = "tool.done";
 /// User message at the start of a view that would start with an assistant message, for providers that reject this.
 pub const OPENING_LINE: &str = "Continue from the state below.";
 
-/// Key in the `meta` of a user message with the id of the entry that it replaces in views. A hook can replace a prompt
-/// after it was recorded.
+/// Key in the `meta` of a user message. Its value is the id of the entry that the message replaces in views. A hook can
+/// replace a prompt after the prompt was recorded.
 pub const REPLACES_KEY: &str = "replaces";
 
-/// Key in the `meta` of an entry with the id of an earlier copy of it, which views no longer show. bub moves the entries
-/// of a turn that was interrupted and resumes after another turn.
+/// Key in the `meta` of a copied entry. Its value is the id of the source entry, which views no longer show. If an
+/// interrupted turn resumes after another turn, bub copies its entries to the end of the tape.
 pub const MOVED_KEY: &str = "moved";
 
 /// A message in the format of the chat completions API.
@@ -46,24 +46,26 @@ pub type ChatMessage = Map<String, Value>;
 pub struct View {
     /// The messages.
     pub messages: Vec<ChatMessage>,
-    /// The entries the messages come from, in order. With a custom selector: the entries passed to it.
+    /// The entries the messages come from, in order. With a custom [`Selector`](crate::Selector): the entries passed to
+    /// it.
     pub entries: Vec<EntryId>,
-    /// The anchor that the view starts with.
+    /// The anchor that the view starts with, or `None` if it starts at the start of the tape.
     pub origin: Option<EntryId>,
 }
 
 /// Options for building a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// The model that gets the view. Provider state of an entry (`meta.provider_state`) is included only if it comes
-    /// from this model, as the key `provider_state` of the message.
+    /// The model that gets the view. The view includes the provider state of an entry (`meta.provider_state`) only if
+    /// it comes from this model. The message has it under the key `provider_state`.
     pub model: Option<String>,
-    /// The first entry of the running turn. The view includes media only from this entry on, and none if it is `None`.
+    /// The first entry of the running turn. The view includes media only from this entry on, and no media if this is
+    /// `None`.
     pub turn_start: Option<EntryId>,
     /// Whether to insert [`OPENING_LINE`] if the view would start with an assistant message.
     pub open_with_user: bool,
-    /// Maximum total size of carried entries in bytes. The first carried user message is always included. The default
-    /// is 256 KiB.
+    /// Maximum total size in bytes of carried entries, which are entries before the anchor that the anchor's state
+    /// lists. The first user message among them is always included. The default is 256 KiB.
     pub carry_limit: usize,
 }
 
@@ -133,20 +135,19 @@ impl Tape {
     ) -> Result<View> {
         let (origin, entries) = self.select_entries(context, options).await?;
         let mut builder = ViewBuilder::new(options.model.as_deref());
-        match &context.select {
-            None => entries
-                .into_iter()
-                .for_each(|entry| builder.add_entry(entry)),
-            Some(select) => {
-                let selected: Vec<Entry> =
-                    entries.into_iter().filter(Entry::is_in_context).collect();
-                builder.set_used_entries(selected.iter().map(|entry| entry.id));
-                for message in select(&selected) {
-                    builder.add_message(message, None);
-                }
+        let mut selected = entries;
+        if let Some(select) = &context.select {
+            selected.retain(Entry::is_in_context);
+            for message in select(&selected) {
+                builder.add_message(message, None);
+            }
+        } else {
+            for entry in selected.drain(..) {
+                builder.add_entry(entry);
             }
         }
-        let (mut messages, entries) = builder.finish();
+        let (mut messages, mut entries) = builder.finish();
+        entries.extend(selected.iter().map(|entry| entry.id));
         if options.open_with_user {
             insert_opening_line(&mut messages);
         }
@@ -157,7 +158,8 @@ impl Tape {
         })
     }
 
-    /// Returns the anchor's id, and the anchor, the entries it carries and the entries after it.
+    /// Returns the id of the anchor that the view starts with, and the entries of the view: the anchor, the entries it
+    /// carries and the entries after it.
     async fn select_entries(
         &self,
         context: &TapeContext,
@@ -211,8 +213,8 @@ impl Tape {
     }
 }
 
-/// Returns the index in `entries` of the entry whose id is under `key` in the `meta` of `entry`. Both must have the same
-/// kind and belong to the same run.
+/// Returns the index in `entries` of the entry that `entry` refers to: `meta` of `entry` has its id under `key`. The
+/// two entries must have the same kind and belong to the same run.
 fn referenced_entry(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize> {
     let id = EntryId::new(entry.meta.get(key)?.as_i64()?);
     let is_referenced = |other: &Entry| {
@@ -224,23 +226,14 @@ fn referenced_entry(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize
 }
 
 fn insert_opening_line(messages: &mut Vec<ChatMessage>) {
-    let has_role = |message: &ChatMessage, roles: &[&str]| {
-        message
-            .get("role")
-            .and_then(Value::as_str)
-            .is_some_and(|role| roles.contains(&role))
-    };
-    let first = messages
-        .iter()
-        .position(|message| !has_role(message, &["system", "developer"]));
-    if let Some(index) = first.filter(|index| {
-        messages
-            .get(*index)
-            .is_some_and(|message| !has_role(message, &["user"]))
-    }) {
-        messages.insert(
-            index,
-            crate::entry::json_object([("role", "user".into()), ("content", OPENING_LINE.into())]),
-        );
+    let roles = messages.iter().map(|message| message.get("role")?.as_str());
+    let first = roles
+        .enumerate()
+        .find(|(_, role)| !matches!(role, Some("system" | "developer")));
+    if let Some((index, role)) = first
+        && role != Some("user")
+    {
+        let opening = Entry::message("user", OPENING_LINE).payload;
+        messages.insert(index, opening);
     }
 }

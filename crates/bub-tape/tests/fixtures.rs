@@ -1,39 +1,58 @@
 //! Tapes written by the Python version give the same entries, statistics and messages.
 //!
 //! `BUB_FIXTURES` is the directory that contains `tapes/` and `tapes/answers.json`, the results of the Python version
-//! for each tape. Without it, the tests print that they are skipped.
+//! for each tape. Without it, the tests are ignored. They have a separate binary, because only another test harness
+//! can ignore them at run time.
 #![allow(
     clippy::unwrap_used,
-    clippy::panic,
-    clippy::disallowed_methods,
-    clippy::print_stderr,
     clippy::indexing_slicing,
+    missing_docs,
     reason = "tests"
 )]
 
+#[allow(dead_code, reason = "tests/it uses the rest")]
+#[path = "it/view_support.rs"]
 mod view_support;
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::ExitCode,
     sync::Arc,
 };
 
 use bub_tape::{
-    Durability, EntryRange, FileStore, MemoryStore, Query, Search, Tape, TapeListFilter, TapeName,
-    TapeStore, ViewOptions, codec,
+    Durability, Entry, EntryRange, FileStore, MemoryStore, Query, Search, Tape, TapeListFilter,
+    TapeName, TapeStore, ViewOptions, codec,
 };
 use serde_json::{Value, json};
-use view_support::{decode, rejection_reason};
+use view_support::rejection_reason;
 
-fn fixtures() -> Option<(PathBuf, Value)> {
-    let Some(root) = std::env::var_os("BUB_FIXTURES") else {
-        eprintln!("skipped: set BUB_FIXTURES to the directory that holds tapes/answers.json");
-        return None;
-    };
-    let tapes = Path::new(&root).join("tapes");
+fn main() -> ExitCode {
+    bub_testkit::run_fixture_tests(&[
+        ("the_python_version_gives_the_same_results", |root| {
+            block_on(the_python_version_gives_the_same_results(root));
+        }),
+        ("lines_come_back_byte_for_byte", |root| {
+            block_on(lines_come_back_byte_for_byte(root));
+        }),
+        ("search_finds_what_the_python_version_missed", |root| {
+            block_on(search_finds_what_the_python_version_missed(root));
+        }),
+    ])
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(test);
+}
+
+fn read_fixtures(root: &Path) -> (PathBuf, Value) {
+    let tapes = root.join("tapes");
     let answers = fs::read(tapes.join("answers.json")).unwrap();
-    Some((tapes, serde_json::from_slice(&answers).unwrap()))
+    (tapes, serde_json::from_slice(&answers).unwrap())
 }
 
 /// Creates a store with copies of the tapes, because opening a tape can write files next to it.
@@ -103,11 +122,8 @@ async fn answer(tape: &Tape) -> Value {
 }
 
 /// S-62: the results are those of the Python version, except for the message of the anchor.
-#[tokio::test]
-async fn the_python_version_gives_the_same_results() {
-    let Some((tapes, answers)) = fixtures() else {
-        return;
-    };
+async fn the_python_version_gives_the_same_results(root: &Path) {
+    let (tapes, answers) = read_fixtures(root);
     let (_root, file) = file_store(&tapes);
     let stores: [Arc<dyn TapeStore>; 2] = [Arc::new(file), Arc::new(memory_store(&tapes).await)];
     for store in stores {
@@ -122,9 +138,8 @@ async fn the_python_version_gives_the_same_results() {
 }
 
 /// C.1: every line is written back byte for byte, by the codec and by the store.
-#[tokio::test]
-async fn lines_come_back_byte_for_byte() {
-    let Some((tapes, _)) = fixtures() else { return };
+async fn lines_come_back_byte_for_byte(root: &Path) {
+    let (tapes, _) = read_fixtures(root);
     let (_root, store) = file_store(&tapes);
     for path in fs::read_dir(&tapes)
         .unwrap()
@@ -156,11 +171,8 @@ async fn lines_come_back_byte_for_byte() {
 }
 
 /// W-20: the search finds entries that the Python version does not find.
-#[tokio::test]
-async fn search_finds_what_the_python_version_missed() {
-    let Some((tapes, answers)) = fixtures() else {
-        return;
-    };
+async fn search_finds_what_the_python_version_missed(root: &Path) {
+    let (tapes, answers) = read_fixtures(root);
     let (_root, store) = file_store(&tapes);
     let name = TapeName::new(answers["sessions"]["plain"]["tape"].as_str().unwrap()).unwrap();
     let tape = Tape::new(Arc::new(store), name);
@@ -173,4 +185,11 @@ async fn search_finds_what_the_python_version_missed() {
             .all(|hit| hit.exact && hit.snippet.contains("你好世界"))
     );
     assert!(results.hits[0].entry.id > results.hits[1].entry.id);
+}
+
+/// Decodes the text of a tape.
+fn decode(text: &[u8]) -> Vec<Entry> {
+    text.split_inclusive(|byte| *byte == b'\n')
+        .filter_map(codec::decode)
+        .collect()
 }

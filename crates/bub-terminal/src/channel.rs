@@ -1,20 +1,21 @@
 //! The `cli` channel: sends the output of turns to the chat, and lets lines typed during a turn steer it.
 
 use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
+    Arc, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
 use bub_kernel::{
     Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken,
     Channel, ChannelRole, Error, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream,
-    Outbound, Result, StreamEvent, Turn, TurnSnapshot,
+    Outbound, Result, StreamEvent, Turn, TurnSnapshot, async_trait,
 };
 use bub_settings::Redactor;
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::turn_view::StatusLine;
+use crate::{sanitize::sanitize_line, turn_view::StatusLine};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "cli";
@@ -22,12 +23,13 @@ pub const CHANNEL_NAME: &str = "cli";
 /// Capacity of the event queue of a chat. When it is full, turns wait.
 const EVENT_CAPACITY: usize = 256;
 
-/// Number of the first line recovered from an earlier chat. Later ones count up from it.
+/// Number of the first line recovered from an earlier chat. The numbers of further recovered lines follow it.
 pub const FIRST_RECOVERED_LINE: u64 = 1 << 63;
 
-/// Maps messages to line numbers of the chat by their receipts. Clones share the same map.
+/// Maps inbound messages to line numbers of the chat. Clones share one map.
 ///
-/// A line is known while its receipt is in use.
+/// A message is found by its receipt, or by the message id in the receipt. A line is removed from the map when its
+/// receipt is no longer in use.
 #[derive(Debug, Clone, Default)]
 pub struct OpenLines(Arc<Mutex<Vec<OpenLine>>>);
 
@@ -43,7 +45,7 @@ impl OpenLines {
         let receipt = message
             .receipt
             .get_or_insert_with(|| Arc::new(InboundReceipt::new(None)));
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         lines.retain(|line| line.receipt.strong_count() > 0);
         lines.push(OpenLine {
             number,
@@ -58,14 +60,12 @@ impl OpenLines {
             let Some(receipt) = line.receipt.upgrade() else {
                 return false;
             };
-            let has_receipt = message
-                .receipt
-                .as_ref()
-                .is_some_and(|other| Arc::ptr_eq(other, &receipt));
+            let other = message.receipt.as_ref();
+            let has_receipt = other.is_some_and(|other| Arc::ptr_eq(other, &receipt));
             let id = receipt.message_id();
             has_receipt || id.is_some_and(|id| message.message_id() == Some(id))
         };
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         lines.iter().find(is_same).map(|line| line.number)
     }
 }
@@ -75,31 +75,31 @@ impl OpenLines {
 pub enum ChatEvent {
     /// A line of an earlier chat is queued again.
     LineRecovered {
-        /// Its number in this chat.
+        /// The number that the recovered input line gets in this chat.
         line: u64,
-        /// Its text.
+        /// The text of the line.
         content: String,
     },
-    /// A line is on disk and will be answered.
+    /// The line with this number is on disk and will be answered.
     LineAccepted(u64),
     /// A turn starts.
     TurnStarted {
-        /// The line that the turn answers; `None` for a line of an earlier chat in another session.
+        /// Number of the line that the turn answers. `None` if an earlier chat submitted the line in another session.
         line: Option<u64>,
         /// The text of the line.
         content: String,
     },
     /// The running turn produced a stream event.
     Stream(StreamEvent),
-    /// The turn produces no more events.
+    /// The running turn produces no more stream events. Can be sent twice for one turn.
     TurnEnded,
     /// The outcome of a line is known.
     LineSettled {
-        /// The line number.
+        /// The number of the line.
         line: u64,
-        /// The outcome.
+        /// The outcome of the line.
         outcome: LineOutcome,
-        /// Number of replies. Each is sent as a [`ChatEvent::Message`], before or after this event.
+        /// Number of replies to the line. Each is sent as a [`ChatEvent::Message`], before or after this event.
         replies: u32,
     },
     /// An outbound message for this chat.
@@ -117,7 +117,7 @@ pub enum ChatEvent {
     QuestionWithdrawn(String),
     /// The status of the session, or the session itself, changed.
     Status(StatusLine),
-    /// The ids of the chat's sessions, newest first.
+    /// The ids of the chat's sessions: the current session, then the others, newest first.
     Sessions(Vec<String>),
     /// A short notice to show.
     Notice(String),
@@ -132,16 +132,16 @@ pub enum LineOutcome {
     Withdrawn,
     /// The line was not accepted, and a reply gives the reason.
     Rejected,
-    /// The line is not answered, for this reason. No reply reports it.
+    /// The line is not answered, for this reason. No reply contains the reason.
     NotAnswered(String),
 }
 
-/// A question for the user at the terminal, with the channel for the answer.
+/// A question for the user at the terminal. Its `oneshot::Sender` or `SyncSender` returns the answer.
 #[derive(Debug)]
 pub enum UserQuestion {
     /// Asks whether a tool call is allowed.
     Call(Box<ApprovalRequest>, oneshot::Sender<ApprovalAnswer>),
-    /// A plugin's question: id, text, and a channel with capacity for one answer.
+    /// A plugin's question: id, text, and the sender of an `mpsc` channel with capacity for one answer.
     Line(String, String, std::sync::mpsc::SyncSender<String>),
 }
 
@@ -150,19 +150,21 @@ impl UserQuestion {
     pub fn text(&self) -> String {
         match self {
             Self::Call(request, _) => {
-                let arguments: Vec<_> = request
-                    .arguments
-                    .iter()
-                    .map(|(name, value)| format!("{name}={value}"))
-                    .collect();
-                let reason = crate::sanitize::sanitize_line(&request.reason);
-                format!(
-                    "{reason}\nallow {}({})?",
-                    request.tool,
-                    arguments.join(", ")
-                )
+                let arguments = request.arguments.iter();
+                let arguments = arguments.map(|(name, value)| format!("{name}={value}"));
+                let arguments = arguments.collect::<Vec<_>>().join(", ");
+                let reason = sanitize_line(&request.reason);
+                format!("{reason}\nallow {}({arguments})?", request.tool)
             }
-            Self::Line(_, text, _) => crate::sanitize::sanitize_line(text),
+            Self::Line(_, text, _) => sanitize_line(text),
+        }
+    }
+
+    /// Returns the prompt for the answer.
+    pub fn prompt(&self) -> &'static str {
+        match self {
+            Self::Call(..) => "allow? [y/N] ",
+            Self::Line(..) => "answer: ",
         }
     }
 
@@ -196,7 +198,8 @@ impl ChatEventSender {
         self.0.send(chat_event).await.is_ok()
     }
 
-    /// Sends an event from code that cannot wait. If the queue is full, a task sends the event later.
+    /// Sends an event from code that cannot wait. If the queue is full, a task sends the event later; outside of a
+    /// tokio runtime, the event is then dropped.
     pub fn emit_detached(&self, chat_event: ChatEvent) {
         if let Err(mpsc::error::TrySendError::Full(chat_event)) = self.0.try_send(chat_event)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -213,18 +216,13 @@ impl ChatEventSender {
             event_sender: self,
             id: request.id.clone(),
         };
-        self.emit(ChatEvent::Question(UserQuestion::Call(
-            Box::new(request.clone()),
-            answer,
-        )))
-        .await;
+        let question = UserQuestion::Call(Box::new(request.clone()), answer);
+        self.emit(ChatEvent::Question(question)).await;
         answered
             .await
             .unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
     }
-}
 
-impl ChatEventSender {
     /// Asks the user for a line and blocks the thread until the answer. Returns `None` if the chat ends first.
     pub fn ask_line(&self, text: &str) -> Option<String> {
         static NEXT_QUESTION_ID: AtomicU64 = AtomicU64::new(0);
@@ -234,11 +232,8 @@ impl ChatEventSender {
             event_sender: self,
             id: id.clone(),
         };
-        self.emit_detached(ChatEvent::Question(UserQuestion::Line(
-            id,
-            text.to_owned(),
-            answer,
-        )));
+        let question = UserQuestion::Line(id, text.to_owned(), answer);
+        self.emit_detached(ChatEvent::Question(question));
         answered.recv().ok()
     }
 }
@@ -250,15 +245,15 @@ struct WithdrawGuard<'a> {
 
 impl Drop for WithdrawGuard<'_> {
     fn drop(&mut self) {
-        self.event_sender
-            .emit_detached(ChatEvent::QuestionWithdrawn(std::mem::take(&mut self.id)));
+        let event = ChatEvent::QuestionWithdrawn(std::mem::take(&mut self.id));
+        self.event_sender.emit_detached(event);
     }
 }
 
-/// Restores a message of an earlier chat as a line of this one.
+/// A function that restores a message of an earlier chat as a line of the current chat.
 pub type RestoreFn = Box<dyn Fn(&mut Inbound) + Send + Sync>;
 
-/// Asks the user to approve a tool call.
+/// A function that asks the user to approve a tool call.
 pub type AskApproval =
     Box<dyn for<'a> Fn(&'a ApprovalRequest) -> BoxFuture<'a, Result<ApprovalAnswer>> + Send + Sync>;
 
@@ -268,8 +263,8 @@ pub struct CliChannel {
     redactor: Redactor,
     restore: RestoreFn,
     ask: AskApproval,
-    /// Streamed texts that replies need not repeat.
-    streamed: Arc<Mutex<Vec<String>>>,
+    /// Texts that the chat has shown while they streamed. A reply with the same text is not shown again.
+    streamed: Mutex<Vec<String>>,
 }
 
 /// Maximum number of streamed answers kept for comparison with replies.
@@ -289,96 +284,81 @@ impl CliChannel {
             redactor,
             restore,
             ask,
-            streamed: Arc::default(),
+            streamed: Mutex::default(),
         }
     }
 
     fn was_streamed(&self, content: &str) -> bool {
-        let mut streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = streamed
-            .iter()
-            .position(|text| text.trim() == content.trim());
+        let mut streamed = self.streamed.lock();
+        let mut texts = streamed.iter();
+        let at = texts.position(|text| text.trim() == content.trim());
         at.map(|at| streamed.remove(at)).is_some()
     }
-}
 
-impl CliChannel {
-    /// Removes what the user at the terminal already knows from an error: the stage of the turn, and the output that
-    /// the command printed.
+    /// Removes what the user at the terminal does not need from an error: the stage of the turn, the kind of the error,
+    /// and the output that the command printed.
+    ///
+    /// It reads the text, because a reply of an earlier chat has nothing else: the journal keeps the text of an error.
     fn shorten_error(&self, content: &str) -> String {
-        let text = content
-            .strip_prefix("An error occurred at stage 'turn': ")
-            .unwrap_or(content);
-        let without_kind = text
+        let stage = "An error occurred at stage 'turn': ";
+        let text = content.strip_prefix(stage).unwrap_or(content);
+        let kind = text
             .strip_prefix('[')
             .and_then(|rest| rest.split_once("] "));
-        let text = without_kind
-            .filter(|(kind, _)| ErrorKind::from_name(kind).name() == *kind)
-            .map_or(text, |(_, text)| text);
-        let invalid_arguments = text
-            .strip_prefix("Tool '")
-            .and_then(|rest| rest.split_once("' argument validation failed. "));
-        if let Some((name, cause)) = invalid_arguments {
+        let text = match kind {
+            Some((kind, rest)) if ErrorKind::from_name(kind).name() == kind => rest,
+            _ => text,
+        };
+        if let Some(rest) = text.strip_prefix("Tool '")
+            && let Some((name, cause)) = rest.split_once("' argument validation failed. ")
+        {
             return format!(",{name}: {cause}");
         }
-        let streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
+        let streamed = self.streamed.lock();
         let output_of = |printed: &String| {
             let printed = Some(printed.trim_end()).filter(|printed| !printed.is_empty())?;
-            text.trim_end()
-                .strip_suffix(printed)?
-                .strip_suffix("\noutput:\n")
+            let before = text.trim_end().strip_suffix(printed)?;
+            before.strip_suffix("\noutput:\n")
         };
         let without_output = text.strip_suffix("\noutput:\n(no output)");
-        without_output
-            .or_else(|| streamed.iter().find_map(output_of))
-            .unwrap_or(text)
-            .to_owned()
+        let without_output = without_output.or_else(|| streamed.iter().find_map(output_of));
+        without_output.unwrap_or(text).to_owned()
     }
 }
 
+#[async_trait]
 impl Channel for CliChannel {
     fn name(&self) -> &'static str {
         CHANNEL_NAME
     }
 
-    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn start(&self, _stop: CancellationToken) -> Result<()> {
+        Ok(())
     }
 
     fn restore_message(&self, message: &mut Inbound) {
         (self.restore)(message);
     }
 
-    // H-159: streamed text is not shown again.
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let (content, kind) = (reply.content().into_owned(), reply.kind());
-            let is_error = kind == MessageKind::Error;
-            let is_streamed = !is_error && self.was_streamed(&content);
-            let content = if is_error {
-                self.shorten_error(&content)
-            } else {
-                content
-            };
-            let message = ChatEvent::Message {
-                content,
-                kind,
-                is_streamed,
-            };
-            if self.event_sender.try_emit(message).await || is_streamed {
-                Ok(())
-            } else {
-                // The next chat shows the reply.
-                Err(Error::new(
-                    ErrorKind::Temporary,
-                    "the chat has ended; the next `bub chat` shows the reply",
-                ))
-            }
-        })
+    // Text that was streamed is not shown again (H-159 in `docs/spec`).
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        let (content, kind) = (reply.content().into_owned(), reply.kind());
+        let is_streamed = kind != MessageKind::Error && self.was_streamed(&content);
+        let content = match kind {
+            MessageKind::Error => self.shorten_error(&content),
+            _ => content,
+        };
+        let message = ChatEvent::Message {
+            content,
+            kind,
+            is_streamed,
+        };
+        if self.event_sender.try_emit(message).await || is_streamed {
+            return Ok(());
+        }
+        // The next chat shows the reply.
+        let text = "the chat has ended; the next `bub chat` shows the reply";
+        Err(Error::new(ErrorKind::Temporary, text))
     }
 
     fn stream_events(self: Arc<Self>, turn: Turn, stream: ModelStream) -> ModelStream {
@@ -405,33 +385,23 @@ impl Channel for CliChannel {
         ))
     }
 
-    fn request_approval<'a>(
-        &'a self,
-        request: &'a ApprovalRequest,
-    ) -> BoxFuture<'a, Result<Option<ApprovalAnswer>>> {
-        Box::pin(async move { (self.ask)(request).await.map(Some) })
+    async fn request_approval(&self, request: &ApprovalRequest) -> Result<Option<ApprovalAnswer>> {
+        (self.ask)(request).await.map(Some)
     }
 
-    // H-157, W-47: text steers the running turn. A command and all lines typed after it are queued for their own turns.
-    fn admit_message<'a>(
-        &'a self,
-        message: &'a Inbound,
-        turn: &'a TurnSnapshot,
-    ) -> BoxFuture<'a, Result<Option<Admission>>> {
+    // Text steers the running turn. A command and all lines typed after it are queued for their own turns (H-157 and
+    // W-47 in `docs/spec`).
+    async fn admit_message(
+        &self,
+        message: &Inbound,
+        turn: &TurnSnapshot,
+    ) -> Result<Option<Admission>> {
         let steers = turn.is_running && turn.pending_count == 0 && !message.message.is_command();
-        Box::pin(std::future::ready(Ok(
-            steers.then(|| Admission::new(AdmissionDecision::Steer))
-        )))
+        Ok(steers.then(|| Admission::new(AdmissionDecision::Steer)))
     }
 
     fn role(&self) -> ChannelRole {
         ChannelRole::Interface
-    }
-}
-
-impl std::fmt::Debug for CliChannel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CliChannel")
     }
 }
 
@@ -452,7 +422,7 @@ impl StreamedTextGuard {
         self.cli.event_sender.emit(event).await;
     }
 
-    /// Handles the end of the stream.
+    /// Records that the answer was shown, unless the stream failed.
     fn finish(&self) {
         if !self.has_failed {
             self.turn.mark_answer_shown();
@@ -462,11 +432,7 @@ impl StreamedTextGuard {
 
 impl Drop for StreamedTextGuard {
     fn drop(&mut self) {
-        let mut streamed = self
-            .cli
-            .streamed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut streamed = self.cli.streamed.lock();
         streamed.push(self.cli.redactor.redact(&self.text).into_owned());
         if streamed.len() > MAX_STREAMED_ANSWERS {
             streamed.remove(0);

@@ -1,4 +1,7 @@
 //! The line editor: text, keys, history and completion. It does no terminal I/O.
+//!
+//! `reedline` and its like own the terminal while they read a line. The chat draws answers above the line that the user
+//! types, so the editor is part of its screen.
 
 mod buffer;
 mod complete;
@@ -12,7 +15,7 @@ pub use self::{
     layout::{EditorLayout, lay_out},
 };
 use crate::{
-    Line, Style,
+    Line, Style, columns,
     keys::KeyEvent,
     sanitize::{sanitize, sanitize_line},
     split_at_width,
@@ -21,7 +24,7 @@ use crate::{
 /// Maximum number of completions shown.
 const MAX_MENU_ROWS: usize = 6;
 
-/// The action of the chat after a key press.
+/// What the chat must do after a key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditorAction {
     /// Redraw the editor; the text may have changed.
@@ -45,7 +48,8 @@ pub enum EditorAction {
 pub struct Editor {
     buffer: Buffer,
     items: CompletionItems,
-    is_shell: bool,
+    /// Whether the editor is in shell mode, where every line is a command.
+    pub is_shell: bool,
     /// The text that Ctrl-Y inserts.
     kill_buffer: String,
     /// Whether the last key cut text into the kill buffer.
@@ -81,22 +85,11 @@ impl Editor {
         self.buffer.set_text(text);
     }
 
-    /// Returns whether the editor is in shell mode, where every line is a command.
-    pub fn is_shell(&self) -> bool {
-        self.is_shell
-    }
-
-    /// Switches shell mode on or off.
-    pub fn set_shell_mode(&mut self, is_shell: bool) {
-        self.is_shell = is_shell;
-    }
-
     /// Sets the session ids to complete after `,resume`.
     pub fn set_session_ids(&mut self, ids: Vec<String>) {
         let word = |text| CompletionItem {
             text,
-            about: String::new(),
-            arguments: String::new(),
+            ..CompletionItem::default()
         };
         self.items.sessions = ids.into_iter().map(word).collect();
     }
@@ -115,10 +108,11 @@ impl Editor {
         {
             return EditorAction::Changed;
         }
-        if !matches!(
+        let moves = matches!(
             key,
             KeyEvent::Up | KeyEvent::Down | KeyEvent::Ctrl('p' | 'n')
-        ) {
+        );
+        if !moves {
             self.history_cursor = None;
         }
         match key {
@@ -131,11 +125,9 @@ impl Editor {
             KeyEvent::Up | KeyEvent::Ctrl('p') => self.move_up(history),
             KeyEvent::Down | KeyEvent::Ctrl('n') => self.move_down(history),
             KeyEvent::Right | KeyEvent::End | KeyEvent::Ctrl('f' | 'e')
-                if self.history_hint(history).is_some() =>
+                if let Some(hint) = self.history_hint(history) =>
             {
-                if let Some(hint) = self.history_hint(history) {
-                    self.buffer.insert(&hint);
-                }
+                self.buffer.insert(hint);
             }
             KeyEvent::Ctrl('c') if self.text().is_empty() => return EditorAction::Interrupt,
             KeyEvent::Ctrl('c' | 'g') => self.buffer.set_text(""),
@@ -144,17 +136,13 @@ impl Editor {
             KeyEvent::Ctrl('l') => return EditorAction::ClearScreen,
             KeyEvent::Ctrl('z') => return EditorAction::Suspend,
             KeyEvent::Ctrl('r') => {
-                let draft = self.text().to_owned();
                 self.search = Some(HistorySearch {
                     query: String::new(),
                     index: history.len(),
-                    draft,
+                    draft: self.text().to_owned(),
                 });
             }
-            KeyEvent::Ctrl('y') => {
-                let kill_buffer = self.kill_buffer.clone();
-                self.buffer.insert(&kill_buffer);
-            }
+            KeyEvent::Ctrl('y') => self.buffer.insert(&self.kill_buffer),
             KeyEvent::Ctrl('t') => self.buffer.transpose_chars(),
             key => self.handle_edit_key(&key, was_kill),
         }
@@ -187,7 +175,8 @@ impl Editor {
         }
     }
 
-    /// Cuts the text between the cursor and an offset into the kill buffer. Consecutive cuts are combined.
+    /// Cuts the text between the cursor and the offset that `target` returns into the kill buffer. Consecutive cuts are
+    /// combined.
     fn kill_to(&mut self, target: impl Fn(&Buffer) -> usize, was_kill: bool) {
         let target = target(&self.buffer);
         let is_backwards = target < self.buffer.cursor();
@@ -200,39 +189,29 @@ impl Editor {
         self.was_kill = true;
     }
 
-    /// Returns the text as an action and clears the editor.
+    /// Returns the action that submits the text, and clears the editor.
     fn submit(&mut self) -> EditorAction {
         (self.menu, self.history_cursor) = (None, None);
-        let text = self.buffer.text().to_owned();
-        self.buffer.set_text("");
-        EditorAction::Submit(text)
+        EditorAction::Submit(std::mem::take(&mut self.buffer).into_text())
     }
 
     /// Moves the cursor to the same column of the line above (`direction` -1) or below (1).
     fn move_line(&mut self, direction: isize) {
-        let start = self.buffer.line_start();
-        let column = self
-            .buffer
+        let buffer = &mut self.buffer;
+        let start = buffer.line_start();
+        let before = buffer.text().get(start..buffer.cursor());
+        let column = before.map_or(0, |text| text.chars().count());
+        buffer.move_to(match direction {
+            ..0 => start.saturating_sub(1),
+            0.. => buffer.line_end() + 1,
+        });
+        let start = buffer.line_start();
+        let line = buffer
             .text()
-            .get(start..self.buffer.cursor())
-            .map_or(0, |text| text.chars().count());
-        let target = if direction < 0 {
-            start.saturating_sub(1)
-        } else {
-            self.buffer.line_end() + 1
-        };
-        self.buffer.move_to(target);
-        let start = self.buffer.line_start();
-        let line = self
-            .buffer
-            .text()
-            .get(start..self.buffer.line_end())
+            .get(start..buffer.line_end())
             .unwrap_or_default();
-        let offset = line
-            .char_indices()
-            .nth(column)
-            .map_or(line.len(), |(at, _)| at);
-        self.buffer.move_to(start + offset);
+        let target = line.char_indices().nth(column);
+        buffer.move_to(start + target.map_or(line.len(), |(at, _)| at));
     }
 
     /// Completes the word at the cursor, or selects the next (`step` 1) or previous (-1) completion of the menu.
@@ -248,34 +227,27 @@ impl Editor {
             };
             menu.selected = Some(at);
             if let Some(word) = menu.choices.items.get(at) {
-                let from = menu.choices.from;
-                self.buffer
-                    .replace_range(from, self.buffer.cursor(), &word.text);
+                self.buffer.replace_from(menu.choices.from, &word.text);
             }
             return;
         }
-        let Some(choices) = self
-            .items
-            .find_matches(self.buffer.text_before_cursor(), self.is_shell)
-        else {
+        let before = self.buffer.text_before_cursor();
+        let Some(choices) = self.items.find_matches(before, self.is_shell) else {
             return;
         };
-        let typed_bytes = self.buffer.cursor() - choices.from;
-        let common_prefix = common_prefix(&choices.items).to_owned();
         if let [only] = choices.items.as_slice() {
             let text = format!("{} ", only.text);
-            self.buffer
-                .replace_range(choices.from, self.buffer.cursor(), &text);
-        } else {
-            if common_prefix.len() >= typed_bytes {
-                self.buffer
-                    .replace_range(choices.from, self.buffer.cursor(), &common_prefix);
-            }
-            self.menu = Some(Menu {
-                choices,
-                selected: None,
-            });
+            self.buffer.replace_from(choices.from, &text);
+            return;
         }
+        let common_prefix = common_prefix(&choices.items);
+        if common_prefix.len() >= before.len() - choices.from {
+            self.buffer.replace_from(choices.from, common_prefix);
+        }
+        self.menu = Some(Menu {
+            choices,
+            selected: None,
+        });
     }
 
     /// Lays out the editor: at most `max_rows` rows of text with the cursor, and the rows of the completion menu.
@@ -287,25 +259,18 @@ impl Editor {
         max_rows: usize,
     ) -> (EditorLayout, Vec<Line>) {
         let search_prompt = self.search.as_ref().map(|search| {
-            Line::new(
-                format!("(search `{}') ", sanitize_line(&search.query)),
-                Style::DIM,
-            )
+            let text = format!("(search `{}') ", sanitize_line(&search.query));
+            Line::new(text, Style::DIM)
         });
         let prompt = search_prompt.as_ref().unwrap_or(prompt);
         let layout = lay_out(prompt, self.buffer.text(), self.buffer.cursor(), width);
         let mut layout = layout.limit_rows(max_rows.max(1));
-        let arguments = || {
-            self.items
-                .arguments_hint(self.buffer.text(), self.is_shell)
-                .map(str::to_owned)
-        };
-        if let (Some(hint), Some(row)) = (
-            self.history_hint(history).or_else(arguments),
-            layout.rows.last_mut(),
-        ) {
+        let arguments = || self.items.arguments_hint(self.buffer.text(), self.is_shell);
+        if let Some(hint) = self.history_hint(history).or_else(arguments)
+            && let Some(row) = layout.rows.last_mut()
+        {
             let available_width = width.saturating_sub(1).saturating_sub(row.columns());
-            let hint = sanitize(&hint).replace('\t', " ");
+            let hint = sanitize(hint).replace('\t', " ");
             row.push(split_at_width(&hint, available_width).0, Style::DIM);
         }
         (layout, self.menu_rows(width))
@@ -319,46 +284,28 @@ impl Editor {
         let items = &menu.choices.items;
         let selected = menu.selected.unwrap_or(0);
         let first = selected.saturating_sub(MAX_MENU_ROWS - 1);
-        let widest = items
-            .iter()
-            .map(|word| crate::columns(&word.text))
-            .max()
-            .unwrap_or(0);
+        let widest = items.iter().map(|word| columns(&word.text)).max();
         let row = |(index, word): (usize, &CompletionItem)| {
-            let style = if menu.selected == Some(index) {
-                Style::REVERSE
-            } else {
-                Style::NONE
+            let style = match menu.selected {
+                Some(selected) if selected == index => Style::REVERSE,
+                _ => Style::NONE,
             };
-            let name = format!(
-                "  {}{}",
-                word.text,
-                " ".repeat(widest - crate::columns(&word.text))
-            );
+            let padding = " ".repeat(widest.unwrap_or(0) - columns(&word.text));
+            let name = format!("  {}{padding}", word.text);
             let mut row = Line::new(split_at_width(&name, width - 1).0, style);
             let available_width = width.saturating_sub(1).saturating_sub(row.columns());
-            row.push(
-                &truncate_at_word(
-                    &format!("  {}", sanitize_line(&word.about)),
-                    available_width,
-                ),
-                Style::DIM,
-            );
+            let about = format!("  {}", sanitize_line(&word.about));
+            row.push(&truncate_at_word(&about, available_width), Style::DIM);
             row
         };
-        items
-            .iter()
-            .enumerate()
-            .skip(first)
-            .take(MAX_MENU_ROWS)
-            .map(row)
-            .collect()
+        let shown = items.iter().enumerate().skip(first).take(MAX_MENU_ROWS);
+        shown.map(row).collect()
     }
 }
 
-/// Returns as many complete words of a text as fit into `available_width` columns.
+/// Returns as many complete words of a text as fit into `available_width` columns. A ` …` replaces omitted words.
 fn truncate_at_word(text: &str, available_width: usize) -> String {
-    if crate::columns(text) <= available_width {
+    if columns(text) <= available_width {
         return text.to_owned();
     }
     let short = split_at_width(text, available_width.saturating_sub(2)).0;

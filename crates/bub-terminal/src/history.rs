@@ -1,8 +1,7 @@
-//! The lines of earlier chats. The file has the format of the Python version: each record is a comment with the time and
-//! one `+` line per line of text.
+//! The history: lines that the user submitted in earlier chats and in this one. The history file has the format of the
+//! Python version: each record is a comment with the time, and one `+` line per line of text.
 
 use std::{
-    fmt::Write as _,
     fs::{File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -11,12 +10,12 @@ use std::{
 
 use md5::{Digest as _, Md5};
 
-/// Maximum number of bytes read from the end of the file. Older lines are ignored.
+/// Maximum number of bytes read from the end of the history file. Older lines are ignored.
 const MAX_HISTORY_BYTES: u64 = 1024 * 1024;
 /// Maximum number of lines kept in memory.
 const MAX_HISTORY_LINES: usize = 5000;
 
-/// The history of a workspace, latest line last.
+/// The lines that the user submitted in a workspace, latest last.
 #[derive(Debug)]
 pub struct History {
     file: PathBuf,
@@ -24,32 +23,24 @@ pub struct History {
 }
 
 impl History {
-    /// Opens the history of a workspace. If the file cannot be read, returns an empty history and the error. The history can
-    /// still be used. A missing file is not an error.
+    /// Opens the history of a workspace. If the file cannot be read, returns an empty history and the error. The
+    /// history can still be used. A missing file is not an error.
     pub fn open(home: &Path, workspace: &str) -> (Self, io::Result<()>) {
-        let name =
-            Md5::digest(workspace.as_bytes())
-                .iter()
-                .fold(String::new(), |mut name, byte| {
-                    let _ = write!(name, "{byte:02x}");
-                    name
-                });
-        let file = home.join("history").join(format!("{name}.history"));
+        let digest = Md5::digest(workspace.as_bytes());
+        let file = home.join("history").join(format!("{digest:x}.history"));
         let mut history = Self {
             file,
             lines: Vec::new(),
         };
-        let read = match read_history_file(&history.file) {
-            Ok(text) => {
-                for line in parse_records(&text) {
-                    history.push_line(line);
-                }
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+        let records = match read_history_file(&history.file) {
+            Ok(text) => parse_records(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return (history, Err(error)),
         };
-        (history, read)
+        for line in records {
+            history.push_line(line);
+        }
+        (history, Ok(()))
     }
 
     /// Returns the path of the history file.
@@ -69,13 +60,9 @@ impl History {
             return Ok(());
         }
         self.push_line(line.to_owned());
-        let timestamp = jiff::Zoned::now()
-            .strftime("%Y-%m-%d %H:%M:%S%.6f")
-            .to_string();
-        let mut record = format!("\n# {timestamp}\n");
-        for part in line.split('\n') {
-            let _ = writeln!(record, "+{part}");
-        }
+        let now = jiff::Zoned::now();
+        let timestamp = now.strftime("%Y-%m-%d %H:%M:%S%.6f");
+        let record = format!("\n# {timestamp}\n+{}\n", line.replace('\n', "\n+"));
         if let Some(directory) = self.file.parent() {
             std::fs::DirBuilder::new()
                 .recursive(true)
@@ -91,7 +78,7 @@ impl History {
             .write_all(record.as_bytes())
     }
 
-    /// Adds a line in memory. Removes the oldest lines above the limit.
+    /// Adds a line in memory, unless it equals the last line. Removes the oldest lines above `MAX_HISTORY_LINES`.
     fn push_line(&mut self, line: String) {
         if self.lines.last() != Some(&line) {
             self.lines.push(line);
@@ -102,7 +89,7 @@ impl History {
     }
 }
 
-/// Reads the end of a history file.
+/// Reads the last `MAX_HISTORY_BYTES` bytes of a history file.
 fn read_history_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

@@ -1,19 +1,22 @@
 //! The interface that a chat needs from the program that runs it.
 
-use bub_kernel::BoxFuture;
+use bub_kernel::async_trait;
 
-/// The program that runs a chat: accepts its lines and controls its turns.
+/// The program that runs a chat. It accepts the lines that the user submits, and cancels turns.
+#[async_trait]
 pub trait ChatHost: Send + Sync + 'static {
-    /// Submits a line. [`ChatEvent::LineAccepted`](crate::ChatEvent::LineAccepted) reports that the line is on disk.
+    /// Submits `text` as the line with the number `line`. The event
+    /// [`ChatEvent::LineAccepted`](crate::ChatEvent::LineAccepted) reports that the line is on disk. The event
     /// [`ChatEvent::LineSettled`](crate::ChatEvent::LineSettled) reports the outcome, also if the line is not accepted.
-    fn submit_line(&self, line: u64, text: String) -> BoxFuture<'_, ()>;
+    async fn submit_line(&self, line: u64, text: String);
 
     /// Cancels the running turn.
-    fn cancel_turn(&self) -> BoxFuture<'_, ()>;
+    async fn cancel_turn(&self);
 
-    /// Withdraws the last queued line. Its outcome is [`LineOutcome::Withdrawn`](crate::LineOutcome::Withdrawn).
+    /// Withdraws the line that was queued last. Its outcome is
+    /// [`LineOutcome::Withdrawn`](crate::LineOutcome::Withdrawn).
     fn withdraw_line(&self);
 
     /// Cancels the line that is being submitted, the running turn and all queued lines.
-    fn cancel_all(&self) -> BoxFuture<'_, ()>;
+    async fn cancel_all(&self);
 }

@@ -11,7 +11,7 @@ pub enum KeyEvent {
     Alt(char),
     /// Enter.
     Enter,
-    /// Enter with Alt or Shift, which inserts a line break.
+    /// Enter with Alt, Shift or Ctrl, which inserts a line break.
     NewLine,
     /// Tab.
     Tab,
@@ -23,15 +23,15 @@ pub enum KeyEvent {
     AltBackspace,
     /// Delete.
     Delete,
-    /// Delete with Alt or Ctrl.
+    /// Delete with Alt or Ctrl, or Alt-D.
     DeleteWord,
     /// Left arrow.
     Left,
     /// Right arrow.
     Right,
-    /// Left arrow with Alt or Ctrl.
+    /// Left arrow with Alt or Ctrl, or Alt-B.
     WordLeft,
-    /// Right arrow with Alt or Ctrl.
+    /// Right arrow with Alt or Ctrl, or Alt-F.
     WordRight,
     /// Up arrow.
     Up,
@@ -102,41 +102,34 @@ impl KeyDecoder {
         !self.is_pasting && !self.pending.is_empty()
     }
 
-    /// Returns the pending bytes as keys, because no more bytes have arrived in time.
+    /// Returns the pending bytes as keys. The chat calls it if no more bytes arrive in time.
     pub fn flush(&mut self) -> Vec<KeyEvent> {
         if !self.has_pending() {
             return Vec::new();
         }
         let pending = std::mem::take(&mut self.pending);
-        match pending.as_slice() {
-            [0x1b] => vec![KeyEvent::Escape],
-            [0x1b, rest @ ..] => {
-                let mut keys = vec![KeyEvent::Escape];
-                keys.extend(String::from_utf8_lossy(rest).chars().map(KeyEvent::Char));
-                keys
-            }
-            _ => vec![KeyEvent::Char(char::REPLACEMENT_CHARACTER)],
-        }
+        let Some((0x1b, rest)) = pending.split_first() else {
+            return vec![KeyEvent::Char(char::REPLACEMENT_CHARACTER)];
+        };
+        let mut keys = vec![KeyEvent::Escape];
+        keys.extend(String::from_utf8_lossy(rest).chars().map(KeyEvent::Char));
+        keys
     }
 
-    /// Returns the pasted text once its end has arrived.
+    /// Returns the pasted text if it is complete or has reached `MAX_PASTE_BYTES`, otherwise `None`.
     fn take_paste(&mut self) -> Option<KeyEvent> {
-        let end = self
-            .pending
-            .windows(PASTE_END.len())
-            .position(|window| window == PASTE_END);
+        let mut windows = self.pending.windows(PASTE_END.len());
+        let end = windows.position(|window| window == PASTE_END);
         if end.is_none() && self.pending.len() < MAX_PASTE_BYTES {
             return None;
         }
         let end = end.unwrap_or(self.pending.len());
-        let text = self.pending.drain(..end).collect::<Vec<u8>>();
-        self.pending
-            .drain(..PASTE_END.len().min(self.pending.len()));
+        let text: Vec<u8> = self.pending.drain(..end).collect();
+        let end_length = PASTE_END.len().min(self.pending.len());
+        self.pending.drain(..end_length);
         self.is_pasting = false;
-        let text = String::from_utf8_lossy(&text)
-            .replace("\r\n", "\n")
-            .replace('\r', "\n");
-        Some(KeyEvent::Paste(text))
+        let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+        Some(KeyEvent::Paste(text.replace('\r', "\n")))
     }
 }
 
@@ -165,26 +158,15 @@ fn parse_key(bytes: &[u8]) -> ParsedKey {
 /// Parses the first character of the bytes as UTF-8.
 fn parse_char(bytes: &[u8]) -> ParsedKey {
     let start = bytes.get(..bytes.len().min(4)).unwrap_or_default();
-    let (valid, error) = match str::from_utf8(start) {
-        Ok(text) => (text, None),
-        Err(error) => {
-            let valid = start
-                .get(..error.valid_up_to())
-                .and_then(|valid| str::from_utf8(valid).ok());
-            (valid.unwrap_or_default(), Some(error))
-        }
+    let Some(chunk) = start.utf8_chunks().next() else {
+        return ParsedKey::More;
     };
-    match (valid.chars().next(), error) {
-        (Some(character), _) => {
-            ParsedKey::Key(character.len_utf8(), Some(KeyEvent::Char(character)))
-        }
-        (None, Some(error)) => match error.error_len() {
-            Some(length) => {
-                ParsedKey::Key(length, Some(KeyEvent::Char(char::REPLACEMENT_CHARACTER)))
-            }
-            None => ParsedKey::More,
-        },
-        (None, None) => ParsedKey::More,
+    let key = |length, character| ParsedKey::Key(length, Some(KeyEvent::Char(character)));
+    let is_incomplete = || str::from_utf8(start).is_err_and(|error| error.error_len().is_none());
+    match chunk.valid().chars().next() {
+        Some(character) => key(character.len_utf8(), character),
+        None if is_incomplete() => ParsedKey::More,
+        None => key(chunk.invalid().len(), char::REPLACEMENT_CHARACTER),
     }
 }
 
@@ -207,7 +189,7 @@ fn parse_control_sequence(rest: &[u8]) -> ParsedKey {
         .map(|number| number.parse().unwrap_or(0))
         .collect();
     let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
-    // The modifier is 2 for Shift, 3 for Alt, 5 for Ctrl; combinations are larger.
+    // The second number is the modifier: 2 for Shift, 3 for Alt, 5 for Ctrl. Combinations have other numbers above 3.
     let is_modified = number(1) > 2;
     let length = end + 3;
     let key = match (last, number(0)) {
@@ -243,7 +225,7 @@ fn key_from_letter(letter: u8, is_modified: bool) -> Option<KeyEvent> {
     })
 }
 
-/// Returns the key for a key that is pressed together with Alt.
+/// Returns the key event for `key` pressed together with Alt.
 fn with_alt(key: KeyEvent) -> KeyEvent {
     match key {
         KeyEvent::Enter | KeyEvent::Ctrl('j') => KeyEvent::NewLine,

@@ -1,10 +1,11 @@
 //! Text output for terminals, and the terminal chat built on it.
 //!
-//! * [`sanitize`](mod@sanitize): makes untrusted text safe to print. It cannot move the cursor, or hide or forge text.
+//! * [`sanitize`](mod@sanitize): makes untrusted text safe to print. Sanitized text cannot move the cursor, and cannot
+//!   hide or forge text.
 //! * [`columns`]: the display width of a text.
-//! * [`Line`], [`Span`], [`Style`], [`ColorMode`]: styled text. Escape sequences are added only when it is written.
+//! * [`Line`], [`Span`], [`Style`], [`ColorMode`]: styled text. Escape sequences are added when the text is written.
 //! * [`markdown`]: lays out Markdown while it streams.
-//! * [`screen`]: finished lines that scroll away, and a live area below them.
+//! * [`screen`]: prints finished lines, which scroll away, and redraws a live area below them.
 //! * [`keys`], [`editor`], [`history`]: keyboard input, the line editor, and its history.
 //! * [`turn_view`]: renders a turn as lines.
 //! * [`channel`], [`ChatHost`]: the `cli` channel, and the interface between a chat and the program that runs it.
@@ -30,3 +31,9 @@ pub use channel::{ChatEvent, LineOutcome};
 pub use host::ChatHost;
 pub use line::{ColorMode, Line, Span, Style};
 pub use width::{columns, split_at_width};
+
+/// Returns whether a line ends the chat: the command `,quit` or `,exit`. A line that starts with a space is text.
+pub(crate) fn is_exit_command(line: &str) -> bool {
+    let command = line.strip_prefix(',').map(str::trim);
+    matches!(command, Some("quit" | "exit"))
+}

@@ -1,46 +1,49 @@
 //! Styled text and its output as escape sequences.
 
-use std::{
-    fmt::Write as _,
-    ops::{BitOr, BitOrAssign},
-};
+use std::fmt::Write as _;
 
-use crate::{columns, sanitize::expand_tabs};
+use bitflags::bitflags;
+
+use crate::{columns, sanitize::expand_tabs, split_at_width};
 
 /// Columns between the tab stops of a terminal.
 const TAB_WIDTH: usize = 8;
 
-/// A set of text attributes and colors, combined with `|`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Style(u16);
+bitflags! {
+    /// A set of text attributes and colors, combined with `|`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Style: u16 {
+        /// Bold, for strong text and headings.
+        const BOLD = 1;
+        /// Dim, for less important text.
+        const DIM = 1 << 1;
+        /// Italic, for emphasis.
+        const ITALIC = 1 << 2;
+        /// Underlined text.
+        const UNDERLINE = 1 << 3;
+        /// Struck-through text.
+        const STRIKE = 1 << 4;
+        /// Swapped foreground and background colors.
+        const REVERSE = 1 << 5;
+        /// Red, for errors.
+        const RED = 1 << 6;
+        /// Green, for success.
+        const GREEN = 1 << 7;
+        /// Yellow, for warnings.
+        const YELLOW = 1 << 8;
+        /// Blue, for titles of answers and for links.
+        const BLUE = 1 << 9;
+        /// Cyan, for code and commands.
+        const CYAN = 1 << 10;
+    }
+}
 
 impl Style {
     /// No attributes.
-    pub const NONE: Self = Self(0);
-    /// Bold, for strong text and headings.
-    pub const BOLD: Self = Self(1);
-    /// Dim, for less important text.
-    pub const DIM: Self = Self(1 << 1);
-    /// Italic, for emphasis.
-    pub const ITALIC: Self = Self(1 << 2);
-    /// Underlined text.
-    pub const UNDERLINE: Self = Self(1 << 3);
-    /// Struck-through text.
-    pub const STRIKE: Self = Self(1 << 4);
-    /// Swapped foreground and background colors.
-    pub const REVERSE: Self = Self(1 << 5);
-    /// Red, for errors.
-    pub const RED: Self = Self(1 << 6);
-    /// Green, for success.
-    pub const GREEN: Self = Self(1 << 7);
-    /// Yellow, for warnings.
-    pub const YELLOW: Self = Self(1 << 8);
-    /// Blue, for the assistant and links.
-    pub const BLUE: Self = Self(1 << 9);
-    /// Cyan, for code and commands.
-    pub const CYAN: Self = Self(1 << 10);
+    pub const NONE: Self = Self::empty();
 
-    /// The parameter of each style in the escape sequence SGR. Entries from `FIRST_COLOR` on are colors.
+    /// The number of each style in the escape sequence SGR (Select Graphic Rendition). The entries from index
+    /// `FIRST_COLOR` on are colors.
     const SGR: [(Self, &'static str); 11] = [
         (Self::BOLD, "1"),
         (Self::DIM, "2"),
@@ -56,12 +59,8 @@ impl Style {
     ];
     const FIRST_COLOR: usize = 6;
 
-    /// Returns whether the set contains all of `other`.
-    pub fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Appends the escape sequence that starts the style. Returns whether there is one.
+    /// Appends the escape sequence that starts the style. Returns `false` if the style needs no escape sequence in this
+    /// color mode.
     fn write_sgr(self, color_mode: ColorMode, out: &mut String) -> bool {
         let supported_count = match color_mode {
             ColorMode::None => 0,
@@ -85,19 +84,6 @@ impl Style {
     }
 }
 
-impl BitOr for Style {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl BitOrAssign for Style {
-    fn bitor_assign(&mut self, other: Self) {
-        self.0 |= other.0;
-    }
-}
-
 /// Which escape sequences may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColorMode {
@@ -112,7 +98,7 @@ pub enum ColorMode {
 /// A part of a line with one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The text: sanitized and without line endings. It contains tabs only at the start of a line.
+    /// The text: sanitized and without line endings. Only the first span of a line may contain tabs.
     pub text: String,
     /// The style of the text.
     pub style: Style,
@@ -143,6 +129,11 @@ impl Line {
         line
     }
 
+    /// Creates a line of the text that fits into a row of `width` columns. The last column stays free.
+    pub fn fitting(text: &str, width: usize, style: Style) -> Self {
+        Self::new(split_at_width(text, width.saturating_sub(1)).0, style)
+    }
+
     /// Appends text. If it has the style of the last span, it becomes part of that span.
     pub fn push(&mut self, text: &str, style: Style) {
         match self.spans.last_mut() {
@@ -152,6 +143,13 @@ impl Line {
                 text: text.to_owned(),
                 style,
             }),
+        }
+    }
+
+    /// Appends the spans of another line.
+    pub fn append(&mut self, other: &Self) {
+        for span in &other.spans {
+            self.push(&span.text, span.style);
         }
     }
 
@@ -186,7 +184,8 @@ impl Line {
         line
     }
 
-    /// Appends the line to `out` with escape sequences and without a line ending. Each styled span ends with a reset.
+    /// Appends the line to `out` with escape sequences and without a line ending. Each styled span ends with the escape
+    /// sequence that resets the style.
     pub fn paint(&self, color_mode: ColorMode, out: &mut String) {
         for span in &self.spans {
             let is_styled = span.style.write_sgr(color_mode, out);

@@ -1,8 +1,9 @@
 //! Layout of Markdown while it streams.
 //!
 //! [`Markdown::push`] returns lines as soon as they are final: blocks when they end, code line by line, lists item by
-//! item. Lines depend only on the text and the width, never on how the stream was split. Unfinished text is bounded: a
-//! block longer than [`MAX_BLOCK_BYTES`] continues as another block, so that each delta costs the same.
+//! item. Lines depend only on the text and the width, never on how the stream was split. The unfinished text is
+//! limited: a block longer than [`MAX_BLOCK_BYTES`] continues as another block. Adding text therefore does not get
+//! slower as the text grows.
 //!
 //! Limitation: a link definition (`[name]: address`) applies only in its own block. It is shown verbatim, and so is a
 //! link that refers to a definition in another block. Footnotes and HTML are also shown verbatim.
@@ -29,9 +30,10 @@ pub const MAX_BLOCK_BYTES: usize = 16 * 1024;
 /// How Markdown elements are marked in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkdownStyle {
-    /// With text styles. The marks of the source are removed.
+    /// Uses text styles such as bold, and removes the marks of the source, such as `**`.
     Styled,
-    /// With the marks of the source for emphasis, code and headings. No styles are used.
+    /// Keeps the marks of the source, such as `**`, for emphasis, code and headings, so that the text is clear without
+    /// styles.
     Plain,
 }
 
@@ -68,7 +70,7 @@ pub struct Markdown {
     partial: String,
     /// Whether the last character was a carriage return. A line feed that follows belongs to the same line ending.
     ends_with_cr: bool,
-    /// Whether `partial` continues a line that was too long.
+    /// Whether `partial` is the rest of a line that was split because it was too long.
     is_continuation: bool,
     blocks: Blocks,
 }
@@ -95,22 +97,23 @@ impl Markdown {
         if !rest.is_empty() && std::mem::take(&mut self.ends_with_cr) {
             rest = rest.strip_prefix('\n').unwrap_or(rest);
         }
-        while let Some((line, end, after)) = split_line(rest) {
+        self.ends_with_cr |= rest.ends_with('\r');
+        while let Some(end) = rest.find(['\n', '\r']) {
+            let (line, after) = rest.split_at(end);
             self.partial.push_str(line);
             self.end_line();
-            rest = after;
-            if end == '\r' {
-                self.ends_with_cr = rest.is_empty();
-                rest = rest.strip_prefix('\n').unwrap_or(rest);
-            }
+            rest = after
+                .strip_prefix("\r\n")
+                .or(after.get(1..))
+                .unwrap_or_default();
         }
         self.partial.push_str(rest);
         self.split_long_partial();
         self.blocks.take_lines()
     }
 
-    /// Returns the last lines of the unfinished text, laid out as if the text ended here. No line is wider than the
-    /// terminal.
+    /// Returns the last lines of the unfinished text, at most `max_lines`, laid out as if the text ended here. No line
+    /// is wider than the terminal.
     pub fn unfinished_tail(&self, max_lines: usize) -> Vec<Line> {
         let mut blocks = self.blocks.preview_copy();
         let partial = blocks::preview_tail(&self.partial);
@@ -123,7 +126,7 @@ impl Markdown {
         blocks.close_block();
         let mut lines = Vec::new();
         for line in blocks.take_lines() {
-            split_wide_line(line.without_tabs(), blocks.width(), &mut lines);
+            split_wide_line(line.without_tabs(), blocks.width, &mut lines);
         }
         lines.split_off(lines.len().saturating_sub(max_lines))
     }
@@ -135,16 +138,12 @@ impl Markdown {
         }
         self.blocks.close_block();
         let lines = self.blocks.take_lines();
-        *self = Self {
-            partial: String::new(),
-            ends_with_cr: false,
-            is_continuation: false,
-            blocks: self.blocks.empty_copy(),
-        };
+        (self.ends_with_cr, self.is_continuation) = (false, false);
+        self.blocks = self.blocks.empty_copy();
         lines
     }
 
-    /// Passes the partial line to the blocks as a complete line.
+    /// Ends the partial line and passes it to `blocks`.
     fn end_line(&mut self) {
         self.split_long_partial();
         let line = std::mem::take(&mut self.partial);
@@ -155,7 +154,8 @@ impl Markdown {
         self.partial.clear();
     }
 
-    /// Splits a partial line that is longer than a block may be. Code is not split, because it is not laid out.
+    /// Splits the partial line if it is longer than [`MAX_BLOCK_BYTES`]. Code is not split, because its lines are not
+    /// wrapped.
     fn split_long_partial(&mut self) {
         while self.partial.len() > MAX_BLOCK_BYTES && !self.blocks.is_in_code() {
             let rest = self.partial.split_off(blocks::split_offset(&self.partial));
@@ -164,15 +164,6 @@ impl Markdown {
             self.is_continuation = true;
         }
     }
-}
-
-/// Splits a text at its first line ending: the line, the first character of the ending, and the text after it.
-fn split_line(text: &str) -> Option<(&str, char, &str)> {
-    let end = text.find(['\n', '\r'])?;
-    let (line, rest) = text.split_at(end);
-    let mut rest = rest.chars();
-    let end = rest.next()?;
-    Some((line, end, rest.as_str()))
 }
 
 /// Splits a line into parts of at most `width` columns and appends them to `lines`.

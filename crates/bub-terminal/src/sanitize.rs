@@ -1,5 +1,5 @@
-//! Makes text from models, tools, commands and tapes safe for a terminal. The text cannot move the cursor, change the
-//! reading order, or hide anything.
+//! Makes text from models, tools, commands and tapes safe for a terminal. The sanitized text cannot move the cursor,
+//! change the reading order, or hide anything.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -16,11 +16,8 @@ use unicode_width::UnicodeWidthStr;
 /// ```
 pub fn sanitize(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
-    if text.bytes().all(is_plain)
-        || !text
-            .chars()
-            .any(|character| is_suspect(character) && !matches!(character, '\n' | '\t'))
-    {
+    let is_kept = |character| !is_suspect(character) || matches!(character, '\n' | '\t');
+    if text.bytes().all(is_plain) || text.chars().all(is_kept) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 16);
@@ -40,7 +37,7 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// Sanitizes a text and joins its words with single spaces, so that it fits on one line.
+/// Sanitizes a text and joins its words with single spaces, so that the result is one line.
 pub fn sanitize_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     sanitize(&words.join(" ")).into_owned()
@@ -76,7 +73,7 @@ pub fn is_unsafe_char(character: char) -> bool {
             | '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}')
 }
 
-/// Returns whether a character must be replaced, always or in some contexts.
+/// Returns whether `sanitize` may have to replace a character.
 fn is_suspect(character: char) -> bool {
     is_unsafe_char(character) || is_joiner(character) || is_tag(character)
 }
@@ -89,14 +86,14 @@ fn is_tag(character: char) -> bool {
     matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns whether a joiner or tag is misplaced. Joiners belong between joining letters or emoji, tags into flag emoji.
-/// Elsewhere they only hide text.
+/// Returns whether a zero-width joiner or a tag character is misplaced. Joiners belong between letters or emoji, and
+/// tag characters into flag emoji. In other contexts, they can only hide text.
 fn is_stray_joiner(character: char, previous: char) -> bool {
     (is_joiner(character) && (previous.is_ascii() || is_joiner(previous)))
         || (is_tag(character) && previous != '\u{1f3f4}' && !is_tag(previous))
 }
 
-/// Appends a visible form of a character: a control picture, or its code such as `\u{200b}`.
+/// Appends a visible form of a character: a control picture such as `␛`, or a code such as `\u{200b}`.
 fn push_visible_form(clean: &mut String, character: char) {
     match u32::from(character) {
         // Unicode has a picture for each ASCII control character.

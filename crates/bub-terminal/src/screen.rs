@@ -17,12 +17,12 @@ pub struct TerminalSize {
     pub rows: usize,
 }
 
-/// The content of the live area.
+/// The content of the live area: the rows below the finished lines, which are redrawn when they change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveArea {
     /// The rows. No row may be wider than the terminal, and there must be fewer rows than the terminal has.
     pub rows: Vec<Line>,
-    /// Row and column of the cursor.
+    /// Row and column of the cursor in `rows`, counted from 0.
     pub cursor: (usize, usize),
 }
 
@@ -34,9 +34,9 @@ pub struct Screen<W: Write> {
     size: TerminalSize,
     /// Whether the terminal rewraps its lines when its width changes.
     reflows: bool,
-    /// The live area as drawn: the bytes and the width of each row.
+    /// The live area as it was drawn last: the bytes of each row, and its width in columns.
     drawn_rows: Vec<(String, usize)>,
-    /// Row and column of the cursor in the live area.
+    /// Row and column of the cursor in the live area, counted from 0.
     cursor: (usize, usize),
 }
 
@@ -60,8 +60,7 @@ impl<W: Write> Screen<W> {
 
     /// Prints finished lines above the live area and updates the live area. Writes nothing if nothing has changed.
     pub fn draw(&mut self, finished: &[Line], live: &LiveArea) -> io::Result<()> {
-        let rows: Vec<(String, usize)> =
-            live.rows.iter().map(|row| self.render_line(row)).collect();
+        let rows: Vec<_> = live.rows.iter().map(|row| self.render_line(row)).collect();
         if finished.is_empty() && rows == self.drawn_rows && live.cursor == self.cursor {
             return Ok(());
         }
@@ -71,24 +70,19 @@ impl<W: Write> Screen<W> {
         for line in finished {
             let (text, width) = self.render_line(line);
             // Erase the row before writing it, from the first column. If a row is erased after its text, some terminals
-            // treat the erased cells as part of it and rewrap them. A line that spans rows erases all rows below, too.
-            out.text.push_str(if width > self.size.columns {
-                "\x1b[J"
+            // treat the erased cells as part of the text and rewrap them. For a line that spans several rows, erase all
+            // rows below, too.
+            if width > self.size.columns {
+                out.text.push_str("\x1b[J");
+                covered = self.drawn_rows.len();
             } else {
-                "\x1b[K"
-            });
-            covered = if width > self.size.columns {
-                self.drawn_rows.len()
-            } else {
-                covered + 1
-            };
+                out.text.push_str("\x1b[K");
+                covered += 1;
+            }
             out.text.push_str(&text);
             out.text.push_str("\r\n");
         }
-        let remaining_rows = self
-            .drawn_rows
-            .get(covered.min(self.drawn_rows.len())..)
-            .unwrap_or_default();
+        let remaining_rows = self.drawn_rows.get(covered..).unwrap_or_default();
         out.row = 0;
         for (index, row) in rows.iter().enumerate() {
             if remaining_rows.get(index) == Some(row) {
@@ -114,26 +108,16 @@ impl<W: Write> Screen<W> {
 
     /// Sets the size after the terminal was resized, and erases the live area. The next [`Self::draw`] shows it again.
     pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
-        let wrapped_rows = |width: usize| {
-            if self.reflows {
-                width.max(1).div_ceil(size.columns)
-            } else {
-                1
-            }
-        };
-        let above: usize = self
-            .drawn_rows
-            .iter()
-            .take(self.cursor.0)
-            .map(|(_, width)| wrapped_rows(*width))
-            .sum();
-        let within = if self.reflows {
-            self.cursor.1 / size.columns
-        } else {
-            0
-        };
+        let mut rows_above = self.cursor.0;
+        if self.reflows {
+            let above = self.drawn_rows.iter().take(self.cursor.0);
+            rows_above = above
+                .map(|(_, width)| width.max(&1).div_ceil(size.columns))
+                .sum();
+            rows_above += self.cursor.1 / size.columns;
+        }
         self.size = size;
-        self.erase_live_area(above + within)
+        self.erase_live_area(rows_above)
     }
 
     /// Erases the live area. The cursor is then below the finished lines.
@@ -146,9 +130,9 @@ impl<W: Write> Screen<W> {
         (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
     }
 
-    /// Clears the whole screen, for Ctrl-L. The next [`Self::draw`] draws everything again.
+    /// Clears the whole screen, for Ctrl-L. The next [`Self::draw`] draws the complete live area again.
     pub fn clear_screen(&mut self) -> io::Result<()> {
-        (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
+        self.keep_live_area();
         self.out.write_all(b"\x1b[H\x1b[2J")?;
         self.out.flush()
     }
@@ -158,13 +142,13 @@ impl<W: Write> Screen<W> {
         let mut out = UpdateBuffer::begin(rows_above);
         out.move_to_row(0);
         out.text.push_str("\x1b[J");
-        (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
+        self.keep_live_area();
         self.out.write_all(out.finish().as_bytes())?;
         self.out.flush()
     }
 
-    /// Returns the bytes of a line and its width. Tabs are kept for copying, unless the line wraps: then they would
-    /// have another width.
+    /// Returns the bytes of a line and its width in columns. Tabs are kept, so that users can copy them. If the line
+    /// does not fit on one row, tabs become spaces, because wrapping would change the width of tabs.
     fn render_line(&self, line: &Line) -> (String, usize) {
         let mut text = String::new();
         let expanded = line.without_tabs();
@@ -175,7 +159,7 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// The bytes of one synchronized update, and the current row in the live area.
+/// The bytes of one synchronized update, which the terminal shows at once, and the row of the cursor in the live area.
 struct UpdateBuffer {
     text: String,
     row: usize,
@@ -190,8 +174,9 @@ impl UpdateBuffer {
         }
     }
 
-    /// Moves to the start of a row. Moves down with line feeds: if the window shrank and lost rows below the cursor,
-    /// line feeds create them again. A cursor movement would stop at the last row, at a position unknown to the screen.
+    /// Moves the cursor to the start of a row of the live area. Moves down with line feeds: if the window shrank and
+    /// lost rows below the cursor, line feeds create them again. An escape sequence that moves the cursor would stop at
+    /// the last row of the window.
     fn move_to_row(&mut self, row: usize) {
         let up = self.row.saturating_sub(row);
         if up > 0 {

@@ -1,10 +1,8 @@
 //! The terminal device: raw mode, size, input, and restoration of its modes.
 
-use std::{
-    io::{self, Read as _, Write as _},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::io::{self, Read as _, Write as _};
 
+use parking_lot::{Mutex, const_mutex};
 use rustix::{
     stdio::{stdin, stdout},
     termios::{
@@ -15,8 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::screen::TerminalSize;
 
-/// The terminal modes before they were changed. Global, because every way to end the process must restore them.
-static SAVED_TERMINAL: Mutex<Option<SavedTerminal>> = Mutex::new(None);
+/// The terminal modes before bub changed them, or `None` if they are unchanged. Global, because every way to end the
+/// process must restore them.
+static SAVED_TERMINAL: Mutex<Option<SavedTerminal>> = const_mutex(None);
 
 struct SavedTerminal {
     modes: Termios,
@@ -24,7 +23,7 @@ struct SavedTerminal {
     undo: &'static [u8],
 }
 
-/// Ends a synchronized update, turns bracketed paste off, shows the cursor, and resets the style.
+/// Escape sequences that end a synchronized update, turn bracketed paste off, show the cursor, and reset the style.
 const RESTORE_SEQUENCE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
 
 /// Keeps the terminal in raw mode until dropped.
@@ -32,7 +31,8 @@ const RESTORE_SEQUENCE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
 pub struct RawMode(());
 
 impl RawMode {
-    /// Enters raw mode: each key arrives immediately and is not echoed, and pasted text is marked.
+    /// Enters raw mode: each key arrives immediately and is not echoed. The terminal encloses pasted text in
+    /// escape sequences.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl RawMode {
         raw.make_raw();
         // Keep output processing, so that a line feed from another writer still returns to the first column.
         raw.output_modes |= OutputModes::OPOST;
-        *self::saved_terminal() = Some(SavedTerminal {
+        *SAVED_TERMINAL.lock() = Some(SavedTerminal {
             modes: before,
             undo: RESTORE_SEQUENCE,
         });
@@ -75,7 +75,7 @@ impl EchoOff {
         let modes = tcgetattr(stdin())?;
         let mut quiet = modes.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        *saved_terminal() = Some(SavedTerminal { modes, undo: b"" });
+        *SAVED_TERMINAL.lock() = Some(SavedTerminal { modes, undo: b"" });
         tcsetattr(stdin(), OptionalActions::Flush, &quiet)?;
         Ok(Self(()))
     }
@@ -87,15 +87,9 @@ impl Drop for EchoOff {
     }
 }
 
-fn saved_terminal() -> MutexGuard<'static, Option<SavedTerminal>> {
-    SAVED_TERMINAL
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Restores the terminal modes. Does nothing if bub has not changed them.
 pub fn restore() {
-    let before = saved_terminal().take();
+    let before = SAVED_TERMINAL.lock().take();
     if let Some(SavedTerminal { modes, undo }) = before {
         let mut out = io::stdout();
         let _ = out.write_all(undo).and_then(|()| out.flush());
@@ -103,51 +97,44 @@ pub fn restore() {
     }
 }
 
-/// Returns whether the terminal is in raw mode or reads a secret. Other code must not prompt then.
+/// Returns whether the terminal is in raw mode or its echo is off. Other code must then not ask the user for input.
 pub fn is_in_use() -> bool {
-    saved_terminal().is_some()
+    SAVED_TERMINAL.lock().is_some()
 }
 
 /// Returns the size of the terminal. Unknown dimensions default to 80 columns and 24 rows.
 pub fn size() -> TerminalSize {
     let (columns, rows) = tcgetwinsize(stdout()).map_or((0, 0), |size| (size.ws_col, size.ws_row));
-    let or_default = |count: u16, default: usize| {
-        if count == 0 {
-            default
-        } else {
-            usize::from(count)
-        }
-    };
+    let or_default =
+        |count: u16, default: u16| usize::from(if count == 0 { default } else { count });
     TerminalSize {
         columns: or_default(columns, 80),
         rows: or_default(rows, 24),
     }
 }
 
-/// Starts a thread that reads typed bytes. The channel closes when stdin ends.
+/// Starts a thread that reads typed bytes into a queue, and returns the receiver of the queue. The queue closes when
+/// stdin ends or cannot be read.
 ///
 /// # Errors
 ///
 /// Fails if the thread cannot be started.
 pub fn spawn_input_reader() -> io::Result<mpsc::Receiver<Vec<u8>>> {
     let (sender, input) = mpsc::channel(64);
-    std::thread::Builder::new()
-        .name("typed".to_owned())
-        .spawn(move || {
-            let mut bytes = [0; 4096];
-            loop {
-                match io::stdin().read(&mut bytes) {
-                    Ok(0) => break,
-                    Ok(length) => {
-                        let read = bytes.get(..length).unwrap_or_default().to_vec();
-                        if sender.blocking_send(read).is_err() {
-                            break;
-                        }
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => break,
-                }
+    let read_bytes = move || {
+        let mut bytes = [0; 4096];
+        loop {
+            let read = match io::stdin().read(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(length @ 1..) => bytes.get(..length).unwrap_or_default(),
+                Ok(0) | Err(_) => break,
+            };
+            if sender.blocking_send(read.to_vec()).is_err() {
+                break;
             }
-        })?;
+        }
+    };
+    let thread = std::thread::Builder::new().name("typed".to_owned());
+    thread.spawn(read_bytes)?;
     Ok(input)
 }

@@ -11,10 +11,10 @@ use bub_settings::Redactor;
 use serde_json::Value;
 
 pub use self::status::StatusLine;
-use self::verbatim::VerbatimText;
+use self::verbatim::{VerbatimText, sanitized_lines};
 pub(crate) use self::{calls::failure_lines, status::status_line};
 use crate::{
-    ColorMode, Line, Style,
+    ColorMode, Line, Style, columns,
     markdown::{Markdown, MarkdownStyle},
     sanitize::sanitize_line,
     split_at_width,
@@ -24,12 +24,13 @@ use crate::{
 const MAX_REASONING_BYTES: usize = 256 * 1024;
 /// Maximum bytes held back until a word is complete. Longer words are shown in pieces.
 const MAX_HELD_BYTES: usize = 4096;
-/// Maximum width of a title line, so that it still fits if the window becomes narrower.
+/// Width to which a title line is filled with dashes. It is small, so that the line still fits if the window becomes
+/// narrower.
 const MAX_RULE_WIDTH: usize = 40;
 
-/// The kind of a titled section.
+/// The kind of a section. A section is a group of lines under one title.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FrameKind {
+enum FrameKind {
     /// An answer of the model.
     Assistant,
     /// The output of a command.
@@ -58,11 +59,11 @@ pub struct TurnView {
     markdown_style: MarkdownStyle,
     redactor: Redactor,
     is_thinking_shown: bool,
-    /// Finished lines that were not returned yet.
+    /// Finished lines that `take_lines` has not returned yet.
     lines: Vec<Line>,
-    /// The kind of the turn and the text beside its title.
+    /// The kind of the turn's sections, and the text beside their title: the comma command, or an empty text.
     turn: (FrameKind, String),
-    /// The text of the current section.
+    /// The text of the current section, or `None` if no section is open.
     text: Option<AnswerText>,
     /// Text that is held back until its last word is complete.
     held: String,
@@ -82,7 +83,7 @@ enum AnswerText {
 struct ReasoningText {
     is_open: bool,
     chars: usize,
-    /// The text for `,thinking`.
+    /// The text that `,thinking` shows, at most about `MAX_REASONING_BYTES`.
     text: String,
     streamed: VerbatimText,
 }
@@ -100,10 +101,9 @@ impl TurnView {
     pub fn new(width: usize, color_mode: ColorMode, redactor: Redactor) -> Self {
         Self {
             width,
-            markdown_style: if color_mode == ColorMode::None {
-                MarkdownStyle::Plain
-            } else {
-                MarkdownStyle::Styled
+            markdown_style: match color_mode {
+                ColorMode::None => MarkdownStyle::Plain,
+                ColorMode::Attributes | ColorMode::Colors => MarkdownStyle::Styled,
             },
             redactor,
             is_thinking_shown: false,
@@ -147,17 +147,16 @@ impl TurnView {
             } else {
                 "hidden"
             };
-            self.lines
-                .push(Line::new(format!("reasoning is now {state}"), Style::DIM));
+            let text = format!("reasoning is now {state}");
+            self.lines.push(Line::new(text, Style::DIM));
         } else {
-            let text = self.reasoning.text.clone();
             self.lines.push(Line::new("[-] Thinking", Style::DIM));
-            self.lines
-                .extend(verbatim::sanitized_lines(text.trim(), Style::DIM));
+            let text = self.reasoning.text.trim();
+            self.lines.extend(sanitized_lines(text, Style::DIM));
         }
     }
 
-    /// Starts a turn. `command` is the line of a command turn.
+    /// Starts a turn. `command` is the comma command that the turn runs, or `None` if the model answers.
     pub fn begin_turn(&mut self, command: Option<&str>) {
         self.end_turn(false);
         self.turn = match command {
@@ -181,10 +180,8 @@ impl TurnView {
                 };
             }
             StreamEvent::ToolResult(results) => {
-                let duration = self
-                    .calls
-                    .started
-                    .map_or(Duration::ZERO, |started| started.elapsed());
+                let started = self.calls.started;
+                let duration = started.map_or(Duration::ZERO, |started| started.elapsed());
                 self.calls.results = Some((results.clone(), duration));
             }
             StreamEvent::Final(data) => {
@@ -192,7 +189,7 @@ impl TurnView {
                 self.close_section();
             }
             StreamEvent::Error(error) => self.show_error(error.message()),
-            // Retries are logged.
+            // Usage and events of unknown kinds are not shown.
             _ => {}
         }
     }
@@ -210,34 +207,29 @@ impl TurnView {
     pub fn show_error(&mut self, text: &str) {
         self.close_section();
         self.push_title(FrameKind::Error, "");
-        let text = self.redactor.redact(text).into_owned();
-        self.lines
-            .extend(verbatim::sanitized_lines(text.trim_end(), Style::RED));
+        self.show_notice(text, Style::RED);
         self.lines.push(Line::default());
     }
 
     /// Shows a message that is not part of a stream.
     pub fn show_message(&mut self, text: &str, is_command: bool) {
         self.close_section();
-        let previous_turn = self.turn.clone();
-        self.turn = (
-            if is_command {
-                FrameKind::Command
-            } else {
-                FrameKind::Assistant
-            },
-            String::new(),
-        );
+        let frame = if is_command {
+            FrameKind::Command
+        } else {
+            FrameKind::Assistant
+        };
+        let turn = std::mem::replace(&mut self.turn, (frame, String::new()));
         self.push_text(text);
         self.close_section();
-        self.turn = previous_turn;
+        self.turn = turn;
     }
 
     /// Shows a notice. Secrets are redacted.
     pub fn show_notice(&mut self, text: &str, style: Style) {
-        let text = self.redactor.redact(text).into_owned();
-        self.lines
-            .extend(verbatim::sanitized_lines(text.trim_end(), style));
+        let text = self.redactor.redact(text);
+        let lines = sanitized_lines(text.trim_end(), style);
+        self.lines.extend(lines);
     }
 
     /// Adds a finished line unchanged.
@@ -245,9 +237,10 @@ impl TurnView {
         self.lines.push(line);
     }
 
-    /// Returns the unfinished text in at most `max_rows` rows, none wider than the screen.
+    /// Returns the end of the unfinished output: reasoning, text and tool calls. There are at most `max_rows` rows,
+    /// none wider than the screen.
     pub fn unfinished_tail(&self, max_rows: usize) -> Vec<Line> {
-        let room = self.width.saturating_sub(1).max(1);
+        let room = self.row_width();
         let mut rows = Vec::new();
         if self.reasoning.is_open {
             let partial = self.reasoning.streamed.unfinished_tail(room);
@@ -264,32 +257,33 @@ impl TurnView {
             None => {}
         }
         for call in &self.calls.requested {
-            rows.extend(
-                calls::call_lines(call, self.width, self.markdown_style)
-                    .iter()
-                    .take(3)
-                    .map(|row| truncate_line(row, room)),
-            );
+            let lines = calls::call_lines(call, self.width, self.markdown_style);
+            rows.extend(lines.iter().take(3).map(|row| truncate_line(row, room)));
         }
         let skipped = rows.len().saturating_sub(max_rows);
         rows.drain(..skipped);
         rows
     }
 
+    /// Returns the width of a row. The last column stays free, so that the terminal does not wrap.
+    fn row_width(&self) -> usize {
+        self.width.saturating_sub(1).max(1)
+    }
+
     /// Returns one word that describes the current activity of the turn.
     pub fn activity_word(&self) -> &'static str {
-        match (&self.calls.requested.is_empty(), self.reasoning.is_open) {
-            (false, _) => "Working",
-            (true, true) => "Thinking",
-            (true, false) if self.turn.0 == FrameKind::Command => "Running",
-            (true, false) => "Generating",
+        match self.turn.0 {
+            _ if !self.calls.requested.is_empty() => "Working",
+            _ if self.reasoning.is_open => "Thinking",
+            FrameKind::Command => "Running",
+            _ => "Generating",
         }
     }
 
     /// Adds text to the open section. Starts a section with a title if none is open.
     fn push_text(&mut self, mut delta: &str) {
         if self.text.is_none() {
-            // Hold whitespace back until a word arrives, so that the split of the stream does not matter.
+            // Hold whitespace back until a word arrives, so that the lines do not depend on how the stream was split.
             if delta.trim().is_empty() {
                 self.held.push_str(delta);
                 return;
@@ -316,17 +310,16 @@ impl TurnView {
             });
         }
         self.held.push_str(delta);
-        // A secret may arrive in pieces, so only complete words are passed on. Commands print complete lines.
+        // A secret may arrive in pieces, so only complete words are redacted and shown. The output of commands arrives
+        // in complete lines.
         let is_end = |letter: char| !letter.is_ascii_graphic();
-        let end = if self.held.len() > MAX_HELD_BYTES
-            || matches!(self.text, Some(AnswerText::Verbatim(_)))
-        {
+        let is_verbatim = matches!(self.text, Some(AnswerText::Verbatim(_)));
+        let end = if is_verbatim || self.held.len() > MAX_HELD_BYTES {
             self.held.len()
         } else {
-            self.held
-                .char_indices()
-                .rfind(|(_, letter)| is_end(*letter))
-                .map_or(0, |(at, letter)| at + letter.len_utf8())
+            let mut letters = self.held.char_indices();
+            let end = letters.rfind(|(_, letter)| is_end(*letter));
+            end.map_or(0, |(at, letter)| at + letter.len_utf8())
         };
         let rest = self.held.split_off(end);
         let ready = std::mem::replace(&mut self.held, rest);
@@ -347,15 +340,14 @@ impl TurnView {
         self.add_lines(lines);
     }
 
-    /// Adds lines of the turn. Only the output of `,help` is wrapped.
+    /// Adds finished lines of the turn. Wraps them between words if they are the output of `,help`.
     fn add_lines(&mut self, lines: Vec<Line>) {
         if self.turn.1.trim() == ",help" {
-            let room = self.width.saturating_sub(1).max(1);
-            self.lines.extend(
-                lines
-                    .iter()
-                    .flat_map(|line| verbatim::wrap_line(line, room, Style::NONE)),
-            );
+            let room = self.row_width();
+            let rows = lines
+                .iter()
+                .flat_map(|line| verbatim::wrap_line(line, room));
+            self.lines.extend(rows);
         } else {
             self.lines.extend(lines);
         }
@@ -377,20 +369,18 @@ impl TurnView {
             }
         }
         self.reasoning.chars += delta.chars().count();
+        let delta = self.redactor.redact(delta);
         if self.reasoning.text.len() < MAX_REASONING_BYTES {
-            self.reasoning.text.push_str(&self.redactor.redact(delta));
+            self.reasoning.text.push_str(&delta);
         }
         if self.is_thinking_shown {
-            let delta = self.redactor.redact(delta).into_owned();
             self.lines.extend(self.reasoning.streamed.push(&delta));
         }
     }
 
     fn collapsed_reasoning(&self) -> Line {
-        Line::new(
-            format!("[+] Thinking ({} chars hidden)", self.reasoning.chars),
-            Style::DIM,
-        )
+        let text = format!("[+] Thinking ({} chars hidden)", self.reasoning.chars);
+        Line::new(text, Style::DIM)
     }
 
     /// Ends the open reasoning.
@@ -399,11 +389,9 @@ impl TurnView {
             return;
         }
         if self.is_thinking_shown {
-            let rest = self.reasoning.streamed.finish();
-            self.lines.extend(rest);
+            self.lines.extend(self.reasoning.streamed.finish());
         } else {
-            let collapsed_reasoning = self.collapsed_reasoning();
-            self.lines.push(collapsed_reasoning);
+            self.lines.push(self.collapsed_reasoning());
         }
     }
 
@@ -425,36 +413,27 @@ impl TurnView {
         self.lines.push(Line::default());
     }
 
-    /// Adds the lines of the current tool calls and their results. `end` is the final event of the step.
+    /// Adds the lines of the current tool calls and their results. `end` is the data of the event
+    /// [`StreamEvent::Final`], which ends the step.
     fn finish_calls(&mut self, end: Option<&Value>) {
         let calls = std::mem::take(&mut self.calls);
         let elapsed = end.and_then(|end| end.get("elapsed_ms")?.as_array());
+        let (width, style) = (self.width, self.markdown_style);
         for (index, call) in calls.requested.iter().enumerate() {
-            self.lines
-                .extend(calls::call_lines(call, self.width, self.markdown_style));
-            let duration = elapsed
-                .and_then(|list| list.get(index)?.as_u64())
-                .map(Duration::from_millis);
-            let result = calls
-                .results
-                .as_ref()
-                .and_then(|(results, all)| Some((results.get(index)?, all)));
-            let lines = if let Some((result, all)) = result {
+            self.lines.extend(calls::call_lines(call, width, style));
+            let elapsed = elapsed.and_then(|list| list.get(index)?.as_u64());
+            let results = calls.results.as_ref();
+            let result = results.and_then(|(results, all)| Some((results.get(index)?, all)));
+            if let Some((result, all)) = result {
                 let reason = calls::failure_reason(result, end, index);
-                calls::result_lines(
-                    reason.as_deref(),
-                    duration.unwrap_or(*all),
-                    self.width,
-                    self.markdown_style,
-                )
+                let duration = elapsed.map_or(*all, Duration::from_millis);
+                let lines = calls::result_lines(reason.as_deref(), duration, width, style);
+                self.lines.extend(lines);
             } else {
-                let text = format!(
-                    "{}interrupted, may have taken effect",
-                    calls::result_prefix(self.markdown_style)
-                );
-                vec![Line::new(text, Style::YELLOW)]
-            };
-            self.lines.extend(lines);
+                let prefix = calls::result_prefix(style);
+                let text = format!("{prefix}interrupted, may have taken effect");
+                self.lines.push(Line::new(text, Style::YELLOW));
+            }
         }
     }
 
@@ -469,16 +448,12 @@ impl TurnView {
             self.lines.push(Line::new(format!("{title}:"), style));
             return;
         }
-        let title = if subtitle.is_empty() {
-            format!("── {title} ")
-        } else {
-            format!("── {title} {subtitle} ")
-        };
-        let room = self.width.saturating_sub(1).max(1);
-        let mut text = split_at_width(&title, room).0.to_owned();
-        while crate::columns(&text) < room.min(MAX_RULE_WIDTH) {
-            text.push('─');
-        }
+        let gap = if subtitle.is_empty() { "" } else { " " };
+        let title = format!("── {title} {subtitle}{gap}");
+        let room = self.row_width();
+        let title = split_at_width(&title, room).0;
+        let rule_width = room.min(MAX_RULE_WIDTH).saturating_sub(columns(title));
+        let text = title.to_owned() + &"─".repeat(rule_width);
         self.lines.push(Line::new(text, style));
     }
 }
@@ -490,7 +465,7 @@ fn truncate_line(line: &Line, width: usize) -> Line {
     for span in &line.without_tabs().spans {
         let (text, rest) = split_at_width(&span.text, room);
         short.push(text, span.style);
-        room -= crate::columns(text);
+        room -= columns(text);
         if !rest.is_empty() {
             break;
         }

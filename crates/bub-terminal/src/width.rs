@@ -22,7 +22,7 @@ pub fn columns(text: &str) -> usize {
 /// assert_eq!(bub_terminal::split_at_width("ab你好", 5), ("ab你", "好"));
 /// ```
 pub fn split_at_width(text: &str, width: usize) -> (&str, &str) {
-    // Fast path for ASCII: clusters end between ASCII characters.
+    // Fast path: if the first `width` + 1 bytes are ASCII, a grapheme cluster ends at the offset `width`.
     let start = text.as_bytes().get(..=width).unwrap_or(text.as_bytes());
     if start.is_ascii() {
         return text.split_at(width.min(text.len()));

@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 
 use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind, text_format};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Options of external plugins, by name.
 pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
     "plugins",
     (),
-    "Options of external plugins by name: `limits` and `role` (maximum role of users of the plugin's channels). `limits` are timeouts in seconds: `start` (process start), `hook` (asynchronous hooks), `synchronous` (synchronous hooks), `hooks` (map from hook name to its own timeout), `tool` (tool calls), `model` (pauses in a model stream).",
+    "Options of external plugins, by plugin name. `role`: the highest role that users of the plugin's channels can have. `limits`: timeouts in seconds, with the keys `start` (start of the process), `hook` (asynchronous hooks), `synchronous` (synchronous hooks), `tool` (tool calls) and `model` (pauses in a model stream); `hooks` maps single hooks to other timeouts.",
 )
 .trusted();
 
-/// Log verbosity.
+/// Log verbosity: 0 logs warnings, 1 also info, 2 also debug.
 pub static VERBOSE: SettingKey<u64> = SettingKey::new(
     "verbose",
     0,
@@ -21,7 +22,7 @@ pub static VERBOSE: SettingKey<u64> = SettingKey::new(
 )
 .at_most(2);
 
-/// Plugin project directory of the Python version.
+/// Plugin project directory of the Python version. bub accepts the setting but does not use it.
 pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     "project",
     None,
@@ -30,7 +31,8 @@ pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
 .trusted()
 .env_only();
 
-/// Levels of the lines to log, by target.
+/// Log levels, optionally by target, which is the Rust module of a log line. With `None`, the
+/// verbosity determines the level.
 pub static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",
     None,
@@ -56,7 +58,7 @@ pub static LOG_FILE: SettingKey<Option<PathBuf>> = SettingKey::new(
 )
 .trusted();
 
-/// Maximum size of the log file in bytes.
+/// Maximum size of the log file in bytes. A full file is rotated.
 pub static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
     "log.max_file_bytes",
     10_000_000,
@@ -77,7 +79,8 @@ pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
 .trusted();
 
 /// Format of log lines on stderr and in the log file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// `time LEVEL event field=value`
     #[default]
@@ -86,32 +89,12 @@ pub enum LogFormat {
     Json,
 }
 
-impl LogFormat {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
-
 impl SettingType for LogFormat {
     type Default = Self;
     const KIND: ValueKind = ValueKind::Choice(&["text", "json"]);
 
     fn from_default(default: Self) -> Self {
         default
-    }
-
-    fn default_value(default: Self) -> Value {
-        Value::from(default.name())
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        let name = value.as_str()?;
-        [Self::Text, Self::Json]
-            .into_iter()
-            .find(|format| format.name() == name)
     }
 }
 

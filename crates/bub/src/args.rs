@@ -1,5 +1,5 @@
-//! Parses the command line. The workspace and the verbosity are needed before the plugins add their
-//! commands.
+//! Parses the command line. The functions `workspace` and `verbosity` read single options before
+//! the plugins add their commands.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,7 +16,7 @@ use crate::command::AppCommand;
 const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 130 interrupted, 143 terminated";
 
-/// Error if the workspace depends on whether `-w` belongs to a plugin's command.
+/// Error for a `-w` that may belong to the command instead of the program.
 const AMBIGUOUS_WORKSPACE: &str =
     "ambiguous `-w`: it may be an argument of the command; put `-w DIR` before the command";
 
@@ -53,13 +53,8 @@ pub(crate) fn parse(
 ) -> ParsedArgs {
     match command_line(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
-            // The command of a plugin may define its own `-w`.
-            Some(_)
-                if matches
-                    .get_one::<PathBuf>("workspace")
-                    .map(PathBuf::as_path)
-                    != workspace =>
-            {
+            // The command may have read `-w` as its own argument.
+            Some(_) if matches.get_one("workspace").map(PathBuf::as_path) != workspace => {
                 ParsedArgs::Wrong(AMBIGUOUS_WORKSPACE.to_owned())
             }
             Some((name, command_matches)) => {
@@ -74,11 +69,17 @@ pub(crate) fn parse(
     }
 }
 
-/// Returns the clap command of the program with these subcommands.
+/// Returns the clap command of the program. It adds the arguments of a command only if the command line names the command.
 pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
-    commands.iter().fold(root_command(), |root, command| {
-        root.subcommand(command.command.clone())
-    })
+    let commands = commands.iter();
+    root_command()
+        .subcommands(commands.map(|command| command.command.clone().defer(command.add_args)))
+}
+
+/// Returns the clap command of the program with the arguments of all commands.
+pub(crate) fn complete_command_line(commands: &[AppCommand]) -> Command {
+    let commands = commands.iter();
+    root_command().subcommands(commands.map(|command| (command.add_args)(command.command.clone())))
 }
 
 /// Converts the command of a plugin to a clap command.
@@ -98,18 +99,18 @@ fn to_clap_arg(arg: &CommandArg) -> Arg {
     if arg.flag {
         return clap_arg.action(ArgAction::SetTrue);
     }
-    if let Some(default) = &arg.default {
-        clap_arg = clap_arg.default_value(default.clone());
-    }
     let action = if arg.many {
         ArgAction::Append
     } else {
         ArgAction::Set
     };
-    clap_arg.action(action).value_name(arg.name.to_uppercase())
+    clap_arg
+        .action(action)
+        .default_values(&arg.default)
+        .value_name(arg.name.to_uppercase())
 }
 
-/// Converts the parsed arguments of a plugin's command from clap.
+/// Converts the arguments of a plugin's command, parsed by clap, to [`CommandArgs`].
 pub(crate) fn to_command_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
     let value = |arg: &CommandArg| {
         if arg.flag {
@@ -184,11 +185,8 @@ pub(crate) fn verbosity(args: &[OsString]) -> u64 {
         }
         _ => 0,
     };
-    args.iter()
-        .skip(1)
-        .take_while(|arg| *arg != "--")
-        .map(count)
-        .sum()
+    let options = args.iter().skip(1).take_while(|arg| *arg != "--");
+    options.map(count).sum()
 }
 
 /// Returns the workspace in an argument such as `--workspace=DIR` or `-wDIR`.
@@ -197,26 +195,23 @@ fn attached_workspace(arg: &OsStr) -> Option<PathBuf> {
     let value = bytes
         .strip_prefix(b"--workspace=")
         .or_else(|| bytes.strip_prefix(b"-w"))?;
-    Some(PathBuf::from(OsStr::from_bytes(
-        value.strip_prefix(b"=").unwrap_or(value),
-    )))
+    let value = value.strip_prefix(b"=").unwrap_or(value);
+    Some(PathBuf::from(OsStr::from_bytes(value)))
 }
 
 /// Checks that a path is a directory, so that it can be the workspace.
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
+    let path = workspace.display();
     match workspace.canonicalize().and_then(std::fs::metadata) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(format!(
-            "workspace `{}` is not a directory; use another directory",
-            workspace.display()
+            "workspace `{path}` is not a directory; use another directory"
         )),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
-            "workspace `{}` does not exist; create it or use another directory",
-            workspace.display()
+            "workspace `{path}` does not exist; create it or use another directory"
         )),
         Err(error) => Err(format!(
-            "cannot use workspace `{}`: {error}; check its permissions or use another directory",
-            workspace.display()
+            "cannot use workspace `{path}`: {error}; check its permissions or use another directory"
         )),
     }
 }
@@ -234,14 +229,13 @@ fn format_parse_error(error: &clap::Error, help: &str) -> String {
         .unwrap_or(&message)
         .to_owned();
     for tip in paragraphs.filter(|paragraph| paragraph.starts_with("tip: ")) {
-        line.push_str("; ");
-        line.push_str(&tip);
+        line.extend(["; ", &tip]);
     }
     format!("{line}; see `{help}`")
 }
 
-/// Returns the command that prints the help for the arguments: of their command if it exists,
-/// otherwise of the program.
+/// Returns the `--help` command that an error about `args` recommends. It is the help of the
+/// command in `args`, or of the program if `args` contains no known command.
 fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
     let is_known = |arg: &&OsString| commands.iter().any(|command| *arg == command.name());
     match args.iter().skip(1).find(is_known) {

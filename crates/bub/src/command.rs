@@ -1,18 +1,19 @@
 //! Commands of the program. Unlike the commands of plugins, they use clap directly.
 
-use std::{fmt, process::ExitCode, sync::Arc};
+use std::{convert::identity, fmt, future::ready, process::ExitCode, sync::Arc};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{BoxFuture, CliCommand, CliContext, Framework, Result};
+use bub_kernel::{BoxFuture, CliCommand, CliContext, Error, Framework, Result};
 use bub_settings::Settings;
-use clap::{ArgMatches, Command};
+use clap::{ArgMatches, Args, Command};
 
 use crate::{app::SettingsProblems, args, prompt::PluginPrompt};
 
 /// Context of a command of the program.
 #[non_exhaustive]
 pub struct CommandContext {
-    /// The framework, before it runs.
+    /// The framework with its plugins. Its tape store is not open yet; see
+    /// [`Framework::run_scoped`].
     pub framework: Framework,
     /// Arguments of the command.
     pub matches: ArgMatches,
@@ -22,7 +23,7 @@ pub struct CommandContext {
     pub problems: Arc<SettingsProblems>,
     /// Starts supervised processes. `None` if the program cannot start itself as the supervisor.
     pub launcher: Option<Arc<Launcher>>,
-    /// Prompts the user on behalf of plugins.
+    /// Asks the user the questions of plugins.
     #[doc(hidden)]
     pub plugin_prompt: Arc<PluginPrompt>,
     /// Names of the channels of bundled plugins, which external plugins cannot replace.
@@ -34,26 +35,22 @@ pub struct CommandContext {
 impl CommandContext {
     /// Returns the clap command of the program with the commands of all plugins.
     pub fn command_line(&self) -> Command {
-        args::command_line(&self.collect_commands())
+        args::complete_command_line(&self.collect_commands())
     }
 
     /// Returns whether the program or a linked-in plugin has a command with this name or alias.
     pub fn has_command(&self, name: &str) -> bool {
         let commands = self.collect_commands();
-        let mut fixed = commands.iter().filter(|command| !command.is_offered());
+        let mut fixed = commands.iter().filter(|command| !command.is_fallback());
         fixed.any(|command| command.has_name(name))
     }
 
-    /// Returns all commands, also those that this run of the program removed to parse its arguments.
+    /// Returns all commands, including the fallback commands ([`AppCommand::is_fallback`]) that were
+    /// removed to parse the arguments.
     fn collect_commands(&self) -> Vec<AppCommand> {
-        let program_commands = self
-            .commands
-            .iter()
-            .filter(|command| command.source == CommandSource::Program);
-        AppCommand::merge_commands(
-            self.framework.cli_commands(),
-            program_commands.cloned().collect(),
-        )
+        let mut program_commands = self.commands.to_vec();
+        program_commands.retain(|command| command.source == CommandSource::Program);
+        AppCommand::merge_commands(self.framework.cli_commands(), program_commands)
     }
 }
 
@@ -71,7 +68,9 @@ type Handler = Arc<dyn Fn(CommandContext) -> BoxFuture<'static, Result<ExitCode>
 /// A command of the program: a clap command and the function that runs it.
 #[derive(Clone)]
 pub struct AppCommand {
+    /// The command without the arguments that [`add_args`](Self::add_args) adds.
     pub(crate) command: Command,
+    pub(crate) add_args: fn(Command) -> Command,
     pub(crate) run: Handler,
     pub(crate) allows_invalid_settings: bool,
     pub(crate) is_multi_threaded: bool,
@@ -83,9 +82,9 @@ pub struct AppCommand {
 enum CommandSource {
     Program,
     Plugin,
-    /// A plugin whose command is skipped if its name is taken; see
-    /// [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
-    Offered,
+    /// A plugin, which only offers the command: bub skips the command if another one has its name;
+    /// see [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
+    Fallback,
 }
 
 impl AppCommand {
@@ -95,9 +94,40 @@ impl AppCommand {
         F: Fn(CommandContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<ExitCode>> + Send + 'static,
     {
+        let handler = Arc::new(move |context| Box::pin(run(context)) as _);
+        Self::from_handler(command, identity, handler)
+    }
+
+    /// Creates a command that runs an async function with its arguments, a type with `derive(clap::Args)`.
+    ///
+    /// The arguments do not delay the start of other commands.
+    pub fn with_args<A, F, R>(name: &'static str, about: &'static str, run: F) -> Self
+    where
+        A: Args,
+        F: Fn(CommandContext, A) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<ExitCode>> + Send + 'static,
+    {
+        let handler: Handler =
+            Arc::new(move |context| match A::from_arg_matches(&context.matches) {
+                Ok(args) => Box::pin(run(context, args)),
+                Err(error) => Box::pin(ready(Err(Error::invalid_input(error.to_string())))),
+            });
+        let command = Command::new(name).about(about);
+        Self::from_handler(command, A::augment_args, handler)
+    }
+
+    /// Hides the command from the help.
+    #[must_use]
+    pub fn hidden(mut self) -> Self {
+        self.command = self.command.hide(true);
+        self
+    }
+
+    fn from_handler(command: Command, add_args: fn(Command) -> Command, run: Handler) -> Self {
         Self {
             command,
-            run: Arc::new(move |context| Box::pin(run(context))),
+            add_args,
+            run,
             allows_invalid_settings: false,
             is_multi_threaded: false,
             source: CommandSource::Program,
@@ -123,9 +153,9 @@ impl AppCommand {
         self.command.get_name()
     }
 
-    /// Returns whether the command is skipped if its name is taken.
-    pub(crate) fn is_offered(&self) -> bool {
-        self.source == CommandSource::Offered
+    /// Returns whether the command is skipped if another command has its name.
+    pub(crate) fn is_fallback(&self) -> bool {
+        self.source == CommandSource::Fallback
     }
 
     pub(crate) fn aliases(&self) -> impl Iterator<Item = &str> {
@@ -142,46 +172,41 @@ impl AppCommand {
         let CliCommand {
             spec,
             run,
-            is_offered,
+            is_fallback,
         } = plugin;
         let command = args::to_clap_command(&spec);
-        let app_command = Self::new(command, move |context: CommandContext| {
+        let mut app_command = Self::new(command, move |context: CommandContext| {
             run(CliContext {
                 args: args::to_command_args(&spec, &context.matches),
                 framework: context.framework,
             })
         });
-        let source = if is_offered {
-            CommandSource::Offered
+        app_command.source = if is_fallback {
+            CommandSource::Fallback
         } else {
             CommandSource::Plugin
         };
-        Self {
-            source,
-            ..app_command
-        }
+        app_command
     }
 
     /// Merges the commands of plugins with those of the program.
     ///
-    /// A plugin's command replaces a command of the program with the same name. An offered command
-    /// is skipped if its name is taken.
+    /// A plugin's command replaces a command of the program with the same name. A fallback command
+    /// ([`AppCommand::is_fallback`]) is skipped if another command has its name.
     pub(crate) fn merge_commands(
         plugins: Vec<CliCommand>,
         program_commands: Vec<Self>,
     ) -> Vec<Self> {
-        let (offered, added): (Vec<_>, Vec<_>) =
-            plugins.into_iter().partition(|command| command.is_offered);
+        let (fallbacks, added): (Vec<_>, Vec<_>) =
+            plugins.into_iter().partition(|command| command.is_fallback);
         let mut commands: Vec<_> = added.into_iter().map(Self::from_plugin).collect();
         for command in program_commands {
-            if commands
-                .iter()
-                .all(|existing| existing.name() != command.name())
-            {
+            let mut names = commands.iter().map(Self::name);
+            if names.all(|name| name != command.name()) {
                 commands.push(command);
             }
         }
-        for command in offered {
+        for command in fallbacks {
             let name = &command.spec.name;
             if name == "help" || commands.iter().any(|existing| existing.has_name(name)) {
                 tracing::warn!(command = %name, error = "another command has this name", hint = "rename the command in the plugin", "cli.command_skipped");

@@ -1,26 +1,14 @@
-//! The library for plugin authors: hooks, tools, channels, and the program that contains them.
+//! Write plugins for bub: hooks, tools, channels, stores, and the program that contains them.
 //!
-//! * [`prelude`]: everything that a plugin needs.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Contents
+//!
+//! * [`prelude`]: the names that most plugins use; all types of the API are at the root.
 //! * [`App`]: a program that runs plugins and commands. `bub_cli::app()` returns an `App` with the
 //!   commands and channels of `bub`, to which you can add plugins.
+//! * `testing`, with the feature of this name: tests of plugins, channels and stores.
 //! * [`kernel`], [`tape`], [`settings`], [`agent`], [`gateway`], [`plugin`]: the underlying crates.
-//!
-//! ```
-//! use bub::prelude::*;
-//!
-//! struct Shout;
-//!
-//! #[hooks]
-//! impl Shout {
-//!     async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
-//!         Ok(next.call().await?.map(|prompt| prompt.text().to_uppercase().into()))
-//!     }
-//! }
-//!
-//! fn main() -> std::process::ExitCode {
-//!     App::new().plugin("shout", Shout).run(["bub", "--version"])
-//! }
-//! ```
 
 mod app;
 #[doc(hidden)]
@@ -39,6 +27,8 @@ pub mod plugins;
 pub mod prompt;
 #[doc(hidden)]
 pub mod signals;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use app::{App, SettingsProblems, check_settings, core_sections};
 pub use bub_agent as agent;
@@ -46,31 +36,33 @@ pub use bub_gateway as gateway;
 pub use bub_kernel as kernel;
 #[doc(hidden)]
 pub use bub_kernel::{__hook, __hook_arg};
-pub use bub_kernel::{BoxFuture, Plugin, hooks, tool, tools};
+pub use bub_kernel::{
+    Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxError, BoxFuture,
+    CancellationToken, Channel, ChannelMessage, ChannelRole, ChannelRouter, CliApp, CliCommand,
+    CliContext, CommandArg, CommandArgs, Envelope, Error, ErrorKind, Fields, Framework,
+    FrameworkRef, Inbound, IntoPlugin, Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult,
+    MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions, ModelStream, Outbound, Plugin,
+    PluginContext, Prompt, Provided, Result, Role, ScopeGuard, Sender, SessionId, State,
+    StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
+    ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot, async_trait, hooks,
+    hooks::Next, tool, tools,
+};
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
+pub use bub_settings::{AnySetting, Secret, Section, SettingKey, Settings};
 pub use bub_tape as tape;
+pub use bub_tape::{Entry, EntryKind, Sidecar, Tape, TapeContext, TapeStore};
 pub use builtin::BuiltinPlugin;
 pub use clap;
 pub use command::{AppCommand, CommandContext};
 pub use futures_util as futures;
 
-/// Everything that a plugin needs.
+/// The names that most plugins use. Everything else is at the root of this crate.
 pub mod prelude {
-    pub use bub_kernel::{
-        Admission, AdmissionDecision, BoxError, BoxFuture, CancellationToken, Channel,
-        ChannelMessage, ChannelRouter, CliApp, CliCommand, CliContext, CommandArg, CommandArgs,
-        Envelope, Error, ErrorKind, Fields, Framework, FrameworkRef, Inbound, Lifespan,
-        LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler,
-        ModelOption, ModelOptions, ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided,
-        Result, ScopeGuard, SessionId, State, StatePatch, SteeringInbox, StreamEvent, Tool,
-        ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult,
-        TurnSnapshot,
-        hooks::{Next, args, point},
+    pub use crate::{
+        App, CancellationToken, Channel, ChannelMessage, Envelope, Error, Inbound, MessageHandler,
+        ModelStream, Next, Outbound, Plugin, PluginContext, Prompt, Result, Secret, Settings,
+        State, StreamEvent, Tape, TapeStore, Tool, ToolCall, ToolContext, ToolDecision, Turn,
+        async_trait, hooks, tool, tools,
     };
-    pub use bub_macros::{hooks, tool, tools};
-    pub use bub_settings::{Secret, Settings};
-    pub use bub_tape::{Entry, Sidecar, Tape, TapeContext, TapeStore};
-
-    pub use crate::App;
 }

@@ -1,6 +1,8 @@
 //! Logs redacted lines to stderr and to a file, as text or JSON (setting `log.format`).
 //!
-//! A line has the event name, the fields of the event, and the fields of the open spans.
+//! A line has the event name, the fields of the event, and the fields of the open spans. The formatter of
+//! tracing-subscriber prints each span separately, and tracing-appender rotates files by time, not by size. The line and
+//! the file are therefore written here.
 
 mod fields;
 mod file;
@@ -8,15 +10,14 @@ mod filter;
 mod line;
 
 use std::{
+    ffi::OsStr,
     io::{IsTerminal, Write},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use bub_settings::{Redactor, Settings};
 use bub_terminal::{ChatEvent, channel::ChatEventSender};
+use parking_lot::Mutex;
 use tracing::{
     Event, Level, Metadata, Subscriber,
     level_filters::LevelFilter,
@@ -24,11 +25,12 @@ use tracing::{
 };
 use tracing_subscriber::{
     Layer, Registry,
+    filter::Targets,
     layer::{Context, SubscriberExt as _},
     registry::LookupSpan,
 };
 
-use self::{fields::Fields, file::LogFile, filter::LogFilter, line::LogLine};
+use self::{fields::Fields, file::LogFile, line::LogLine};
 use crate::app_settings::{
     LOG_CONTENTS, LOG_FILE, LOG_FILTER, LOG_FORMAT, LOG_MAX_FILE_BYTES, LogFormat, VERBOSE,
 };
@@ -38,7 +40,8 @@ const TURN_LOG_TARGET: &str = "bub::turn";
 /// Target of log lines with the text of messages and answers.
 const CONTENTS_LOG_TARGET: &str = "bub::contents";
 
-/// Whether the running command prints failures of turns itself.
+/// Whether the running command prints the errors of failed turns. The log then omits them on
+/// stderr.
 static FAILURES_PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Stops logging failed turns to stderr, for commands that print them. With increased verbosity,
@@ -47,48 +50,43 @@ pub fn suppress_turn_failures() {
     FAILURES_PRINTED.store(true, Ordering::Relaxed);
 }
 
-/// Chat that shows log lines instead of stderr.
+/// The chat in the terminal that shows log lines. With `None`, they go to stderr.
 static LOG_REDIRECT: Mutex<Option<ChatEventSender>> = Mutex::new(None);
 
-/// Redirects log lines to a chat until it is dropped. On stderr, they would damage the screen of
-/// the chat.
+/// Guard that redirects log lines to the chat in the terminal until the guard is dropped. On
+/// stderr, the lines would damage the screen of the chat.
 pub struct LogRedirectGuard(());
 
 impl LogRedirectGuard {
     /// Redirects log lines to this chat.
     pub fn new(chat: ChatEventSender) -> Self {
-        *lock_redirect() = Some(chat);
+        *LOG_REDIRECT.lock() = Some(chat);
         Self(())
     }
 }
 
 impl Drop for LogRedirectGuard {
     fn drop(&mut self) {
-        *lock_redirect() = None;
+        *LOG_REDIRECT.lock() = None;
     }
-}
-
-fn lock_redirect() -> MutexGuard<'static, Option<ChatEventSender>> {
-    LOG_REDIRECT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts logging as the settings specify. `verbosity` is the number of `-v` arguments.
 pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
     let configured = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
-    let default = || LogFilter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
+    let default = || filter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
     let filter = configured
-        .and_then(|words| LogFilter::parse(&words))
+        .and_then(|words| filter::parse(&words))
         .unwrap_or_else(default);
     let unusable = log_file_problem(settings);
     let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&LOG_MAX_FILE_BYTES)));
-    let is_terminal = std::io::stderr().is_terminal();
     let log = LogLayer {
         filter,
         contents: settings.get(&LOG_CONTENTS),
         redactor: settings.redactor().clone(),
         format: settings.get(&LOG_FORMAT),
-        color: is_terminal && should_use_color(settings),
+        color: std::io::stderr().is_terminal() && should_use_color(settings),
         file: file.map(Mutex::new),
     };
     // Ignore the error: a program that embeds the `App` may have installed its own subscriber.
@@ -109,27 +107,22 @@ pub fn log_file_problem(settings: &Settings) -> Option<String> {
     ))
 }
 
-/// Returns whether the environment allows colored log lines (`NO_COLOR`, `TERM`).
-fn should_use_color(settings: &Settings) -> bool {
-    let has_no_color = settings
-        .environment()
-        .get("NO_COLOR")
-        .is_some_and(|value| !value.is_empty());
-    let is_dumb = settings
-        .environment()
-        .get("TERM")
-        .is_some_and(|name| name == "dumb");
-    !has_no_color && !is_dumb
+/// Returns whether the environment allows colors (`NO_COLOR`, `TERM`).
+pub fn should_use_color(settings: &Settings) -> bool {
+    let environment = settings.environment();
+    let is_disabled = |value: &OsStr| !value.is_empty();
+    !environment.get("NO_COLOR").is_some_and(is_disabled)
+        && environment.get("TERM").is_none_or(|name| name != "dumb")
 }
 
-/// Installs a panic hook that logs each panic in one redacted line, with its location. Panics of
-/// plugins become errors without a location.
+/// Installs a panic hook that logs each panic in one redacted line, with its location. The errors
+/// that bub creates for panics of plugins have no location.
 fn install_panic_hook(redactor: Redactor) {
     std::panic::set_hook(Box::new(move |panic| {
         // The chat runs on the main thread. If that thread panics, the chat cannot show the line.
         if std::thread::current().name() == Some("main") {
             bub_terminal::tty::restore();
-            *lock_redirect() = None;
+            *LOG_REDIRECT.lock() = None;
         }
         let text = panic.to_string();
         tracing::error!(error = %redactor.redact(&text), "thread.panicked");
@@ -138,7 +131,7 @@ fn install_panic_hook(redactor: Redactor) {
 
 /// Writes log lines to stderr or a chat, and to the log file.
 struct LogLayer {
-    filter: LogFilter,
+    filter: Targets,
     contents: bool,
     redactor: Redactor,
     format: LogFormat,
@@ -148,7 +141,7 @@ struct LogLayer {
 
 impl LogLayer {
     #[cfg(test)]
-    fn for_tests(filter: LogFilter) -> Self {
+    fn for_tests(filter: Targets) -> Self {
         Self {
             filter,
             contents: false,
@@ -162,9 +155,10 @@ impl LogLayer {
     fn is_enabled(&self, metadata: &Metadata<'_>) -> bool {
         // bub's spans have the level error, so that every printed line can show their fields.
         if metadata.is_span() && *metadata.level() == Level::ERROR {
-            return self.filter.max_level() != LevelFilter::OFF;
+            return filter::max_level(&self.filter) != LevelFilter::OFF;
         }
-        self.filter.is_allowed(metadata.target(), *metadata.level())
+        self.filter
+            .would_enable(metadata.target(), metadata.level())
             && (self.contents || metadata.target() != CONTENTS_LOG_TARGET)
     }
 }
@@ -178,7 +172,7 @@ where
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.filter.max_level())
+        Some(filter::max_level(&self.filter))
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -190,14 +184,14 @@ where
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        // Recorded before the span is locked, because a value that panics is logged with the fields
-        // of its spans.
+        // Format the values before the span is locked. If formatting panics, the panic hook logs
+        // the fields of the span and must be able to lock it.
         let mut recorded = Fields::default();
         values.record(&mut recorded);
         if let Some(span) = context.span(id)
             && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
         {
-            fields.merge(recorded);
+            fields.0.extend(recorded.0);
         }
     }
 
@@ -206,29 +200,24 @@ where
         let line = LogLine::new(event, &context);
         let is_printed = metadata.target() == TURN_LOG_TARGET
             && FAILURES_PRINTED.load(Ordering::Relaxed)
-            && !self.filter.is_allowed(TURN_LOG_TARGET, Level::INFO);
+            && !self.filter.would_enable(TURN_LOG_TARGET, &Level::INFO);
         if !is_printed {
-            let chat = lock_redirect().clone();
+            let chat = LOG_REDIRECT.lock().clone();
             if let Some(chat) = chat {
                 let text = line.render_without_time(false);
-                chat.emit_detached(ChatEvent::Notice(
-                    self.redactor.redact(text.trim_end()).into_owned(),
-                ));
+                let text = self.redactor.redact(text.trim_end()).into_owned();
+                chat.emit_detached(ChatEvent::Notice(text));
             } else {
                 let text = line.render(self.format, self.color);
-                // Ignore errors: stderr is closed and there is nowhere to report them.
-                let _ = std::io::stderr()
-                    .lock()
-                    .write_all(self.redactor.redact(&text).as_bytes());
+                let text = self.redactor.redact(&text);
+                // Ignore errors: if stderr is closed, there is nowhere to report them.
+                let _ = std::io::stderr().lock().write_all(text.as_bytes());
             }
         }
         if let Some(file) = &self.file {
             let text = line.render(self.format, false);
-            let failed = file
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .write(&self.redactor.redact(&text));
-            // Log after the lock is released, because this function also handles this event.
+            let failed = file.lock().write(&self.redactor.redact(&text));
+            // Log after the lock is released, because logging calls this function again.
             if let Err(error) = failed {
                 tracing::warn!(%error, "log.file_write_failed");
             }

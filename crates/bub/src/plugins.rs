@@ -1,23 +1,24 @@
 //! Adds the installed external plugins to the program, without starting them.
+//!
+//! A guard plugin implements `before_tool_call` without `observe_only`. If a guard plugin cannot be
+//! loaded, every tool call is denied.
 
 use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{
-    Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision, hooks::HOOKS,
-};
+use bub_kernel::{Error, FrameworkBuilder, Result, Role, ToolDecision, hooks::HOOKS};
 use bub_model::settings::{API_BASE, API_KEY, API_KEY_COMMAND};
 use bub_plugin::{
     Descriptor, ExternalPlugin, HostContext, InstalledPlugin, InstalledPlugins, Limits, Manifest,
-    PluginConfig, PluginProcess, QuestionHandler,
+    PluginConfig, PluginProcess, SettingDecl,
 };
 use bub_settings::{AnySetting as _, LookupValue, Settings};
 use serde_json::{Map, Value};
 
 use crate::app_settings::PLUGINS;
 
-/// Name of the internal plugin that denies tool calls if a guard is missing. It contains a space, so
-/// that no installed plugin can have this name.
+/// Name of the internal plugin that denies every tool call if a guard plugin cannot be loaded. It
+/// contains a space, so that no installed plugin can have this name.
 const MISSING_GUARDS_PLUGIN: &str = "absent guards";
 
 /// Installed plugins in the order of registration.
@@ -25,12 +26,13 @@ const MISSING_GUARDS_PLUGIN: &str = "absent guards";
 pub(crate) struct LoadedPlugins {
     /// Each plugin with its configuration and descriptor, or the error because of which it is skipped.
     plugins: Vec<(String, Result<(PluginConfig, Descriptor)>)>,
-    /// Reasons to deny every tool call: the errors of guards that are not loaded.
+    /// Reasons to deny every tool call: why guard plugins or the list of plugins cannot be loaded.
     denials: Vec<String>,
 }
 
-/// Loads the configuration of the installed plugins. Plugins with errors are skipped and do not stop
-/// the program. If a guard is skipped, every tool call is denied.
+/// Loads the configuration of the installed plugins. Plugins with errors are skipped and do not
+/// stop the program. If a skipped plugin checks tool calls ([`Descriptor::is_guard`]), every tool
+/// call is denied.
 pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> LoadedPlugins {
     let mut loaded = LoadedPlugins::default();
     let installed = match InstalledPlugins::load(settings.home()) {
@@ -44,11 +46,11 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
             return loaded;
         }
     };
-    for record in installed
+    let enabled = installed
         .plugins
         .into_iter()
-        .filter(|record| record.enabled)
-    {
+        .filter(|record| record.enabled);
+    for record in enabled {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
         let configured = check_declarations(&record, bundled_channels).and_then(|()| {
@@ -82,7 +84,7 @@ impl LoadedPlugins {
         self.plugins.push((name, configured));
     }
 
-    /// Records that a plugin is not loaded. If it is a guard, every tool call is denied.
+    /// Denies every tool call if `is_guard`, because the guard plugin `name` cannot be loaded.
     fn deny_if_guard(&mut self, name: &str, is_guard: bool, reason: &str) {
         if is_guard {
             self.denials.push(format!(
@@ -95,47 +97,40 @@ impl LoadedPlugins {
     pub(crate) fn add_to_builder(
         mut self,
         mut builder: FrameworkBuilder,
-        services: &HostServices,
+        host: &HostContext,
     ) -> FrameworkBuilder {
-        for (name, configured) in std::mem::take(&mut self.plugins) {
-            let configured = match configured {
-                Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
-                    descriptor.is_guard(),
-                    Error::config(format!(
-                        "plugin name `{name}` is taken by a plugin that is built into bub; run `bub plugin remove {name}`, or change `name` in its `bub-plugin.yml` and add it again"
-                    )),
-                )),
-                Ok(configured) => Ok(configured),
-                // A missing guard is already recorded.
-                Err(error) => Err((false, error)),
-            };
-            let configured = configured.map_err(|(is_guard, error)| {
-                self.deny_if_guard(&name, is_guard, error.message());
-                error
-            });
-            let services = services.clone();
+        for (name, mut configured) in std::mem::take(&mut self.plugins) {
+            if let Ok((_, descriptor)) = &configured
+                && builder.has_plugin(&name)
+            {
+                let error = Error::config(format!(
+                    "plugin name `{name}` is taken by a plugin that is built into bub; run `bub plugin remove {name}`, or change `name` in its `bub-plugin.yml` and add it again"
+                ));
+                self.deny_if_guard(&name, descriptor.is_guard(), error.message());
+                configured = Err(error);
+            }
+            let host = host.clone();
             builder = builder.plugin_with(name, move |context| {
-                Ok::<_, Error>(create_plugin(configured?, services, context))
+                let (plugin_config, descriptor) = configured?;
+                let host = HostContext {
+                    framework: context.framework.clone(),
+                    workspace: context.workspace.to_owned(),
+                    ..host
+                };
+                let process = PluginProcess::new(plugin_config, descriptor, host);
+                Ok::<_, Error>(ExternalPlugin::new(process, context))
             });
         }
         if self.denials.is_empty() {
             return builder;
         }
-        builder.plugin(
-            MISSING_GUARDS_PLUGIN,
-            MissingGuards(self.denials.join("; ")),
-        )
+        let guards = MissingGuards(self.denials.join("; "));
+        builder.plugin(MISSING_GUARDS_PLUGIN, guards)
     }
 }
 
-/// Services that the program provides to external plugins.
-#[derive(Clone, Default)]
-pub(crate) struct HostServices {
-    pub(crate) launcher: Option<Arc<Launcher>>,
-    pub(crate) question_handler: Option<QuestionHandler>,
-}
-
-/// The internal plugin that denies every tool call with this reason, because a guard is missing.
+/// The internal plugin that denies every tool call, because a plugin that checks tool calls cannot
+/// be loaded. The text is the reason.
 struct MissingGuards(String);
 
 #[bub_macros::hooks(crate = bub_kernel)]
@@ -145,29 +140,24 @@ impl MissingGuards {
     }
 }
 
-/// Checks the manifest and the descriptor of a plugin, and conflicts with the program.
+/// Checks the manifest and the descriptor of a plugin. Fails if they are invalid, or if a channel
+/// or a setting conflicts with the program.
 pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> {
-    let InstalledPlugin {
-        manifest,
-        descriptor,
-        ..
-    } = record;
-    manifest
-        .problem()
-        .map_or(Ok(()), |reason| Err(Error::config(reason)))?;
-    descriptor.check()?;
-    let is_bundled = |name: &str| bundled_channels.contains(&name);
-    if let Some(channel) = descriptor
+    if let Some(reason) = record.manifest.problem() {
+        return Err(Error::config(reason));
+    }
+    record.descriptor.check()?;
+    let mut channels = record
+        .descriptor
         .channels
         .iter()
-        .find(|channel| is_bundled(&channel.name))
-    {
+        .map(|channel| channel.name.as_str());
+    if let Some(channel) = channels.find(|name| bundled_channels.contains(name)) {
         return Err(Error::config(format!(
-            "channel name `{}` is taken by a channel that is built into bub; rename the channel in the plugin and add the plugin again",
-            channel.name
+            "channel name `{channel}` is taken by a channel that is built into bub; rename the channel in the plugin and add the plugin again"
         )));
     }
-    check_setting_names(manifest)
+    check_setting_names(&record.manifest)
 }
 
 /// Fails if the environment variable of a plugin's setting would be the variable of a provider.
@@ -175,170 +165,141 @@ pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -
 /// For example, `BUB_OPENAI_API_KEY` is always the key of the provider `openai`, even if a plugin
 /// `openai` declares the setting `api_key`. The user may add the provider later.
 pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
-    let provider_settings = [
+    let keys = [
         API_KEY.setting(),
         API_BASE.setting(),
         API_KEY_COMMAND.setting(),
     ];
-    for setting in &manifest.settings {
-        let variable = format!("BUB_{}_{}", manifest.name, setting.name).to_ascii_uppercase();
-        if provider_settings
-            .iter()
-            .any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
-        {
+    let suffixes = keys.map(|key| format!("_{}", key.key.to_ascii_uppercase()));
+    for SettingDecl { name, .. } in &manifest.settings {
+        let variable = format!("BUB_{}_{name}", manifest.name).to_ascii_uppercase();
+        if suffixes.iter().any(|suffix| variable.ends_with(suffix)) {
             return Err(Error::config(format!(
-                "setting `{}` cannot be used: its variable {variable} belongs to a provider; rename the setting in `bub-plugin.yml` and add the plugin again",
-                setting.name
+                "setting `{name}` cannot be used: variables with the ending of {variable} are reserved for providers; rename the setting in `bub-plugin.yml` and add the plugin again"
             )));
         }
     }
     Ok(())
 }
 
-fn create_plugin(
-    (plugin_config, descriptor): (PluginConfig, Descriptor),
-    services: HostServices,
-    context: &PluginContext<'_>,
-) -> ExternalPlugin {
-    let host = HostContext {
-        framework: context.framework.clone(),
-        workspace: context.workspace.to_owned(),
-        settings: Arc::clone(context.settings),
-        launcher: services.launcher,
-        question_handler: services.question_handler,
-    };
-    ExternalPlugin::new(PluginProcess::new(plugin_config, descriptor, host), context)
-}
-
 /// Returns the configuration of a plugin from its record and the setting `plugins`.
 pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<PluginConfig> {
     let name = &record.manifest.name;
+    let path = format!("plugins.{name}");
     let plugins = settings.get(&PLUGINS);
-    let options = match plugins.get(name) {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(options)) => options.clone(),
-        Some(_) => {
-            return Err(setting_error(
-                name,
-                "",
-                "must be a map with `limits` and `role`",
-            ));
+    let mut limits = Limits::default();
+    let mut max_role = Role::Member;
+    for (key, value) in map_at(
+        &path,
+        plugins.get(name),
+        "must be a map with `limits` and `role`",
+    )? {
+        let path = format!("{path}.{key}");
+        match key.as_str() {
+            "limits" => limits = parse_limits(&path, value)?,
+            "role" => {
+                let role = value.as_str().and_then(Role::from_name);
+                let role_error = || setting_error(&path, "must be guest, member or owner");
+                max_role = role.ok_or_else(role_error)?;
+            }
+            _ => {
+                let reason = "is unknown; available keys: `limits` and `role`";
+                return Err(setting_error(&path, reason));
+            }
         }
-    };
-    if let Some(key) = options
-        .keys()
-        .find(|key| !matches!(key.as_str(), "limits" | "role"))
-    {
-        return Err(setting_error(
-            name,
-            &format!(".{key}"),
-            "is unknown; available keys: `limits` and `role`",
-        ));
     }
-    let role = options
-        .get("role")
-        .map(|role| role.as_str().and_then(Role::from_name));
-    let role_error = || setting_error(name, ".role", "must be guest, member or owner");
     Ok(PluginConfig {
         name: name.clone(),
         command: record.manifest.command.iter().map(OsString::from).collect(),
         directory: record.directory.clone(),
         granted: record.manifest.env.clone(),
         config: plugin_settings(record, settings),
-        limits: parse_limits(name, options.get("limits"))?,
-        max_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(role_error))?,
+        limits,
+        max_role,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
     })
 }
 
 /// Builds the error for an invalid value in the setting `plugins`.
-fn setting_error(name: &str, key: &str, reason: &str) -> Error {
-    Error::config(format!("setting plugins.{name}{key} {reason}"))
+fn setting_error(path: &str, reason: &str) -> Error {
+    Error::config(format!("setting {path} {reason}"))
+}
+
+/// Returns the entries of a map in the setting `plugins`. A missing map has no entries.
+fn map_at<'a>(
+    path: &str,
+    value: Option<&'a Value>,
+    expected: &str,
+) -> Result<impl Iterator<Item = (&'a String, &'a Value)>> {
+    let map = match value {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(map)) => Some(map),
+        Some(_) => return Err(setting_error(path, expected)),
+    };
+    Ok(map.into_iter().flatten())
 }
 
 /// Parses the timeouts of a plugin. Missing timeouts keep their default.
-fn parse_limits(name: &str, value: Option<&Value>) -> Result<Limits> {
+fn parse_limits(path: &str, value: &Value) -> Result<Limits> {
     const TIMEOUT_KEYS: &str = "start, hook, synchronous, tool, model and hooks";
     let mut limits = Limits::default();
-    let entries = match value {
-        None | Some(Value::Null) => return Ok(limits),
-        Some(Value::Object(entries)) => entries,
-        Some(_) => {
-            return Err(setting_error(
-                name,
-                ".limits",
-                &format!("must be a map with {TIMEOUT_KEYS}"),
-            ));
-        }
-    };
-    for (key, value) in entries {
-        let path = format!(".limits.{key}");
-        match key.as_str() {
-            "start" => limits.start = parse_seconds(name, &path, value)?,
-            "hook" => limits.hook = parse_seconds(name, &path, value)?,
-            "synchronous" => limits.synchronous = parse_seconds(name, &path, value)?,
-            "tool" => limits.tool = parse_seconds(name, &path, value)?,
-            "model" => limits.model = parse_seconds(name, &path, value)?,
+    let expected = format!("must be a map with {TIMEOUT_KEYS}");
+    for (key, value) in map_at(path, Some(value), &expected)? {
+        let path = format!("{path}.{key}");
+        let limit = match key.as_str() {
+            "start" => &mut limits.start,
+            "hook" => &mut limits.hook,
+            "synchronous" => &mut limits.synchronous,
+            "tool" => &mut limits.tool,
+            "model" => &mut limits.model,
             "hooks" => {
                 let Value::Object(hooks) = value else {
-                    return Err(setting_error(
-                        name,
-                        &path,
-                        "must be a map from hooks to seconds",
-                    ));
+                    return Err(setting_error(&path, "must be a map from hooks to seconds"));
                 };
                 for (hook, value) in hooks {
                     let path = format!("{path}.{hook}");
                     if !HOOKS.iter().any(|spec| spec.name == hook) {
-                        return Err(setting_error(
-                            name,
-                            &path,
-                            "is not a hook; run `bub hooks --all` to list them",
-                        ));
+                        let reason = "is not a hook; run `bub hooks --all` to list them";
+                        return Err(setting_error(&path, reason));
                     }
                     limits
                         .hooks
-                        .insert(hook.clone(), parse_seconds(name, &path, value)?);
+                        .insert(hook.clone(), parse_seconds(&path, value)?);
                 }
+                continue;
             }
             _ => {
-                return Err(setting_error(
-                    name,
-                    &path,
-                    &format!("is unknown; available keys: {TIMEOUT_KEYS}"),
-                ));
+                let reason = format!("is unknown; available keys: {TIMEOUT_KEYS}");
+                return Err(setting_error(&path, &reason));
             }
-        }
+        };
+        *limit = parse_seconds(&path, value)?;
     }
     Ok(limits)
 }
 
-fn parse_seconds(name: &str, path: &str, value: &Value) -> Result<Duration> {
+fn parse_seconds(path: &str, value: &Value) -> Result<Duration> {
     let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| setting_error(name, path, "must be a number of seconds greater than 0"))
+    duration.ok_or_else(|| setting_error(path, "must be a number of seconds greater than 0"))
 }
 
 /// Returns the values of the settings that a plugin declares, including secrets.
 fn plugin_settings(record: &InstalledPlugin, settings: &Settings) -> Value {
-    let value = |name: &str| match settings
-        .get_value(&format!("{}.{name}", record.manifest.name))
-        .ok()?
-    {
-        LookupValue::Value(value) => Some(value),
-        LookupValue::Secret(secret) => Some(secret.expose().into()),
-    };
-    let entries = record.manifest.settings.iter();
-    let entries = entries.filter_map(|entry| Some((entry.name.clone(), value(&entry.name)?)));
-    Value::Object(
-        entries
-            .filter(|(_, value)| !value.is_null())
-            .collect::<Map<_, _>>(),
-    )
+    let mut values = Map::new();
+    for SettingDecl { name, .. } in &record.manifest.settings {
+        let value = match settings.get_value(&format!("{}.{name}", record.manifest.name)) {
+            Ok(LookupValue::Value(Value::Null)) | Err(_) => continue,
+            Ok(LookupValue::Value(value)) => value,
+            Ok(LookupValue::Secret(secret)) => secret.expose().into(),
+        };
+        values.insert(name.clone(), value);
+    }
+    values.into()
 }
 
-/// Returns the host context for a plugin that is being added and not registered yet.
+/// Returns the host context for plugins that are not registered yet and cannot ask questions.
 pub fn host_context(
     settings: Arc<Settings>,
     workspace: &std::path::Path,

@@ -1,4 +1,7 @@
-//! Prompts the user at the terminal. The user can quit with Ctrl-C or Ctrl-D.
+//! Asks the user questions at the terminal. The user can quit with Ctrl-C or Ctrl-D.
+//!
+//! A prompt crate would bring its own line editor and signal handling. Questions here are plain lines that also work
+//! with a screen reader and through a pseudo-terminal.
 
 use std::{
     io::{BufRead, IsTerminal, Read, Write},
@@ -12,9 +15,9 @@ use bub_terminal::tty::EchoOff;
 
 use crate::{output, signals};
 
-/// Returns whether the user can be prompted: stdin and stderr are a terminal that no chat uses.
+/// Returns whether the user can be asked questions: stdin and stderr are a terminal that no chat
+/// uses.
 pub fn has_terminal() -> bool {
-    // A chat owns the terminal.
     std::io::stdin().is_terminal()
         && std::io::stderr().is_terminal()
         && !bub_terminal::tty::is_in_use()
@@ -36,21 +39,34 @@ pub fn print_names(title: &str, names: &[&str]) {
     print_stderr(&(lines.join("\n") + "\n"));
 }
 
-/// Prompts for a line. Returns the default if the line is empty.
+/// Asks the user a question and returns the line that the user types. Returns the default if the
+/// line is empty.
 pub async fn prompt_line(question: &str, default: Option<&str>) -> Result<String> {
-    let default_hint = default.map_or(String::new(), |default| format!(" [{default}]"));
-    let typed = run_interruptible(&format!("{question}{default_hint}: "), read_line).await?;
-    Ok(if typed.is_empty() {
-        default.unwrap_or_default().to_owned()
-    } else {
-        typed
-    })
+    let question = format!("{}: ", with_default_hint(question, default));
+    let typed = run_interruptible(&question, read_line).await?;
+    Ok(typed_or_default(typed, default))
 }
 
-/// Prompts for a secret: a line that the terminal does not show.
+/// Appends the default to a question in brackets.
+fn with_default_hint(question: &str, default: Option<&str>) -> String {
+    match default {
+        Some(default) => format!("{question} [{default}]"),
+        None => question.to_owned(),
+    }
+}
+
+/// Returns the line that the user typed, or the default if the line is empty.
+fn typed_or_default(typed: String, default: Option<&str>) -> String {
+    if typed.is_empty() {
+        return default.unwrap_or_default().to_owned();
+    }
+    typed
+}
+
+/// Asks the user for a secret: a line that the terminal does not show.
 pub async fn prompt_secret(question: &str) -> Result<String> {
     signals::exit_on_signal();
-    // Before the prompt, because turning echo off discards earlier input.
+    // Turn echo off before the question is printed, because this discards earlier input.
     let quiet = EchoOff::enter();
     let typed = run_interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
@@ -58,48 +74,46 @@ pub async fn prompt_secret(question: &str) -> Result<String> {
     typed
 }
 
-/// Prompts at the terminal on behalf of a plugin. Blocks the thread.
+/// Asks the user the question of a plugin at the terminal. Blocks the thread.
 fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
+    let default = question.default.as_deref();
     if !has_terminal() {
-        let no_terminal_error = || {
+        return default.map(str::to_owned).ok_or_else(|| {
             Error::unknown("cannot prompt: stdin is not a terminal; run the command in a terminal")
-        };
-        return question.default.clone().ok_or_else(no_terminal_error);
+        });
     }
-    // The text comes from the plugin.
+    // The plugin may have put control sequences into the text.
     let text = output::sanitize_line(&question.text);
     let quiet = question.is_secret.then(|| {
         signals::exit_on_signal();
         EchoOff::enter()
     });
-    match question.default.as_deref().filter(|_| !question.is_secret) {
-        Some(default) => print_stderr(&format!("{text} [{}]: ", output::sanitize_line(default))),
-        None => print_stderr(&format!("{text}: ")),
-    }
+    let shown_default = default
+        .filter(|_| !question.is_secret)
+        .map(output::sanitize_line);
+    print_stderr(&format!(
+        "{}: ",
+        with_default_hint(&text, shown_default.as_deref())
+    ));
     let typed = read_line();
     if quiet.is_some() {
         print_stderr("\n");
     }
-    let typed = typed?;
-    Ok(if typed.is_empty() {
-        question.default.clone().unwrap_or_default()
-    } else {
-        typed
-    })
+    Ok(typed_or_default(typed?, default))
 }
 
-/// Prompts the user on behalf of plugins: at the terminal, or in the chat that uses the terminal.
+/// Asks the user the questions of plugins: at the terminal, or in the chat that uses the terminal.
 #[derive(Default)]
 pub struct PluginPrompt(OnceLock<ChatEventSender>);
 
 impl PluginPrompt {
-    /// Uses this chat for all further prompts.
+    /// Makes this chat ask all further questions.
     pub fn attach_chat(&self, chat: &ChatEventSender) {
         // A process has one chat.
         let _ = self.0.set(chat.clone());
     }
 
-    /// Prompts the user with the question of a plugin and returns the answer.
+    /// Asks the user the question of a plugin and returns what the user typed.
     pub fn ask_user(&self, question: &PluginQuestion) -> Result<String> {
         let Some(chat) = self.0.get() else {
             return prompt_for_plugin(question);
@@ -109,30 +123,21 @@ impl PluginPrompt {
                 "cannot prompt for a secret: a chat shows the input; set the secret with `bub config set` or `bub onboard`",
             ));
         }
-        let default_hint = question
-            .default
-            .as_ref()
-            .map_or(String::new(), |default| format!(" [{default}]"));
-        let typed = chat
-            .ask_line(&format!("{}{default_hint}", question.text))
-            .ok_or_else(interrupted_error)?;
-        Ok(if typed.is_empty() {
-            question.default.clone().unwrap_or_default()
-        } else {
-            typed
-        })
+        let default = question.default.as_deref();
+        let typed = chat.ask_line(&with_default_hint(&question.text, default));
+        Ok(typed_or_default(
+            typed.ok_or_else(interrupted_error)?,
+            default,
+        ))
     }
 }
 
-/// Prompts for yes or no until the answer is valid.
+/// Asks the user a question until the input is yes, no or empty. Returns `default` for empty input.
 pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     loop {
-        match run_interruptible(&question, read_line)
-            .await?
-            .to_ascii_lowercase()
-            .as_str()
-        {
+        let typed = run_interruptible(&question, read_line).await?;
+        match typed.to_ascii_lowercase().as_str() {
             "" => return Ok(default),
             "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),
@@ -141,15 +146,13 @@ pub async fn confirm(question: &str, default: bool) -> Result<bool> {
     }
 }
 
-/// Reads a value from stdin, because arguments are visible in the process list. Removes line ends.
+/// Reads a value from stdin and removes trailing line ends. Secrets are read this way, because
+/// arguments are visible in the process list.
 pub fn read_stdin() -> Result<String> {
     const MAX_STDIN_BYTES: u64 = 1 << 20;
     let mut text = Vec::new();
-    std::io::stdin()
-        .lock()
-        .take(MAX_STDIN_BYTES + 1)
-        .read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_STDIN_BYTES {
+    let mut stdin = std::io::stdin().lock().take(MAX_STDIN_BYTES + 1);
+    if stdin.read_to_end(&mut text)? as u64 > MAX_STDIN_BYTES {
         return Err(Error::invalid_input(
             "cannot read the value: stdin is longer than 1 MiB; pass a shorter value",
         ));
@@ -160,13 +163,14 @@ pub fn read_stdin() -> Result<String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Prints a prompt and runs `work` in a thread. Returns an error if the user presses Ctrl-C first; the
-/// thread does not keep the program from exiting.
+/// Prints a question and runs `work` in a thread. Returns an error if the user presses Ctrl-C
+/// before `work` ends. In that case, the thread keeps running, but does not prevent the program
+/// from exiting.
 pub async fn run_interruptible<T: Send + 'static>(
     question: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    // Before the prompt is printed, so that Ctrl-C works as soon as the prompt is visible.
+    // Listen before the question is printed, so that Ctrl-C works as soon as it is visible.
     let interrupt = signals::next_interrupt();
     print_stderr(question);
     let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -180,26 +184,21 @@ pub async fn run_interruptible<T: Send + 'static>(
     }
 }
 
-/// Message if the user quits at a prompt.
-const INTERRUPTED_TEXT: &str = "Stopped; nothing was written.";
-
-/// Builds the error for a user who quits at a prompt.
+/// Builds the error for a user who quits instead of answering a question.
 pub fn interrupted_error() -> Error {
-    Error::new(ErrorKind::Cancelled, INTERRUPTED_TEXT)
+    Error::new(ErrorKind::Cancelled, "Stopped; nothing was written.")
 }
 
-/// Returns whether an error means that the user quit at a prompt.
+/// Returns whether an error means that the user quit instead of answering a question.
 pub fn is_interruption(error: &Error) -> bool {
     error.kind() == ErrorKind::Cancelled
 }
 
-/// Prints a text to stderr, such as a prompt or a notice. Ignores errors, because they cannot be
+/// Prints a text to stderr, such as a question or a notice. Ignores errors, because they cannot be
 /// reported.
 pub fn print_stderr(text: &str) {
-    let mut stderr = std::io::stderr().lock();
-    let _ = stderr
-        .write_all(text.as_bytes())
-        .and_then(|()| stderr.flush());
+    // Stderr has no buffer to flush.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn read_line() -> Result<String> {

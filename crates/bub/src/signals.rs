@@ -1,19 +1,21 @@
 //! Handles Ctrl-C, SIGTERM and a closed terminal.
 //!
 //! The first signal cancels the running turn, which is then recorded. The second signal ends the
-//! program. At a prompt, no turn runs, and every signal except Ctrl-C ends the program immediately.
+//! program. While the program asks the user a question, no turn runs, and every signal except
+//! Ctrl-C ends the program immediately.
 
 use std::{
     path::PathBuf,
     process::ExitCode,
     sync::{
-        Arc, Mutex, Once, PoisonError,
+        Arc, Once,
         atomic::{AtomicU8, Ordering},
         mpsc,
     },
     thread,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
@@ -21,7 +23,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Reports that a signal asked the program to stop.
+/// Stop request by a signal: a token that the first signal cancels, and the exit code for that
+/// signal.
+#[derive(Clone)]
 pub struct StopSignal {
     token: CancellationToken,
     code: Arc<AtomicU8>,
@@ -39,20 +43,22 @@ impl StopSignal {
     }
 }
 
+/// Ctrl-C with its exit code.
+const INTERRUPT: (SignalKind, u8) = (SignalKind::interrupt(), 130);
+/// SIGTERM with its exit code.
+const TERMINATE: (SignalKind, u8) = (SignalKind::terminate(), 143);
+
 /// Starts listening for the signals that stop the program.
 pub fn listen_for_stop() -> StopSignal {
-    listen_to_signals(&[
-        (SignalKind::interrupt(), 130),
-        (SignalKind::terminate(), 143),
-    ])
+    listen_to_signals(&[INTERRUPT, TERMINATE])
 }
 
 /// Starts listening for the signals that stop the program, except Ctrl-C, which the caller handles.
 pub fn listen_without_interrupt() -> StopSignal {
-    listen_to_signals(&[(SignalKind::terminate(), 143)])
+    listen_to_signals(&[TERMINATE])
 }
 
-/// Installs the default signal handlers at most once per process.
+/// Completed when signal handlers are installed. [`exit_on_signal`] then installs no handlers.
 static SIGNALS_INSTALLED: Once = Once::new();
 
 fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
@@ -61,14 +67,14 @@ fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
         token: CancellationToken::new(),
         code: Arc::new(AtomicU8::new(1)),
     };
-    let (token, code) = (stop.token(), Arc::clone(&stop.code));
-    spawn_signal_handlers(signals, move |received, own_code| {
-        cancel_on_signal(received, token.clone(), Arc::clone(&code), own_code)
+    let handled = stop.clone();
+    spawn_signal_handlers(signals, move |received, code| {
+        cancel_on_signal(received, handled.clone(), code)
     });
     stop
 }
 
-/// Handles these signals, SIGQUIT and SIGHUP on a separate thread, because plugins may block the
+/// Handles `signals`, SIGQUIT and SIGHUP on a separate thread, because plugins may block the
 /// threads of the runtime. Returns when the handlers are registered.
 fn spawn_signal_handlers<F>(
     signals: &[(SignalKind, u8)],
@@ -77,7 +83,7 @@ fn spawn_signal_handlers<F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let hangup = (!is_hangup_ignored()).then_some((SignalKind::hangup(), 129));
-    // The default action would leave the terminal in its current mode.
+    // Handled, because the default action of SIGQUIT and SIGHUP would not restore the terminal.
     let others = [(SignalKind::quit(), 131)].into_iter().chain(hangup);
     let signals: Vec<_> = signals.iter().copied().chain(others).collect();
     let (registered, is_registered) = mpsc::channel::<()>();
@@ -94,10 +100,8 @@ fn spawn_signal_handlers<F>(
     };
     let thread = thread::Builder::new().name("signals".to_owned());
     let spawned = thread.spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build();
-        match runtime {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        match runtime.enable_io().build() {
             Ok(runtime) => runtime.block_on(work),
             Err(error) => tracing::warn!(%error, "signal.listen_failed"),
         }
@@ -116,9 +120,7 @@ static INTERRUPT_RECEIVER: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None)
 pub fn next_interrupt() -> oneshot::Receiver<()> {
     exit_on_signal();
     let (sender, receiver) = oneshot::channel();
-    *INTERRUPT_RECEIVER
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    *INTERRUPT_RECEIVER.lock() = Some(sender);
     receiver
 }
 
@@ -126,56 +128,38 @@ pub fn next_interrupt() -> oneshot::Receiver<()> {
 /// installed.
 pub fn exit_on_signal() {
     SIGNALS_INSTALLED.call_once(|| {
-        let signals = [
-            (SignalKind::interrupt(), 130),
-            (SignalKind::terminate(), 143),
-        ];
-        spawn_signal_handlers(&signals, exit_unless_awaited);
+        spawn_signal_handlers(&[INTERRUPT, TERMINATE], exit_unless_awaited);
     });
 }
 
-/// Ends the program when the signal arrives, unless a caller awaits Ctrl-C.
+/// Ends the program when the signal arrives. If the signal is Ctrl-C and a caller awaits it,
+/// notifies the caller instead.
 async fn exit_unless_awaited(mut received: Signal, code: u8) {
     while received.recv().await.is_some() {
-        let asking = (code == 130).then(|| {
-            INTERRUPT_RECEIVER
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take()
-        });
-        if asking
-            .flatten()
-            .is_none_or(|asking| asking.send(()).is_err())
-        {
+        let awaiting = INTERRUPT_RECEIVER.lock().take_if(|_| code == 130);
+        if awaiting.is_none_or(|awaiting| awaiting.send(()).is_err()) {
             restore_and_exit(code);
         }
     }
 }
 
-/// Returns whether SIGHUP is ignored, because the program was started with `nohup`.
+/// Returns whether this process ignores SIGHUP, as it does after a start with `nohup`.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & 1 == 1)
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Cancels the token at the first signal and ends the program at the second.
-async fn cancel_on_signal(
-    mut received: Signal,
-    token: CancellationToken,
-    code: Arc<AtomicU8>,
-    own_code: u8,
-) {
+async fn cancel_on_signal(mut received: Signal, stop: StopSignal, code: u8) {
     while received.recv().await.is_some() {
-        // A second signal ends the program immediately.
-        if token.is_cancelled() {
-            restore_and_exit(own_code);
+        if stop.token.is_cancelled() {
+            restore_and_exit(code);
         }
-        code.store(own_code, Ordering::Relaxed);
-        token.cancel();
-        tracing::info!(exit_code = own_code, "signal.received");
+        stop.code.store(code, Ordering::Relaxed);
+        stop.token.cancel();
+        tracing::info!(exit_code = code, "signal.received");
     }
 }
 
@@ -184,7 +168,7 @@ static TEMP_FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Sets the temporary file to remove when a signal ends the program; `None` for no file.
 pub fn remove_file_on_exit(file: Option<PathBuf>) {
-    *TEMP_FILE.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    *TEMP_FILE.lock() = file;
 }
 
 #[expect(
@@ -194,11 +178,7 @@ pub fn remove_file_on_exit(file: Option<PathBuf>) {
 /// Restores the terminal, removes the temporary file and ends the program.
 fn restore_and_exit(code: u8) {
     bub_terminal::tty::restore();
-    if let Some(file) = TEMP_FILE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take()
-    {
+    if let Some(file) = TEMP_FILE.lock().take() {
         let _ = std::fs::remove_file(file);
     }
     std::process::exit(i32::from(code));

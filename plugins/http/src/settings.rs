@@ -7,7 +7,7 @@ use bub::settings::{AnySetting, Secret, Section, SettingKey, text_format};
 
 /// Token for clients of the webhook.
 ///
-/// The `.env` of a workspace cannot set it, because setting it opens the channel.
+/// The `.env` of an untrusted workspace cannot set it, because setting it opens the channel.
 pub static WEBHOOK_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "webhook.token",
     None,
@@ -17,7 +17,7 @@ pub static WEBHOOK_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
 
 /// Address that the webhook listens on.
 ///
-/// The `.env` of a workspace cannot set it, because it decides who can reach the channel.
+/// The `.env` of an untrusted workspace cannot set it, because it decides who can reach the channel.
 pub static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
     "webhook.listen",
     "127.0.0.1:8787",
@@ -28,7 +28,7 @@ pub static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
 
 /// Role of webhook clients that send the token.
 ///
-/// The `.env` of a workspace cannot set it, because it grants permissions.
+/// The `.env` of an untrusted workspace cannot set it, because it grants permissions.
 pub static WEBHOOK_ROLE: SettingKey<Role> = SettingKey::new(
     "webhook.role",
     Role::Member,
@@ -38,7 +38,7 @@ pub static WEBHOOK_ROLE: SettingKey<Role> = SettingKey::new(
 
 /// Private hosts that replies may be posted to.
 ///
-/// The `.env` of a workspace cannot set it, because it opens access to private networks.
+/// The `.env` of an untrusted workspace cannot set it, because it opens access to private networks.
 pub static WEBHOOK_CALLBACK_HOSTS: SettingKey<Vec<String>> = SettingKey::new(
     "webhook.callback_hosts",
     "",

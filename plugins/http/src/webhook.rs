@@ -22,7 +22,7 @@ use std::{
 };
 
 use bub::kernel::{
-    BoxFuture, Channel, Error, ErrorKind, MessageHandler, Outbound, Result, StreamEvent, Turn,
+    Channel, Error, ErrorKind, MessageHandler, Outbound, Result, StreamEvent, Turn, async_trait,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,7 @@ pub struct WebhookChannel {
     running: Mutex<Option<ServerHandle>>,
 }
 
-/// The running server. It ends with the channel.
+/// The running server. It ends when the channel stops.
 struct ServerHandle {
     address: SocketAddr,
     /// Cancelled when requests must stop waiting for replies.
@@ -158,47 +158,46 @@ async fn bind_listener(listen: &str) -> Result<TcpListener> {
     })
 }
 
+#[async_trait]
 impl Channel for WebhookChannel {
     fn name(&self) -> &'static str {
         CHANNEL_NAME
     }
 
-    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.start_server(stop))
+    async fn start(&self, stop: CancellationToken) -> Result<()> {
+        self.start_server(stop).await
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let running = self
-                .running
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            let Some(mut running) = running else {
-                return Ok(());
-            };
-            running.stop_waiting.cancel();
-            if tokio::time::timeout(STOP_TIMEOUT, &mut running.task)
-                .await
-                .is_err()
-            {
-                running.task.abort();
-            }
-            Ok(())
-        })
+    async fn stop(&self) -> Result<()> {
+        let running = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(mut running) = running else {
+            return Ok(());
+        };
+        running.stop_waiting.cancel();
+        if tokio::time::timeout(STOP_TIMEOUT, &mut running.task)
+            .await
+            .is_err()
+        {
+            running.task.abort();
+        }
+        Ok(())
     }
 
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.deliver_reply(reply))
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        self.deliver_reply(reply).await
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
+    async fn on_event(&self, event: &StreamEvent, turn: &Turn) -> Result<()> {
         if let StreamEvent::Text(delta) = event
             && let Some(exchange) = self.exchanges.find_by_turn(turn)
         {
             exchange.send_delta(delta);
         }
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
     fn access_summary(&self) -> Option<String> {

@@ -10,13 +10,13 @@ use super::{CHANNEL_NAME, options::TelegramOptions};
 use crate::lock;
 use bub::gateway::pairing::Pairings;
 
-/// Maximum number of users that are remembered as notified.
+/// Maximum number of recorded notices to senders without access, one per sender and chat.
 const MAX_NOTIFIED_USERS: usize = 10_000;
 
 /// The sender of a message, as the platform describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TelegramUser {
-    /// Empty if the platform does not identify the sender: an anonymous admin or a channel.
+    /// Empty if the platform does not identify the sender: an anonymous admin or a Telegram channel.
     pub(super) id: String,
     pub(super) username: Option<String>,
     pub(super) name: String,
@@ -136,8 +136,8 @@ impl AccessControl {
         paired.max(is_member.then_some(Role::Member))
     }
 
-    /// Records that a sender was notified. Returns whether this is the first notice with this key. Returns `false` once
-    /// [`MAX_NOTIFIED_USERS`] notices are recorded.
+    /// Records that a sender was notified in a chat; `key` identifies both. Returns whether this is the first notice
+    /// with this key. Returns `false` once [`MAX_NOTIFIED_USERS`] notices are recorded.
     pub(super) fn mark_notified(&self, key: String) -> bool {
         let mut notified = lock(&self.notified);
         notified.len() < MAX_NOTIFIED_USERS && notified.insert(key)

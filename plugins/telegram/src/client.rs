@@ -17,7 +17,7 @@ use super::{media::TOO_LARGE_TEXT, options::TelegramOptions};
 
 /// Timeout of an ordinary call.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a file upload.
+/// Timeout of a file upload. Also the maximum time without data while the response to any call is read.
 const FILE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum size of an API response.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
@@ -289,7 +289,7 @@ impl BotApiClient {
     }
 
     fn build_http_client(&self) -> Result<reqwest::Client, ApiError> {
-        // Ignore the error: another component has already installed a provider.
+        // Ignore the result: this fails only if a TLS crypto provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client_error = |error: reqwest::Error| {
             ApiError::new(
@@ -423,7 +423,7 @@ fn encode_url_path(path: &str) -> Option<String> {
     Some(url)
 }
 
-/// Replaces characters that are not allowed in a quoted header value.
+/// Replaces characters that are not allowed in a quoted header value by `_`.
 fn escape_header_value(text: &str) -> String {
     text.chars()
         .map(|letter| {

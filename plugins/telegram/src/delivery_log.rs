@@ -1,5 +1,5 @@
-//! Records which parts of each reply the platform has accepted. The record is a file, so that the next process resumes
-//! where this one ended and does not send delivered parts again.
+//! Records which parts of each reply the platform has accepted. A part is one Telegram message of a reply. The record
+//! is a file, so that the next process resumes where this one ended and does not send delivered parts again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,7 +22,7 @@ const MAX_TRACKED_REPLIES: usize = 4096;
 pub(super) struct DeliveryProgress {
     /// Number of delivered parts.
     pub(super) parts: usize,
-    /// Message id of the first delivered part.
+    /// Message id of the first delivered part, or of the message that shows the preview.
     pub(super) first: Option<i64>,
 }
 

@@ -4,7 +4,7 @@
 //! * `media`: the kind of a message, its text and its files.
 //!
 //! The content has the format of the Python version: one JSON object whose first keys are always the same. Additional
-//! keys follow them: `quote`, `forward_origin`, `correction`, `album`.
+//! keys follow them: `quote`, `forward_origin`, `correction`, `edit_date`, `album`.
 
 #![expect(
     clippy::indexing_slicing,
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use self::media::TelegramMessageKind;
 pub use self::media::{Attachment, sanitize_file_name};
 
-/// The field `correction` of an edited message.
+/// Value of the field `correction` of an edited message.
 const CORRECTION_NOTE: &str = "replaces the earlier version of this message";
 
 /// The account of the bot.
@@ -47,8 +47,8 @@ pub enum InboundUpdate {
 pub struct InboundMessage {
     /// Whether the message addresses the bot.
     pub is_active: bool,
-    /// Whether the message is a comma command. In groups, a command must follow the bot's name or `/bub`, or reply to
-    /// the bot. Edited or forwarded messages, and messages sent via another bot, are never commands.
+    /// Whether the message is a comma command. In groups, a command must also mention the bot, follow `/bub`, or reply
+    /// to the bot. Edited or forwarded messages, and messages sent via another bot, are never commands.
     pub is_command: bool,
     /// Files of the message, followed by the files of the message that it replies to.
     pub media: Vec<Attachment>,
@@ -167,7 +167,8 @@ pub fn convert_message(message: &Value, is_edit: bool, me: &BotIdentity) -> Inbo
     })
 }
 
-/// How a message addresses the bot. The name alone is enough for a message, but not for a command.
+/// How a message addresses the bot. In a group, the word `bub` is enough for an ordinary message, but not for a
+/// command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AddressMode {
     NotAddressed,

@@ -36,8 +36,8 @@ use std::{
 };
 
 use bub::kernel::{
-    BoxFuture, CancellationToken, Channel, Error, Inbound, Lifespan, MessageHandler, Outbound,
-    Result, StreamEvent, Turn,
+    CancellationToken, Channel, Error, Inbound, Lifespan, MessageHandler, Outbound, Result,
+    StreamEvent, Turn, async_trait,
 };
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
@@ -65,7 +65,7 @@ pub struct TelegramChannel {
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The bot: state that the channel and the tools share.
+/// The bot: the client of the Bot API, and the data that the channel and the tools share.
 pub struct Bot {
     options: TelegramOptions,
     client: BotApiClient,
@@ -81,7 +81,8 @@ pub struct Bot {
     migrated_chats: Mutex<HashMap<i64, i64>>,
     /// The account of the bot, set when the channel starts.
     identity: OnceLock<BotIdentity>,
-    /// Whether pending updates were dropped as `telegram.drop_pending` asks, which is done once.
+    /// Whether the channel has started before. Only the first start drops pending updates, if `telegram.drop_pending`
+    /// is set.
     has_dropped_pending: AtomicBool,
     /// The reason the channel receives no updates, if any.
     receive_error: Mutex<Option<String>>,
@@ -175,50 +176,47 @@ impl TelegramChannel {
     }
 }
 
+#[async_trait]
 impl Channel for TelegramChannel {
     fn name(&self) -> &'static str {
         CHANNEL_NAME
     }
 
-    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            if self.bot.options.token.is_none() {
-                return Err(Error::config("no bot token: set `telegram.token`"));
-            }
-            self.bot.prepare_polling().await?;
-            let task = tokio::spawn(poll::run(
-                Arc::clone(&self.bot),
-                Arc::clone(&self.handler),
-                stop,
-            ));
-            if let Some(previous) = lock(&self.running).replace(task) {
-                previous.abort();
-            }
-            Ok(())
-        })
+    async fn start(&self, stop: CancellationToken) -> Result<()> {
+        if self.bot.options.token.is_none() {
+            return Err(Error::config("no bot token: set `telegram.token`"));
+        }
+        self.bot.prepare_polling().await?;
+        let task = tokio::spawn(poll::run(
+            Arc::clone(&self.bot),
+            Arc::clone(&self.handler),
+            stop,
+        ));
+        if let Some(previous) = lock(&self.running).replace(task) {
+            previous.abort();
+        }
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let running = lock(&self.running).take();
-            if let Some(mut task) = running
-                && tokio::time::timeout(STOP_TIMEOUT, &mut task).await.is_err()
-            {
-                task.abort();
-            }
-            Ok(())
-        })
+    async fn stop(&self) -> Result<()> {
+        let running = lock(&self.running).take();
+        if let Some(mut task) = running
+            && tokio::time::timeout(STOP_TIMEOUT, &mut task).await.is_err()
+        {
+            task.abort();
+        }
+        Ok(())
     }
 
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(outbound::deliver_reply(&self.bot, reply))
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        outbound::deliver_reply(&self.bot, reply).await
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
+    async fn on_event(&self, event: &StreamEvent, turn: &Turn) -> Result<()> {
         if let StreamEvent::Text(delta) = event {
             preview::append_delta(&self.bot, delta, turn);
         }
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
     fn restore_message(&self, inbound: &mut Inbound) {
@@ -229,14 +227,12 @@ impl Channel for TelegramChannel {
         }
     }
 
-    fn check_connection(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        Box::pin(async move {
-            let me = self.bot.client.call("getMe", &json!({})).await?;
-            Ok(me
-                .get("username")
-                .and_then(Value::as_str)
-                .map(|username| format!("@{username}")))
-        })
+    async fn check_connection(&self) -> Result<Option<String>> {
+        let me = self.bot.client.call("getMe", &json!({})).await?;
+        Ok(me
+            .get("username")
+            .and_then(Value::as_str)
+            .map(|username| format!("@{username}")))
     }
 
     fn receive_error(&self) -> Option<String> {

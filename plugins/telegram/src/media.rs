@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Bot, client::ApiErrorKind, inbound::Attachment};
 
-/// Envelope field with the attached files, so that the next process can download them.
+/// Envelope field with the attached files, so that bub can download them after a restart.
 const MEDIA_FIELD: &str = "telegram_media";
 /// Maximum size of a file for the model.
 pub(super) const MAX_FILE_BYTES: usize = 2 * 1024 * 1024;

@@ -41,9 +41,9 @@ pub struct TelegramOptions {
     pub home: PathBuf,
     /// Removes secrets from previews.
     pub redactor: Redactor,
-    /// How long the server holds a poll if there are no updates.
+    /// How long the server may delay its response to a poll while there are no updates.
     pub poll_timeout: Duration,
-    /// Additional time to wait for the response to a poll.
+    /// How long to wait for the response to a poll beyond `poll_timeout`.
     pub poll_grace: Duration,
     /// Maximum time without data while a file is downloaded.
     pub file_idle_timeout: Duration,

@@ -166,8 +166,8 @@ pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
     params
 }
 
-/// Reports the outcome to the user who pressed a button. Once decided, the outcome is added to the question and its
-/// buttons are removed.
+/// Shows the outcome of a pressed approval button to the user who pressed it. If the approval is decided, also adds the
+/// outcome to the question and removes its buttons.
 async fn answer_button(
     bot: &Arc<Bot>,
     route: &Route,
@@ -180,7 +180,7 @@ async fn answer_button(
         json!({"callback_query_id": button.query, "text": outcome, "show_alert": !is_decided});
     match bot.client.call("answerCallbackQuery", &params).await {
         Ok(_) => {}
-        // Ignore the rejection: the platform accepts answers only for a few seconds.
+        // Ignore the rejection: the platform accepts this call only for a few seconds after the press.
         Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
         Err(api_error) => return Err(api_error.into()),
     }
@@ -206,7 +206,8 @@ async fn answer_button(
 }
 
 impl Bot {
-    /// Sends a text as HTML, or as plain text if the platform rejects the HTML.
+    /// Sends a text, or edits a message, with the given method: as HTML, or as plain text if the platform rejects the
+    /// HTML.
     pub(super) async fn send_with_markup(
         &self,
         method: &str,
@@ -278,7 +279,7 @@ impl OutgoingReply {
             && api_error.error_kind == ApiErrorKind::NoSuchMessage
             && self.route.message_id.take().is_some()
         {
-            // H-174
+            // The message to quote was deleted: retry without quoting it.
             self.bot
                 .limiter
                 .wait_to_send(self.route.chat_thread.chat)

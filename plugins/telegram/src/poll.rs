@@ -1,5 +1,5 @@
 //! Polls for updates and handles each one. A poll confirms only handled updates, so that unhandled ones arrive again
-//! after a crash. Handled but unconfirmed updates are recognized by their id.
+//! after a crash. If an update was handled but not confirmed, it also arrives again and is recognized by its id.
 
 #![expect(
     clippy::indexing_slicing,
@@ -48,7 +48,7 @@ async fn poll_updates(bot: &Arc<Bot>, handler: &MessageHandler) {
     loop {
         let started = Instant::now();
         match get_updates(bot, offset, bot.options.poll_timeout).await {
-            // A server or proxy does not hold polls: poll less often.
+            // An empty response arrived too early, because the server or a proxy does not delay it: poll less often.
             Ok(updates)
                 if updates.is_empty()
                     && started.elapsed() < INITIAL_BACKOFF.min(bot.options.poll_timeout) =>
@@ -176,7 +176,7 @@ async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates
     }
 }
 
-/// Whether a webhook receives the updates.
+/// Whether a poll failed because Telegram sends the updates to a webhook.
 fn is_webhook_conflict(api_error: &ApiError) -> bool {
     api_error.error_kind == ApiErrorKind::Conflict && api_error.text.contains("webhook")
 }

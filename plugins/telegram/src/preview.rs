@@ -43,7 +43,8 @@ struct PreviewText {
 }
 
 impl Previews {
-    /// Ends the preview of the answer to a message. Returns the id of the message that shows it.
+    /// Ends the preview of the answer to an inbound message. Returns the id of the Telegram message that shows the
+    /// preview.
     pub(super) async fn finish(&self, bot: &Bot, message_id: &MessageId) -> Option<i64> {
         let preview = lock(&self.0).remove(message_id);
         let preview_id = match preview {
@@ -203,7 +204,7 @@ fn spawn_cleanup(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
     tokio::spawn(async move {
         let outcome = receipt.outcome().await;
         if matches!(outcome, MessageOutcome::Done { replies: 1.., .. }) {
-            // A reply is pending, unless a tool sent all of them.
+            // The reply that replaces the preview is still to be delivered, unless a tool sent all replies.
             tokio::time::sleep(PREVIEW_TTL).await;
         }
         if !lock(&bot.previews.0).contains_key(&message_id) {

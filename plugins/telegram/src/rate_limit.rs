@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::options::TelegramOptions;
 use crate::lock;
 
-/// Maximum number of messages to a group per minute.
+/// Maximum number of messages to a group per minute, one less than the platform allows.
 const GROUP_MESSAGES_PER_MINUTE: usize = 19;
-/// Number of messages to a group per minute above which previews are no longer updated.
+/// Number of messages to a group per minute at which previews in the group are no longer sent or edited.
 const GROUP_EDITS_PER_MINUTE: usize = 12;
 const RATE_WINDOW: Duration = Duration::from_secs(61);
 /// Number of tracked chats above which idle ones are removed.

@@ -1,4 +1,5 @@
-//! The route of a message: its chat and topic, and the message that a reply answers. Replies inherit it.
+//! The route of a message: its chat and topic, and the message that a reply answers. A reply has the route of its
+//! inbound message.
 
 #![expect(
     clippy::indexing_slicing,
@@ -40,16 +41,17 @@ impl ChatThread {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) chat_thread: ChatThread,
-    /// The id of the answered message.
+    /// The Telegram message id of the inbound message that a reply answers.
     pub(super) message_id: Option<i64>,
-    /// Whether the reply quotes that message, because other users may write in between.
+    /// Whether the reply quotes the answered message, because other users may write in between.
     pub(super) is_quoted: bool,
-    /// The pressed button, if any.
+    /// The button that the user pressed, if the inbound message is a press of a button.
     pub(super) button: Option<Button>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Button {
+    /// The id of the callback query, with which the platform reports the press of the button.
     pub(super) query: String,
     pub(super) message_id: i64,
     /// The text of the message with the button.

@@ -1,7 +1,7 @@
 //! The settings in the section `telegram`.
 
 use bub::settings::{AnySetting, Secret, Section, SettingKey, SettingType, ValueKind, text_format};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 /// The bot token.
 pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
@@ -12,7 +12,7 @@ pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
 
 /// Users with access.
 ///
-/// The `.env` of a workspace cannot set it, because it is access policy.
+/// The `.env` of an untrusted workspace cannot set it, because it decides who has access.
 pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_users",
     None,
@@ -22,7 +22,7 @@ pub static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = SettingKey::n
 
 /// Chats in which the bot may be used.
 ///
-/// The `.env` of a workspace cannot set it, because it is access policy.
+/// The `.env` of an untrusted workspace cannot set it, because it decides who has access.
 pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::new(
     "telegram.allow_chats",
     None,
@@ -32,7 +32,7 @@ pub static TELEGRAM_ALLOW_CHATS: SettingKey<Option<Vec<String>>> = SettingKey::n
 
 /// Proxy for requests to the Bot API.
 ///
-/// The `.env` of a workspace cannot set it, because a proxy sees the traffic.
+/// The `.env` of an untrusted workspace cannot set it, because a proxy sees the traffic.
 pub static TELEGRAM_PROXY: SettingKey<Option<String>> = SettingKey::new(
     "telegram.proxy",
     None,
@@ -43,7 +43,7 @@ pub static TELEGRAM_PROXY: SettingKey<Option<String>> = SettingKey::new(
 
 /// Base URL of the Bot API.
 ///
-/// The `.env` of a workspace cannot set it, because the server gets the token.
+/// The `.env` of an untrusted workspace cannot set it, because the server gets the token.
 pub static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
@@ -75,7 +75,7 @@ pub static TELEGRAM_DROP_PENDING: SettingKey<bool> = SettingKey::new(
 
 /// Whether unknown users can request access.
 ///
-/// The `.env` of a workspace cannot set it, because it is access policy.
+/// The `.env` of an untrusted workspace cannot set it, because it decides who has access.
 pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
     "telegram.pairing",
     true,
@@ -84,7 +84,8 @@ pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
 .trusted();
 
 /// How the model's answers are sent on Telegram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TelegramReply {
     /// The model's answer is sent.
     Auto,
@@ -98,22 +99,6 @@ impl SettingType for TelegramReply {
 
     fn from_default(default: Self) -> Self {
         default
-    }
-
-    fn default_value(default: Self) -> Value {
-        Value::from(if default == Self::Auto {
-            "auto"
-        } else {
-            "tool"
-        })
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value.as_str()? {
-            "auto" => Some(Self::Auto),
-            "tool" => Some(Self::Tool),
-            _ => None,
-        }
     }
 }
 

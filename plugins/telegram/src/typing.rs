@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use bub::kernel::{BoxFuture, Error, LifespanScope, Result};
+use bub::kernel::{Error, LifespanScope, Result, async_trait};
 use serde_json::json;
 use tokio::task::AbortHandle;
 
@@ -27,7 +27,7 @@ impl Typing {
     }
 }
 
-/// Shows the typing indicator in a chat until it is dropped.
+/// Shows the typing indicator in a chat. The indicator ends when all guards of the chat are dropped.
 struct TypingGuard {
     bot: Arc<Bot>,
     chat_thread: ChatThread,
@@ -98,14 +98,15 @@ impl TypingScope {
     }
 }
 
+#[async_trait]
 impl LifespanScope for TypingScope {
-    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+    async fn enter(&mut self) -> Result<()> {
         self.guard = Some(TypingGuard::start(Arc::clone(&self.bot), self.chat_thread));
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
-    fn exit<'a>(&'a mut self, _error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+    async fn exit(&mut self, _error: Option<&Error>) -> Result<()> {
         self.guard = None;
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 }

@@ -22,7 +22,7 @@ use super::{
     typing::TypingScope,
 };
 
-/// The answer to `/start`, as in the Python version.
+/// The notice that is sent for `/start`, as in the Python version.
 const GREETING_TEXT: &str = "Bub is online. Send text to start.";
 const NO_ACCESS_TEXT: &str =
     "You are not allowed to chat with me. Please deploy your own instance of Bub.";
@@ -78,7 +78,7 @@ fn idempotency_key(updates: &[Value]) -> String {
     }
 }
 
-/// Returns the album id of an update and its sender.
+/// Returns the album id of an update and the user id of its sender. Returns `None` if the update belongs to no album.
 pub(super) fn album_key(update: &Value) -> Option<(&str, Option<i64>)> {
     let message = &update["message"];
     Some((
@@ -355,8 +355,8 @@ impl Bot {
         });
     }
 
-    /// Answers a pressed button in the background. Errors are logged: the platform accepts answers only for a few
-    /// seconds.
+    /// Shows a text to the user who pressed a button, in the background. Errors are only logged, because the platform
+    /// accepts the call only for a few seconds after the press.
     fn answer_callback_query(self: &Arc<Self>, query: String, text: String) {
         let bot = Arc::clone(self);
         tokio::spawn(async move {

@@ -1,23 +1,21 @@
 //! Estimates how much of a model's context window a request uses.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// Estimated tokens of an image, regardless of its size.
 const TOKENS_PER_IMAGE: u64 = 1500;
-/// Tokens of a message in addition to its text.
+/// Estimated tokens of a message in addition to its text.
 const TOKENS_PER_MESSAGE: u64 = 4;
-/// Bytes of ASCII text per token, before calibration.
+/// Estimated bytes of ASCII text per token, before the correction by [`Calibration`].
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// Plausible ratios of reported to estimated tokens. Other ratios are ignored.
 const VALID_CALIBRATION: std::ops::Range<f64> = 0.3..5.0;
 
-/// Correction factors for estimates, per model, learned from the usage that providers report.
+/// Correction factors for token estimates, per model, learned from the usage that providers report.
 #[derive(Debug, Default)]
 pub(crate) struct Calibration(Mutex<HashMap<String, f64>>);
 
@@ -30,37 +28,33 @@ impl Calibration {
         reason = "token counts are far below 2^52, and an estimate is rough"
     )]
     pub(crate) fn correct_estimate(&self, model: &str, estimate: u64) -> u64 {
-        let factors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let factors = self.0.lock();
         let factor = factors.get(model).copied().unwrap_or(1.0);
         (estimate as f64 * factor) as u64
     }
 
-    /// Updates the correction factor of a model from the tokens that the provider reported. New ratios are averaged with
-    /// the old factor, so that a single outlier has little effect.
+    /// Updates the correction factor of a model from the tokens that the provider reported. New ratios are averaged
+    /// with the old factor, so that a single outlier has little effect.
     #[expect(
         clippy::cast_precision_loss,
         reason = "token counts are far below 2^52"
     )]
     pub(crate) fn record_usage(&self, model: &str, estimate: u64, reported: u64) {
         let ratio = reported as f64 / estimate.max(1) as f64;
-        // In small prompts, the text that the provider adds distorts the ratio.
+        // In small requests, the text that the provider adds distorts the ratio.
         if estimate < 200 || !VALID_CALIBRATION.contains(&ratio) {
             return;
         }
-        let mut factors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match factors.get_mut(model) {
-            Some(factor) => *factor = *factor * 0.5 + ratio * 0.5,
-            None => {
-                factors.insert(model.to_owned(), ratio);
-            }
-        }
+        let mut factors = self.0.lock();
+        let factor = factors.entry(model.to_owned()).or_insert(ratio);
+        *factor = *factor * 0.5 + ratio * 0.5;
     }
 }
 
 /// The size of a request relative to the context window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContextBudget {
-    /// The request fits.
+    /// The request fits the context window.
     Fits,
     /// The request uses this percentage of the window: the model should hand off.
     Tight(u64),
@@ -68,7 +62,8 @@ pub(super) enum ContextBudget {
     Exceeded,
 }
 
-/// Compares an estimate with a context window. `answer` tokens of the window are reserved for the answer.
+/// Compares the estimated tokens of a request with the context window. Reserves `answer` tokens for the answer, but at
+/// most a quarter of the window.
 pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBudget {
     let usable = window - answer.min(window / 4);
     if estimate * 100 >= usable * 92 {
@@ -106,13 +101,7 @@ fn text_tokens(text: &str) -> u64 {
     if text.is_ascii() {
         return (text.len() as u64).div_ceil(BYTES_PER_TOKEN);
     }
-    let (mut ascii, mut other) = (0u64, 0u64);
-    for character in text.chars() {
-        if character.is_ascii() {
-            ascii += 1;
-        } else {
-            other += 1;
-        }
-    }
+    let ascii = text.bytes().filter(u8::is_ascii).count() as u64;
+    let other = text.chars().count() as u64 - ascii;
     ascii.div_ceil(BYTES_PER_TOKEN) + other
 }

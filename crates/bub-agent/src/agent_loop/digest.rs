@@ -1,9 +1,14 @@
-//! Builds a digest of the entries since the last anchor, without a model call.
+//! Builds a digest: a JSON summary of the entries since the last anchor, made without a model call.
+
+use std::collections::BTreeSet;
 
 use bub_tape::{Entry, EntryId, EntryKind};
 use serde_json::{Value, json};
 
-/// Maximum number of tool calls and answers listed as done.
+use super::calls::text_at;
+use crate::truncate;
+
+/// Maximum number of tool calls and answers in the list `done` of a digest.
 const MAX_DIGEST_ITEMS: usize = 20;
 const MAX_DIGEST_FILES: usize = 50;
 const MAX_INSTRUCTION_CHARS: usize = 4000;
@@ -13,26 +18,16 @@ const MAX_LINE_CHARS: usize = 160;
 /// Builds the digest of `entries`, which start with the last anchor. `prompt` is the user message of the running turn.
 /// The digest always has the same keys.
 pub(super) fn build_digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
-    let earlier = entries
-        .first()
-        .filter(|entry| entry.kind == EntryKind::Anchor);
+    let earlier = entries.first();
+    let earlier = earlier.filter(|entry| entry.kind == EntryKind::Anchor);
     let earlier_goal =
         earlier.and_then(|anchor| anchor.payload.get("state")?.get("digest")?.get("goal"));
     let instruction = prompt.and_then(entry_text).unwrap_or_default();
-    let first_user_text = || {
-        entries
-            .iter()
-            .find(|entry| has_role(entry, "user"))
-            .and_then(entry_text)
-    };
-    let goal = match earlier_goal {
-        Some(goal) => goal.clone(),
-        None => truncate(
-            &first_user_text().unwrap_or_else(|| instruction.clone()),
-            MAX_TEXT_CHARS,
-        )
-        .into(),
-    };
+    let goal = earlier_goal.cloned().unwrap_or_else(|| {
+        let first_message = entries.iter().find(|entry| has_role(entry, "user"));
+        let goal = first_message.and_then(entry_text);
+        truncate(goal.as_ref().unwrap_or(&instruction), MAX_TEXT_CHARS).into()
+    });
     let answers: Vec<String> = entries.iter().filter_map(model_text).collect();
     let last_answer = answers.last().map(String::as_str).unwrap_or_default();
     json!({
@@ -46,8 +41,8 @@ pub(super) fn build_digest(entries: &[Entry], prompt: Option<&Entry>) -> Value {
     })
 }
 
-/// Returns the ids of the turn's entries that a view can show after a new anchor. `prompt` is the id of the turn's
-/// prompt.
+/// Returns the ids of the entries that stay in the view after a handoff: the prompt of the turn, and the messages, tool
+/// calls and tool results after it. `prompt` is the id of the prompt's entry.
 pub(super) fn turn_entry_ids(entries: &[Entry], prompt: EntryId) -> Vec<EntryId> {
     let is_visible = |entry: &&Entry| {
         matches!(
@@ -55,63 +50,44 @@ pub(super) fn turn_entry_ids(entries: &[Entry], prompt: EntryId) -> Vec<EntryId>
             EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
         ) && entry.is_in_context()
     };
-    let since = entries
-        .iter()
-        .filter(|entry| entry.id > prompt)
-        .filter(is_visible)
-        .map(|entry| entry.id);
-    let carried = entries
-        .first()
-        .and_then(|anchor| anchor.payload.get("state")?.get("carry")?.as_array());
-    let carried = carried
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_i64)
-        .map(EntryId::new);
-    let mut ids: Vec<EntryId> = std::iter::once(prompt)
-        .chain(carried.filter(|id| *id > prompt))
-        .chain(since)
-        .collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
+    let visible = entries.iter().filter(is_visible).map(|entry| entry.id);
+    let anchor = entries.first();
+    let carried = anchor.and_then(|anchor| anchor.payload.get("state")?.get("carry")?.as_array());
+    let carried = carried.into_iter().flatten().filter_map(Value::as_i64);
+    let later = carried.map(EntryId::new).chain(visible);
+    let later = later.filter(|id| *id > prompt);
+    let ids: BTreeSet<EntryId> = later.chain([prompt]).collect();
+    ids.into_iter().collect()
 }
 
-/// Returns the latest tool calls and the first lines of the latest answers, one line each.
+/// Returns one line per tool call, then the first line of each answer. Keeps only the last `MAX_DIGEST_ITEMS` lines.
 fn completed_work(entries: &[Entry], answers: &[String]) -> Vec<String> {
     let calls = entries
         .iter()
-        .filter(|entry| entry.kind == EntryKind::ToolCall)
-        .flat_map(format_calls);
-    let lines = answers
-        .iter()
-        .filter_map(|text| text.lines().find(|line| !line.trim().is_empty()));
-    let mut done: Vec<String> = calls
-        .chain(lines.map(|line| truncate(line.trim(), MAX_LINE_CHARS)))
-        .collect();
+        .filter(|entry| entry.kind == EntryKind::ToolCall);
+    let mut done: Vec<String> = calls.flat_map(format_calls).collect();
+    let lines = answers.iter();
+    let lines = lines.filter_map(|text| text.lines().map(str::trim).find(|line| !line.is_empty()));
+    done.extend(lines.map(|line| truncate(line, MAX_LINE_CHARS)));
     done.drain(..done.len().saturating_sub(MAX_DIGEST_ITEMS));
     done
 }
 
-/// Returns the calls of the last response if they have no results yet.
+/// Returns one line per tool call of the last response, or no lines if the calls have results.
 fn open_call_lines(entries: &[Entry]) -> Vec<String> {
-    let last = entries
-        .iter()
-        .rev()
-        .find(|entry| matches!(entry.kind, EntryKind::ToolCall | EntryKind::ToolResult));
-    last.filter(|entry| entry.kind == EntryKind::ToolCall)
-        .map(format_calls)
-        .unwrap_or_default()
+    let is_call_or_result =
+        |entry: &&Entry| matches!(entry.kind, EntryKind::ToolCall | EntryKind::ToolResult);
+    match entries.iter().rev().find(is_call_or_result) {
+        Some(entry) if entry.kind == EntryKind::ToolCall => format_calls(entry),
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the values of the argument `path` of all tool calls, without duplicates.
 fn touched_files(entries: &[Entry]) -> Vec<String> {
     let mut files: Vec<String> = Vec::new();
     for call in entries.iter().flat_map(tool_calls) {
-        let arguments = call
-            .pointer("/function/arguments")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let arguments = text_at(call, "/function/arguments");
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
         if let Some(path) = arguments.get("path").and_then(Value::as_str)
             && !files.iter().any(|file| file == path)
@@ -123,27 +99,18 @@ fn touched_files(entries: &[Entry]) -> Vec<String> {
     files
 }
 
-fn tool_calls(entry: &Entry) -> &[Value] {
-    entry
-        .payload
-        .get("calls")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
+/// Returns the tool calls of an entry.
+pub(super) fn tool_calls(entry: &Entry) -> &[Value] {
+    let calls = entry.payload.get("calls").and_then(Value::as_array);
+    calls.map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Returns one line per tool call of an entry: name and arguments.
 fn format_calls(entry: &Entry) -> Vec<String> {
     let line = |call: &Value| {
-        let text = |path: &str| {
-            call.pointer(path)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-        };
-        truncate(
-            &format!("{} {}", text("/function/name"), text("/function/arguments")),
-            MAX_LINE_CHARS,
-        )
+        let name = text_at(call, "/function/name");
+        let line = format!("{name} {}", text_at(call, "/function/arguments"));
+        truncate(&line, MAX_LINE_CHARS)
     };
     tool_calls(entry).iter().map(line).collect()
 }
@@ -162,19 +129,9 @@ fn entry_text(entry: &Entry) -> Option<String> {
     match entry.payload.get("content")? {
         Value::String(text) => Some(text.clone()),
         Value::Array(parts) => {
-            let texts: Vec<_> = parts
-                .iter()
-                .filter_map(|part| part.get("text")?.as_str())
-                .collect();
-            Some(texts.join("\n"))
+            let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
+            Some(texts.collect::<Vec<_>>().join("\n"))
         }
         _ => None,
-    }
-}
-
-fn truncate(text: &str, max_chars: usize) -> String {
-    match text.char_indices().nth(max_chars) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
     }
 }

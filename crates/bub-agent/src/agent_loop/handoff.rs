@@ -7,18 +7,18 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AgentLoop,
-    digest::{build_digest, turn_entry_ids},
+    digest::{build_digest, tool_calls, turn_entry_ids},
 };
 
 impl AgentLoop {
-    /// Hands off after the provider reported that the context is too long. Happens at most once per turn.
+    /// Hands off after the provider reported that the context is too long. The loop calls this at most once per run.
     pub(super) async fn hand_off_after_overflow(&self, error: &Error) -> Result<()> {
         let state = json!({"reason": "context_length_exceeded", "error": error.message()});
         self.hand_off("auto_handoff/context_overflow", state)
             .await?;
-        // The failed call counts as a step.
-        if let Some(end) = self.turn.tape().end_step("auto_handoff", None) {
-            self.turn.tape().append_later(end);
+        // The failed model call counts as a step.
+        if let Some(end) = self.tape().end_step("auto_handoff", None) {
+            self.tape().append_later(end);
         }
         Ok(())
     }
@@ -29,27 +29,17 @@ impl AgentLoop {
         self.hand_off("auto_handoff/context_budget", state).await
     }
 
-    /// Writes an anchor with a digest of the entries since the last anchor. The entries of this turn stay in the context.
+    /// Writes an anchor with a digest of the entries since the last anchor. The entries of this turn stay in the
+    /// context.
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
-        let tape = self.turn.tape().tape();
-        let mark = tape
-            .anchor_marks(AnchorQuery::Latest(1))
-            .await
-            .map_err(tape_error)?
-            .pop();
-        let span = mark.map_or(EntryRange::ALL, |mark| {
-            EntryRange::starting_at(mark.position)
-        });
-        let entries = tape.entries(span).await.map_err(tape_error)?;
-        let prompt = match self.turn.tape().prompt_id() {
-            Some(id) => tape
-                .store()
-                .fetch(tape.name(), &[id])
-                .await
-                .map_err(tape_error)?
-                .pop(),
-            None => None,
+        let tape = self.tape().tape();
+        let marks = tape.anchor_marks(AnchorQuery::Latest(1)).await;
+        let span = match marks.map_err(tape_error)?.pop() {
+            Some(mark) => EntryRange::starting_at(mark.position),
+            None => EntryRange::ALL,
         };
+        let entries = tape.entries(span).await.map_err(tape_error)?;
+        let prompt = self.recorded_prompt().await?;
         if let Some(state) = state.as_object_mut() {
             state.insert("digest".to_owned(), build_digest(&entries, prompt.as_ref()));
             let carried = prompt
@@ -57,31 +47,42 @@ impl AgentLoop {
                 .unwrap_or_default();
             state.insert("carry".to_owned(), json!(carried));
         }
-        self.turn
-            .tape()
+        self.tape()
             .append(handoff_entries(name, Some(state), self.run_meta()))
             .await?;
         Ok(())
     }
 
-    /// Applies the requests that tools made during the step. Returns whether a tool made one. The entries are queued for
-    /// the next write to the tape.
+    /// Returns the entry with the prompt of the turn, if it is on the tape.
+    async fn recorded_prompt(&self) -> Result<Option<Entry>> {
+        let Some(id) = self.tape().prompt_id() else {
+            return Ok(None);
+        };
+        let tape = self.tape().tape();
+        let fetched = tape.store().fetch(tape.name(), &[id]).await;
+        Ok(fetched.map_err(tape_error)?.pop())
+    }
+
+    /// Applies the requests that tools made during the step: handoffs and resets of the tape. Returns whether a tool
+    /// made a request. Queues the new entries for the next write to the tape.
     pub(super) async fn apply_step_requests(&self, prompt: &Prompt) -> Result<bool> {
         let requests = self.requests.take();
         let has_requests = !requests.is_empty();
         for request in requests {
             match request {
                 StepRequest::HandOff { name, summary } => {
-                    let mut carry: Vec<EntryId> =
-                        self.turn.tape().prompt_id().into_iter().collect();
+                    let mut carry: Vec<EntryId> = self.tape().prompt_id().into_iter().collect();
                     // The model has not seen the results of calls that it made together with the handoff.
                     let response = self.last_response_entries().await?;
-                    if response.first().is_some_and(|calls| call_count(calls) > 1) {
+                    if response
+                        .first()
+                        .is_some_and(|entry| tool_calls(entry).len() > 1)
+                    {
                         carry.extend(response.iter().map(|entry| entry.id));
                     }
                     let state = json!({"summary": summary, "carry": carry});
                     for entry in handoff_entries(&name, Some(state), self.run_meta()) {
-                        self.turn.tape().append_later(entry);
+                        self.tape().append_later(entry);
                     }
                 }
                 StepRequest::Reset { archive } => self.reset_tape(archive, prompt).await?,
@@ -90,14 +91,14 @@ impl AgentLoop {
         Ok(has_requests)
     }
 
-    /// Returns the tool calls of the last response and their results.
+    /// Writes all queued entries to the tape. Then returns the entry with the tool calls of the last response, followed
+    /// by the entries with their results.
     async fn last_response_entries(&self) -> Result<Vec<Entry>> {
-        self.turn.tape().append(Vec::new()).await?;
-        let tape = self.turn.tape().tape();
+        self.tape().append(Vec::new()).await?;
+        let tape = self.tape().tape();
         let mut response = Vec::new();
-        let mut newest = tape
-            .store()
-            .read(tape.name(), EntryRange::ALL.newest_first());
+        let newest_first = EntryRange::ALL.newest_first();
+        let mut newest = tape.store().read(tape.name(), newest_first);
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
             let is_first = entry.kind == EntryKind::ToolCall;
             if is_first || entry.kind == EntryKind::ToolResult {
@@ -111,49 +112,30 @@ impl AgentLoop {
         Ok(response)
     }
 
-    /// Clears the tape. The new tape starts with the user message of the turn and the response that requested the reset.
-    /// Without that response, the model would request the reset again.
+    /// Clears the tape. The new tape starts with the user message of the turn and the response that requested the
+    /// reset. Without that response, the model would request the reset again.
     async fn reset_tape(&self, archive: bool, prompt: &Prompt) -> Result<()> {
-        let tape = self.turn.tape().tape();
-        let recorded_prompt = match self.turn.tape().prompt_id() {
-            Some(id) => tape
-                .store()
-                .fetch(tape.name(), &[id])
-                .await
-                .map_err(tape_error)?
-                .pop(),
-            None => None,
-        };
+        let tape = self.tape().tape();
+        let recorded_prompt = self.recorded_prompt().await?;
         let response = self.last_response_entries().await?;
         tape.reset(archive).await.map_err(tape_error)?;
-        self.turn.tape().invalidate_summary();
+        self.tape().invalidate_summary();
         let without_id = |entry: Entry| Entry {
             id: EntryId::default(),
             ..entry
         };
-        self.turn
-            .tape()
+        self.tape()
             .record_prompt_again(without_id(
-                recorded_prompt.unwrap_or_else(|| self.turn.tape().user_message_entry(prompt)),
+                recorded_prompt.unwrap_or_else(|| self.tape().user_message_entry(prompt)),
             ))
             .await?;
         for entry in response {
-            self.turn.tape().append_later(without_id(entry));
+            self.tape().append_later(without_id(entry));
         }
         Ok(())
     }
 
     fn run_meta(&self) -> Map<String, Value> {
-        let mut meta = Map::new();
-        meta.insert("run_id".to_owned(), self.turn.tape().run_id().into());
-        meta
+        Map::from_iter([("run_id".to_owned(), self.tape().run_id().into())])
     }
-}
-
-fn call_count(entry: &Entry) -> usize {
-    entry
-        .payload
-        .get("calls")
-        .and_then(Value::as_array)
-        .map_or(0, Vec::len)
 }

@@ -1,15 +1,18 @@
 //! Stops a model that repeats the same tool calls.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// Number of equal calls with equal results in a row after which the model gets a warning.
+use super::calls::text_at;
+
+/// How many equal calls with equal results in a row cause a warning. The warning is appended to the last result.
 const WARN_AFTER_REPEATS: usize = 3;
-/// Number of equal calls in a row after which the call is refused.
+/// How many equal calls in a row cause a refusal. The last of these calls does not run.
 const REFUSE_AFTER_REPEATS: usize = 6;
-/// Number of equal calls in a row after which the turn ends.
+/// How many equal calls in a row end the turn. The last of these calls does not run.
 const END_AFTER_REPEATS: usize = 8;
 
-/// Counts responses in a row with equal tool calls. The limits are high, because a model that polls also repeats calls.
+/// Counts responses in a row with equal tool calls and equal results. The limits are high, because a model that waits
+/// for a change also repeats calls.
 #[derive(Debug, Default)]
 pub(super) struct RepeatGuard {
     last: Option<(Value, Value)>,
@@ -22,7 +25,7 @@ pub(super) struct RepeatGuard {
 pub(super) enum RepeatAction {
     /// Run the calls.
     Proceed,
-    /// Return this text as the result of each call.
+    /// Do not run the calls, and return this text as the result of each call.
     Refuse(String),
     /// End the turn.
     EndTurn,
@@ -54,7 +57,8 @@ impl RepeatGuard {
         RepeatAction::Proceed
     }
 
-    /// Records the results of calls that ran. Returns a note for the model if it repeats the same calls.
+    /// Records the calls of a response and their results. Returns a note for the model if equal calls had equal results
+    /// several times in a row.
     pub(super) fn record_results(&mut self, calls: &[Value], results: &[Value]) -> Option<String> {
         if std::mem::take(&mut self.refused) {
             return None;
@@ -68,7 +72,7 @@ impl RepeatGuard {
         self.last = Some(latest);
         (self.repeats >= WARN_AFTER_REPEATS).then(|| {
             format!(
-                "\n[this is the same call with the same result for the {}th time in a row]",
+                "\n[this is the same call with the same result {} times in a row]",
                 self.repeats
             )
         })
@@ -78,16 +82,10 @@ impl RepeatGuard {
 /// Returns the names and parsed arguments of the calls. Calls that differ only in ids or JSON formatting are equal.
 fn calls_signature(calls: &[Value]) -> Value {
     let call_signature = |call: &Value| {
-        let arguments = call
-            .pointer("/function/arguments")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let arguments = text_at(call, "/function/arguments");
         let parsed = serde_json::from_str::<Value>(arguments);
         let arguments = parsed.unwrap_or_else(|_| arguments.into());
-        Value::from(vec![
-            call.pointer("/function/name").cloned().unwrap_or_default(),
-            arguments,
-        ])
+        json!([call.pointer("/function/name"), arguments])
     };
     calls.iter().map(call_signature).collect()
 }

@@ -1,11 +1,11 @@
 //! One step: one model call and the tool calls it requests.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent};
 use bub_model::{
-    Accumulator, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelEvent,
-    ModelEventStream, ModelId, RecoveryAction,
+    Accumulator, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelErrorKind,
+    ModelEvent, ModelEventStream, ModelId, RecoveryAction,
 };
 use bub_tape::{EntryId, StepRecord};
 use futures_util::StreamExt as _;
@@ -16,7 +16,7 @@ use super::{
     budget::{self, ContextBudget},
 };
 use crate::settings::{COMPLETION_ARGS, MAX_TOKENS};
-use crate::skills::LoadedSkills;
+use crate::skills::{LoadedSkills, allowed_skills};
 
 /// The text between the answers of two steps.
 const STEP_SEPARATOR: &str = "\n\n";
@@ -24,7 +24,7 @@ const STEP_SEPARATOR: &str = "\n\n";
 /// The error of a failed step.
 pub(super) struct StepError {
     pub(super) error: Error,
-    /// Whether the context is too long for the model.
+    /// Whether the step failed because the context is too long for the model.
     pub(super) is_overflow: bool,
 }
 
@@ -49,9 +49,9 @@ impl From<ModelError> for StepError {
 /// A model call that is ready for the hook `before_llm_call`.
 struct PreparedCall {
     request: LlmRequest,
-    /// The entries that the view shows.
+    /// The ids of the entries in the view.
     entries: Vec<EntryId>,
-    /// The estimated tokens before calibration.
+    /// The estimated tokens of the request, without the correction factor of the model.
     estimate: u64,
 }
 
@@ -64,23 +64,18 @@ impl AgentLoop {
     ) -> Result<StepOutcome, StepError> {
         let system = self.build_system_prompt(prompt)?;
         let prepared = self.prepare_call(&system, loop_state).await?;
-        let gate = self
-            .turn
-            .framework()
-            .hooks()
-            .before_llm_call(prepared.request, &self.turn)
-            .await;
-        self.turn.tape().append_hook_decisions(&gate.notes);
-        let mut chat = self.turn.tape().new_step_record();
+        let (hooks, turn) = (self.hooks(), &self.turn);
+        let gate = hooks.before_llm_call(prepared.request, turn).await;
+        self.tape().append_hook_decisions(&gate.notes);
+        let mut chat = self.tape().new_step_record();
         (chat.system, chat.view) = (Some(system), prepared.entries);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
-            self.emit_hook_text(&text, loop_state).await;
+            self.send_delta(&text, true, loop_state).await;
             return self.end_with_answer(chat, text).await;
         }
-        self.agent
-            .check_daily_limit(&self.models_for_request(&gate.request)?)
-            .await?;
+        let models = self.models_for_request(&gate.request)?;
+        self.agent.check_daily_limit(&models).await?;
         let started = Instant::now();
         let outcome = self.call_model(&gate.request, loop_state).await;
         let mut result = LlmResult {
@@ -101,21 +96,16 @@ impl AgentLoop {
         result.usage = answer.usage.as_ref().map(bub_model::Usage::to_json);
         chat.usage.clone_from(&result.usage);
         chat.model = model.map(|model| model.to_string()).or(chat.model);
-        if self.agent.daily_limit().is_set() {
+        if self.agent.daily_limit.is_set() {
             // Usage that the provider does not report is estimated, so that it counts towards the limit.
             let estimated = || json!({"prompt_tokens": prepared.estimate, "completion_tokens": answer.text.len() / 3});
             let usage = result.usage.clone().unwrap_or_else(estimated);
-            self.agent
-                .daily_limit()
-                .record_call(chat.model.as_deref().unwrap_or_default(), &usage)
-                .await;
+            let model = chat.model.as_deref().unwrap_or_default();
+            self.agent.daily_limit.record_call(model, &usage).await;
         }
         if let Some(usage) = &answer.usage {
-            self.agent.calibration().record_usage(
-                &gate.request.model,
-                prepared.estimate,
-                usage.prompt,
-            );
+            let (model, calibration) = (&gate.request.model, &self.agent.calibration);
+            calibration.record_usage(model, prepared.estimate, usage.prompt);
         }
         self.run_after_call_hooks(&gate.request, &result).await;
         if let Some(usage) = result.usage {
@@ -127,9 +117,8 @@ impl AgentLoop {
         if answer.tool_calls.is_empty() {
             return self.end_with_answer(chat, answer.text).await;
         }
-        Ok(self
-            .run_tool_calls(chat, answer, prompt, loop_state)
-            .await?)
+        let outcome = self.run_tool_calls(chat, answer, prompt, loop_state);
+        Ok(outcome.await?)
     }
 
     /// Ends the last step of a turn: records the answer and sends the final event.
@@ -139,41 +128,27 @@ impl AgentLoop {
         text: String,
     ) -> Result<StepOutcome, StepError> {
         chat.text = Some(text.clone());
-        let last = self.turn.tape().end_step("ok", None);
-        self.turn
-            .tape()
-            .record_step(chat, last.into_iter().collect())
-            .await?;
-        self.events
-            .send(StreamEvent::Final(json!({"ok": true, "text": text})))
-            .await;
+        let last = self.tape().end_step("ok", None).into_iter().collect();
+        self.tape().record_step(chat, last).await?;
+        self.send_final(text).await;
         Ok(StepOutcome::Done)
     }
 
     /// Builds the request for the model. If the request does not fit the context window, hands off first.
     async fn prepare_call(&self, system: &str, loop_state: &mut LoopState) -> Result<PreparedCall> {
-        let model = self
-            .models
-            .first()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let window = self
-            .models
-            .first()
-            .and_then(|model| self.agent.context_window(model));
-        let answer = self.agent.settings().get(&MAX_TOKENS);
+        let model = self.models.first();
+        let window = model.and_then(|model| self.agent.context_window(model));
+        let model = model.map(ToString::to_string).unwrap_or_default();
+        let answer = self.agent.settings.get(&MAX_TOKENS);
         let mut tokens_before = None;
         loop {
-            let view = self
-                .turn
-                .tape()
-                .build_view(&model, window.map(max_carried_bytes))
-                .await?;
+            let max_carried = window.map(max_carried_bytes);
+            let view = self.tape().build_view(&model, max_carried).await?;
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
             messages.extend(view.messages.into_iter().map(Value::Object));
             let estimate = budget::estimate_tokens(&messages) + self.tools.definition_tokens();
-            let tokens = self.agent.calibration().correct_estimate(&model, estimate);
+            let tokens = self.agent.calibration.correct_estimate(&model, estimate);
             if let Some(window) = window {
                 // Do not repeat a handoff that did not shrink the request.
                 loop_state.cannot_shrink |=
@@ -188,10 +163,8 @@ impl AgentLoop {
                     ContextBudget::Tight(percent) if !loop_state.was_asked_to_hand_off => {
                         loop_state.was_asked_to_hand_off = true;
                         let notice = Prompt::Text(handoff_notice(percent));
-                        self.turn
-                            .tape()
-                            .append(vec![self.turn.tape().user_message_entry(&notice)])
-                            .await?;
+                        let entry = self.tape().user_message_entry(&notice);
+                        self.tape().append(vec![entry]).await?;
                         messages.push(json!({"role": "user", "content": notice}));
                     }
                     ContextBudget::Tight(_) | ContextBudget::Exceeded | ContextBudget::Fits => {}
@@ -212,7 +185,8 @@ impl AgentLoop {
         }
     }
 
-    /// Makes the model call and streams its events.
+    /// Makes the model call and sends its events to the reader of the turn's stream. Returns the answer and the model
+    /// that produced it.
     async fn call_model(
         &self,
         llm_request: &LlmRequest,
@@ -225,19 +199,12 @@ impl AgentLoop {
             let event = event?;
             match &event {
                 ModelEvent::Text(delta) => {
-                    if std::mem::take(&mut is_first) && loop_state.has_text {
-                        self.events
-                            .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
-                            .await;
-                    }
-                    loop_state.has_text = true;
-                    self.turn.tape().record_delta(delta);
-                    self.events.send(StreamEvent::Text(delta.clone())).await;
+                    let is_first = std::mem::take(&mut is_first);
+                    self.send_delta(delta, is_first, loop_state).await;
                 }
                 ModelEvent::Reasoning(delta) => {
-                    self.events
-                        .send(StreamEvent::Reasoning(delta.clone()))
-                        .await;
+                    let event = StreamEvent::Reasoning(delta.clone());
+                    self.events.send(event).await;
                 }
                 // Lets channels show that the call waits, for example because of a rate limit.
                 ModelEvent::Retry(retry) => {
@@ -246,12 +213,7 @@ impl AgentLoop {
                         "wait_seconds": retry.delay.as_secs_f64(),
                         "reason": retry.error.to_string(),
                     });
-                    self.events
-                        .send(StreamEvent::Other {
-                            kind: "retry".to_owned(),
-                            data,
-                        })
-                        .await;
+                    self.events.send(StreamEvent::Retry(data)).await;
                 }
                 _ => {}
             }
@@ -261,17 +223,14 @@ impl AgentLoop {
     }
 
     fn start_model_stream(&self, llm_request: &LlmRequest) -> Result<ModelEventStream> {
-        let settings = self.agent.settings();
+        let settings = &self.agent.settings;
         let models = self.models_for_request(llm_request)?;
+        let effort = self.turn.state().get_str("reasoning_effort");
         let request = ChatRequest {
             messages: Arc::clone(&llm_request.messages),
             tools: self.tools.definitions_for(&llm_request.tool_names),
             max_tokens: llm_request.max_tokens,
-            reasoning_effort: self
-                .turn
-                .state()
-                .get_str("reasoning_effort")
-                .filter(|effort| !effort.is_empty()),
+            reasoning_effort: effort.filter(|effort| !effort.is_empty()),
             stream: true,
             extra: settings.get(&COMPLETION_ARGS),
             ..ChatRequest::default()
@@ -285,81 +244,49 @@ impl AgentLoop {
 
     /// Returns the models to try for a request. A model that a hook selected has no fallbacks.
     fn models_for_request(&self, llm_request: &LlmRequest) -> Result<Vec<ModelId>> {
-        let is_unchanged = self
-            .models
-            .first()
-            .is_some_and(|first| first.to_string() == llm_request.model);
-        if is_unchanged {
-            Ok(self.models.clone())
-        } else {
-            Ok(vec![self.agent.resolve_model(&llm_request.model)?])
+        match self.models.first() {
+            Some(first) if first.to_string() == llm_request.model => Ok(self.models.clone()),
+            _ => Ok(vec![self.agent.resolve_model(&llm_request.model)?]),
         }
     }
 
-    /// Sends the text that the hook `before_llm_call` returned as the answer. The model is not called.
-    async fn emit_hook_text(&self, text: &str, loop_state: &mut LoopState) {
-        if loop_state.has_text {
-            self.events
-                .send(StreamEvent::Text(STEP_SEPARATOR.to_owned()))
-                .await;
+    /// Records and sends text of the answer. The first text of a step is separated from the text of earlier steps.
+    async fn send_delta(&self, text: &str, is_first: bool, loop_state: &mut LoopState) {
+        if is_first && loop_state.has_text {
+            self.send_text(STEP_SEPARATOR).await;
         }
         loop_state.has_text = true;
-        self.turn.tape().record_delta(text);
-        self.events.send(StreamEvent::Text(text.to_owned())).await;
+        self.tape().record_delta(text);
+        self.send_text(text).await;
     }
 
-    /// Runs the hook `after_llm_call` and records its notes.
+    /// Runs the hook `after_llm_call` and records the decisions of its implementations.
     async fn run_after_call_hooks(&self, request: &LlmRequest, result: &LlmResult) {
-        let notes = self
-            .turn
-            .framework()
-            .hooks()
-            .after_llm_call(request, result, &self.turn)
-            .await;
-        self.turn.tape().append_hook_decisions(&notes);
-    }
-
-    fn allowed_skills(&self) -> Option<Vec<String>> {
-        let Value::Array(names) = self.turn.state().get("allowed_skills")? else {
-            return None;
-        };
-        Some(
-            names
-                .iter()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect(),
-        )
+        let hooks = self.hooks();
+        let notes = hooks.after_llm_call(request, result, &self.turn).await;
+        self.tape().append_hook_decisions(&notes);
     }
 
     /// Builds the system prompt: the fragments of the plugins, the list of tools, and the list of skills.
     fn build_system_prompt(&self, prompt: &Prompt) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
         parts.push(self.tools.prompt_block().to_owned());
-        let workspace = self
-            .turn
-            .state()
-            .get_str("_runtime_workspace")
-            .map(PathBuf::from);
-        let allowed = self.allowed_skills();
-        parts.push(self.agent.skills().prompt_block(
-            workspace.as_deref(),
+        let workspace = self.turn.state().get_str("_runtime_workspace");
+        let allowed = allowed_skills(self.turn.state());
+        parts.push(self.agent.skills.prompt_block(
+            workspace.as_deref().map(Path::new),
             &prompt.text(),
             allowed.as_deref(),
             &LoadedSkills::from_state(self.turn.state()),
         ));
         parts.retain(|part| !part.is_empty());
-        Ok(self
-            .agent
-            .settings()
-            .redactor()
-            .redact(&parts.join("\n\n"))
-            .into_owned())
+        let redactor = self.agent.settings.redactor();
+        Ok(redactor.redact(&parts.join("\n\n")).into_owned())
     }
 }
 
-/// Returns the maximum size in bytes of the entries that a handoff carries over: 40 % of the window, at about three
-/// bytes per token.
+/// Returns the maximum size in bytes of the entries that stay in the view after a handoff: 40 % of the context window,
+/// at about three bytes per token.
 fn max_carried_bytes(window: u64) -> usize {
     usize::try_from(window * 3 * 2 / 5).unwrap_or(usize::MAX)
 }
@@ -375,33 +302,29 @@ fn handoff_notice(percent: u64) -> String {
 /// Returns an error if the answer is incomplete, so that channels do not show it as complete.
 fn incomplete_error(answer: &Completion) -> Option<Error> {
     let reason = match &answer.finish {
-        FinishReason::Length => "it reached the `max_tokens` limit; raise the setting".to_owned(),
+        FinishReason::Length => "it reached the `max_tokens` limit; raise the setting",
         FinishReason::ContentFilter => {
-            "the provider's content filter stopped it; rephrase the request".to_owned()
+            "the provider's content filter stopped it; rephrase the request"
         }
         FinishReason::Refusal => {
-            "the model refused to continue; rephrase the request or choose another model".to_owned()
+            "the model refused to continue; rephrase the request or choose another model"
         }
         finish if finish.is_complete() => return None,
-        finish => format!(
-            "the provider stopped it ({}); send the message again",
-            finish.as_str()
-        ),
+        finish => {
+            let name = finish.as_str();
+            &format!("the provider stopped it ({name}); send the message again")
+        }
     };
-    Some(Error::new(
-        ErrorKind::Provider,
-        format!("the answer is incomplete: {reason}"),
-    ))
+    let text = format!("the answer is incomplete: {reason}");
+    Some(Error::new(ErrorKind::Provider, text))
 }
 
 /// Converts the error of a model call to the error of the turn.
 fn model_error(error: &ModelError) -> Error {
     let kind = match error.kind {
-        bub_model::ModelErrorKind::Cancelled => ErrorKind::Cancelled,
-        bub_model::ModelErrorKind::Setup => ErrorKind::Config,
-        bub_model::ModelErrorKind::Transport | bub_model::ModelErrorKind::Timeout => {
-            ErrorKind::Temporary
-        }
+        ModelErrorKind::Cancelled => ErrorKind::Cancelled,
+        ModelErrorKind::Setup => ErrorKind::Config,
+        ModelErrorKind::Transport | ModelErrorKind::Timeout => ErrorKind::Temporary,
         _ => ErrorKind::Provider,
     };
     let mut turn_error = Error::new(kind, error.to_string());

@@ -1,6 +1,6 @@
 //! Asks users to approve tool calls. The kernel's `Approvals` holds the pending requests.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, ToolSpec, Turn,
@@ -26,7 +26,7 @@ pub enum ApprovalOutcome {
 }
 
 impl ApprovalOutcome {
-    /// Returns the name on the tape.
+    /// Returns the name of the outcome, as recorded on the tape.
     pub fn name(self) -> &'static str {
         match self {
             Self::Approved => "approved",
@@ -37,16 +37,16 @@ impl ApprovalOutcome {
     }
 }
 
-/// The answer to an approval request. It is valid only for the tool call in the request.
+/// The result of an approval request. It is valid only for the tool call in the request.
 #[derive(Debug)]
 pub struct Approval {
-    /// The outcome.
+    /// Whether the call was approved, or why not.
     pub decision: ApprovalOutcome,
     /// The user who answered, as `channel:id`, or `plugin` if a hook answered. `None` without an answer.
     pub by: Option<String>,
     /// The reason why the call is not approved.
     pub reason: Option<String>,
-    /// The time from the request to the answer.
+    /// How long the request was pending.
     pub elapsed: Duration,
     tool: String,
     arguments: Map<String, Value>,
@@ -62,9 +62,10 @@ impl Approval {
         })
     }
 
-    /// Checks that the approval covers this call, and uses it up. Fails if the call was not approved, or if the approval
-    /// is for another call.
+    /// Checks that the approval covers this tool call. Consumes the approval, so that it covers only one call. Fails if
+    /// the call was not approved, or if the approval is for another call.
     pub fn consume(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
+        let reason = self.reason.as_deref();
         let cause = match self.decision {
             ApprovalOutcome::Approved if self.tool == tool && self.arguments == *arguments => {
                 return Ok(());
@@ -75,14 +76,10 @@ impl Approval {
             ApprovalOutcome::Expired => {
                 format!("not approved within {} s", self.elapsed.as_secs())
             }
-            ApprovalOutcome::Denied => self
-                .reason
-                .unwrap_or_else(|| "the user denied the call".to_owned()),
+            ApprovalOutcome::Denied => reason.unwrap_or("the user denied the call").to_owned(),
             ApprovalOutcome::Failed => {
-                format!(
-                    "cannot ask for approval: {}",
-                    self.reason.as_deref().unwrap_or("no reason given")
-                )
+                let reason = reason.unwrap_or("no reason given");
+                format!("cannot ask for approval: {reason}")
             }
         };
         Err(denied_error(tool, &cause))
@@ -142,23 +139,19 @@ pub async fn request_approval(
             Some("neither the channel nor a plugin can ask a user; use `bub chat`, or change `policy.rules`".to_owned()),
         ),
         Some(Err(error)) => {
-            // The error of the call contains the message, too.
+            // The tool call fails with this message, too.
             tracing::error!(target: "bub::turn", error = error.message(), "approval.failed");
-            (
-                ApprovalOutcome::Failed,
-                None,
-                Some(error.message().to_owned()),
-            )
+            let reason = Some(error.message().to_owned());
+            (ApprovalOutcome::Failed, None, reason)
         }
     };
-    let (tool, arguments) = (params.tool.name.clone(), params.arguments.clone());
     Ok(Approval {
         decision,
         by,
         reason,
         elapsed: started.elapsed(),
-        tool,
-        arguments,
+        tool: params.tool.name.clone(),
+        arguments: params.arguments.clone(),
     })
 }
 
@@ -169,17 +162,13 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
             "cannot create an approval request: the system provides no random numbers: {error}"
         ))
     })?;
-    let id = random.iter().fold(String::new(), |mut id, byte| {
-        let _ = write!(id, "{byte:02x}");
-        id
-    });
-    let arguments = params.arguments.iter();
-    let arguments = arguments
-        .map(|(name, value)| (name.clone(), redact_value(params.redactor, value)))
-        .collect();
+    let mut arguments = params.arguments.clone();
+    for value in arguments.values_mut() {
+        params.redactor.redact_value(value);
+    }
     let policy_decision = params.policy_decision;
     Ok(ApprovalRequest {
-        id,
+        id: format!("{:016x}", u64::from_be_bytes(random)),
         tool: params.tool.name.clone(),
         arguments,
         sender: turn.sender().clone(),
@@ -190,22 +179,4 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
             .clone()
             .unwrap_or_else(|| policy_decision.rule.clone()),
     })
-}
-
-/// Returns the value with secrets redacted in all its texts.
-fn redact_value(redactor: &Redactor, value: &Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(redactor.redact(text).into_owned()),
-        Value::Array(items) => items
-            .iter()
-            .map(|item| redact_value(redactor, item))
-            .collect(),
-        Value::Object(map) => {
-            let clean = map
-                .iter()
-                .map(|(name, value)| (name.clone(), redact_value(redactor, value)));
-            Value::Object(clean.collect())
-        }
-        other => other.clone(),
-    }
 }

@@ -5,7 +5,8 @@ pub(super) fn matches(pattern: &str, text: &str, wild: impl Fn(char) -> bool) ->
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where to resume if the rest does not match: the last star then matches one more character.
+    // The indexes at which to retry after a mismatch: in `pattern`, after the last star; in `text`, after the
+    // characters that the star matches. Each retry lets the star match one more character.
     let mut star: Option<(usize, usize)> = None;
     while let Some(&c) = text.get(t) {
         match pattern.get(p) {

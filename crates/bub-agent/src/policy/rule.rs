@@ -22,7 +22,7 @@ pub enum PolicyAction {
 impl PolicyAction {
     const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
 
-    /// Returns the name in settings and reports.
+    /// Returns the name of the action in settings and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -62,18 +62,12 @@ impl PolicyRule {
     ) -> Result<Self, String> {
         const KEYS: &str = "roles, channels, tools, arguments, action, reason";
         let mut take = |key: &str| map.shift_remove(key).filter(|value| !value.is_null());
-        let roles = take("roles")
-            .map(|value| parse_list("roles", value))
-            .transpose()?;
-        let roles = roles
-            .map(|names| names.iter().map(|name| parse_role(name)).collect())
-            .transpose()?;
-        let channels = take("channels")
-            .map(|value| parse_list("channels", value))
-            .transpose()?;
-        let tools = take("tools")
-            .map(|value| parse_list("tools", value))
-            .transpose()?;
+        let mut take_list = |key: &str| take(key).map(|value| parse_list(key, value)).transpose();
+        let roles = take_list("roles")?;
+        let roles = roles.map(|names| names.iter().map(|name| parse_role(name)).collect());
+        let roles = roles.transpose()?;
+        let channels = take_list("channels")?;
+        let tools = take_list("tools")?;
         let tools = tools.map(|tools| tools.iter().map(|tool| normalize_tool_name(tool)).collect());
         let arguments = match take("arguments") {
             None => Vec::new(),
@@ -82,19 +76,14 @@ impl PolicyRule {
                     Some(pattern) => Ok((name, pattern)),
                     None => Err(format!("the pattern of argument `{name}` must be a string")),
                 };
-                patterns
-                    .into_iter()
-                    .map(pattern)
-                    .collect::<Result<_, _>>()?
+                let patterns: Result<_, String> = patterns.into_iter().map(pattern).collect();
+                patterns?
             }
             Some(_) => return Err("`arguments` must be a map of name to pattern".to_owned()),
         };
-        let action = take("action").as_ref().and_then(scalar_text);
-        let action = action.and_then(|name| {
-            PolicyAction::ALL
-                .into_iter()
-                .find(|action| action.name() == name)
-        });
+        let name = take("action").as_ref().and_then(scalar_text);
+        let mut actions = PolicyAction::ALL.into_iter();
+        let action = actions.find(|action| Some(action.name()) == name.as_deref());
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
         let reason = take("reason")
             .map(|value| scalar_text(&value).ok_or("`reason` must be a string"))
@@ -122,25 +111,22 @@ impl PolicyRule {
         arguments: &Map<String, Value>,
     ) -> bool {
         let matches_any = |patterns: &Option<Vec<String>>, text: &str| {
-            patterns.as_ref().is_none_or(|all| {
-                all.iter()
-                    .any(|pattern| glob::matches(pattern, text, |_| true))
-            })
+            let is_match = |pattern: &String| glob::matches(pattern, text, |_| true);
+            patterns.as_ref().is_none_or(|all| all.iter().any(is_match))
         };
-        self.roles
-            .as_ref()
-            .is_none_or(|roles| roles.contains(&sender.role))
+        let has_argument = |(name, pattern): &(String, String)| {
+            let value = arguments.get(name);
+            value.is_some_and(|value| self.argument_matches(name, pattern, value))
+        };
+        let roles = self.roles.as_ref();
+        roles.is_none_or(|roles| roles.contains(&sender.role))
             && matches_any(&self.channels, &sender.channel)
             && matches_any(&self.tools, &normalize_tool_name(tool))
-            && self.arguments.iter().all(|(name, pattern)| {
-                arguments
-                    .get(name)
-                    .is_some_and(|value| self.argument_matches(name, pattern, value))
-            })
+            && self.arguments.iter().all(has_argument)
     }
 
-    /// Returns whether an argument matches a pattern. For `allow`, the complete value must match. For `ask` and `deny`, any
-    /// text within the value may match.
+    /// Returns whether an argument matches a pattern. If the rule allows calls, the complete value must match. If it
+    /// asks or denies, it is enough that one text in a list or map matches.
     fn argument_matches(&self, name: &str, pattern: &str, value: &Value) -> bool {
         if self.action != PolicyAction::Allow {
             return matches_any_text(pattern, value);
@@ -153,48 +139,26 @@ impl PolicyRule {
         !has_parent_path && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
     }
 
-    /// Returns why the rule cannot match any call of these tools, or `None` if it can. The usual reason is a misspelled
-    /// name.
+    /// Returns a problem if a tool pattern or an argument name of the rule fits none of these tools, and `None`
+    /// otherwise. The usual cause is a misspelled name.
     pub fn unmatchable_reason(&self, tools: &[&ToolSpec]) -> Option<String> {
-        let matching_tools = |pattern: &str| {
-            tools
-                .iter()
-                .filter(move |spec| {
-                    glob::matches(pattern, &normalize_tool_name(&spec.name), |_| true)
-                })
-                .collect::<Vec<_>>()
-        };
-        let patterns: Vec<&str> = match &self.tools {
-            Some(patterns) => patterns.iter().map(String::as_str).collect(),
-            None => vec!["*"],
-        };
-        if let Some(pattern) = patterns
-            .iter()
-            .find(|pattern| matching_tools(pattern).is_empty())
-        {
-            return Some(format!("unknown tool `{pattern}`"));
-        }
-        let specs: Vec<_> = patterns.into_iter().flat_map(matching_tools).collect();
-        let has_parameter = |name: &str| {
-            specs.iter().any(|spec| {
-                spec.parameters()
-                    .iter()
-                    .any(|(parameter, _)| *parameter == name)
-            })
-        };
-        let (name, _) = self
-            .arguments
-            .iter()
-            .find(|(name, _)| !has_parameter(name))?;
-        let hint = match specs.as_slice() {
-            [spec] => {
-                let names: Vec<&str> = spec
-                    .parameters()
-                    .into_iter()
-                    .map(|(name, _)| name)
-                    .collect();
-                format!("; arguments of `{}`: {}", spec.name, names.join(", "))
+        let any_tool = ["*".to_owned()];
+        let mut specs: Vec<&ToolSpec> = Vec::new();
+        for pattern in self.tools.as_deref().unwrap_or(&any_tool) {
+            let is_match =
+                |name: &str| glob::matches(pattern, &normalize_tool_name(name), |_| true);
+            let count = specs.len();
+            specs.extend(tools.iter().filter(|spec| is_match(&spec.name)));
+            if specs.len() == count {
+                return Some(format!("unknown tool `{pattern}`"));
             }
+        }
+        let parameters = specs.iter().flat_map(|spec| spec.parameters());
+        let names: Vec<&str> = parameters.map(|(name, _)| name).collect();
+        let mut arguments = self.arguments.iter();
+        let (name, _) = arguments.find(|(name, _)| !names.contains(&name.as_str()))?;
+        let hint = match specs.as_slice() {
+            [spec] => format!("; arguments of `{}`: {}", spec.name, names.join(", ")),
             _ => String::new(),
         };
         Some(format!("no matching tool has an argument `{name}`{hint}"))
@@ -203,19 +167,15 @@ impl PolicyRule {
     /// Returns the rule in one line, such as `ask: bash, all roles`.
     pub fn summary(&self) -> String {
         let list = |items: &Option<Vec<String>>, default: &str| {
-            items
-                .as_ref()
-                .map_or(default.to_owned(), |items| items.join(", "))
+            let items = items.as_ref().map(|items| items.join(", "));
+            items.unwrap_or_else(|| default.to_owned())
         };
-        let roles = self
-            .roles
-            .as_ref()
-            .map(|roles| roles.iter().map(|role| role.name().to_owned()).collect());
+        let roles = self.roles.as_ref();
+        let roles = roles.map(|roles| roles.iter().map(|role| role.name().to_owned()).collect());
         let mut line = format!("{}: {}", self.action.name(), list(&self.tools, "*"));
         if !self.arguments.is_empty() {
-            let pairs: Vec<_> = self
-                .arguments
-                .iter()
+            let pairs = self.arguments.iter();
+            let pairs: Vec<_> = pairs
                 .map(|(name, pattern)| format!("{name}={pattern}"))
                 .collect();
             let _ = write!(line, " ({})", pairs.join(", "));
@@ -242,8 +202,8 @@ fn matches_any_text(pattern: &str, value: &Value) -> bool {
     matches_item || glob::matches(pattern, &complete(), |_| true)
 }
 
-/// Returns whether a wildcard may match `c` in an allowed shell command. Characters that could start another command
-/// are excluded.
+/// Returns whether a wildcard may match `c` in a pattern for shell commands, if the action of the rule is `allow`.
+/// Characters that could start another command are excluded.
 fn is_harmless_in_shell(c: char) -> bool {
     c.is_alphanumeric() || " _-./:=@,+%".contains(c)
 }

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use tokio::sync::mpsc::Sender;
 
-/// Maximum number of bytes kept from the beginning of the output, and from its end.
+/// Maximum size of `head`, the beginning of the output that is kept, and of `tail`, the end that is kept.
 const MAX_KEPT_BYTES: usize = 512 * 1024;
-/// How far the kept end may exceed its limit before it is trimmed. The margin avoids a copy for every block.
+/// How many bytes `tail` may exceed `MAX_KEPT_BYTES` before it is trimmed. The margin avoids a copy for every block.
 const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 
 /// The output of a command. Keeps the beginning and the end; the middle of a long output is omitted.
@@ -14,8 +14,9 @@ const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 pub(super) struct OutputBuffer {
     head: CountedText,
     tail: CountedText,
-    /// The size of the text between head and tail.
-    omitted: OmittedSize,
+    /// The size of the omitted text between `head` and `tail`.
+    omitted_bytes: usize,
+    omitted_chars: usize,
     /// The first bytes of a character that has not arrived completely.
     incomplete: Vec<u8>,
     /// Receives the text of `head` as it arrives.
@@ -28,14 +29,8 @@ struct CountedText {
     chars: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct OmittedSize {
-    bytes: usize,
-    chars: usize,
-}
-
 impl OutputBuffer {
-    /// Creates an empty buffer that sends the kept beginning to `live` as it arrives.
+    /// Creates an empty buffer. It sends the beginning of the output, up to `MAX_KEPT_BYTES`, to `live` as it arrives.
     pub(super) fn with_live_output(live: Option<Sender<String>>) -> Self {
         Self {
             live,
@@ -43,28 +38,21 @@ impl OutputBuffer {
         }
     }
 
-    /// Adds a block from the pipe. It may end within a character.
+    /// Adds a block from the pipe. The block may end within a character.
     pub(super) fn push(&mut self, block: &[u8]) {
-        let joined;
-        let mut rest = if self.incomplete.is_empty() {
-            block
-        } else {
-            joined = [&std::mem::take(&mut self.incomplete), block].concat();
-            &joined
-        };
-        loop {
-            match std::str::from_utf8(rest) {
-                Ok(text) => return self.append_text(text),
-                Err(error) => {
-                    let (valid, after) = rest.split_at(error.valid_up_to());
-                    self.append_text(str::from_utf8(valid).unwrap_or_default());
-                    let Some(length) = error.error_len() else {
-                        after.clone_into(&mut self.incomplete);
-                        return;
-                    };
-                    self.append_text("\u{FFFD}");
-                    rest = after.get(length..).unwrap_or_default();
-                }
+        let mut bytes = std::mem::take(&mut self.incomplete);
+        bytes.extend_from_slice(block);
+        let mut chunks = bytes.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.append_text(chunk.valid());
+            let is_last = chunks.peek().is_none();
+            // The end of a block may be the first part of a character.
+            let is_incomplete =
+                |bytes| str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
+            if is_last && is_incomplete(chunk.invalid()) {
+                chunk.invalid().clone_into(&mut self.incomplete);
+            } else if !chunk.invalid().is_empty() {
+                self.append_text("\u{FFFD}");
             }
         }
     }
@@ -81,7 +69,7 @@ impl OutputBuffer {
 
     /// Returns the number of characters of the output, including omitted ones.
     pub(super) fn char_count(&self) -> usize {
-        self.head.chars + self.omitted.chars + self.tail.chars
+        self.head.chars + self.omitted_chars + self.tail.chars
     }
 
     /// Returns the complete output. A note replaces omitted text.
@@ -92,14 +80,12 @@ impl OutputBuffer {
     /// Returns the characters from `start` up to, but not including, `end`.
     pub(super) fn slice(&self, start: usize, end: usize) -> String {
         let mut slice = self.head.slice(start, end).to_owned();
-        let gap_end = self.head.chars + self.omitted.chars;
-        if self.omitted.chars > 0 && start < gap_end && end > self.head.chars {
-            let _ = write!(slice, "\n… {} bytes omitted …\n", self.omitted.bytes);
+        let gap_end = self.head.chars + self.omitted_chars;
+        if self.omitted_chars > 0 && start < gap_end && end > self.head.chars {
+            let _ = write!(slice, "\n… {} bytes omitted …\n", self.omitted_bytes);
         }
-        slice.push_str(
-            self.tail
-                .slice(start.saturating_sub(gap_end), end.saturating_sub(gap_end)),
-        );
+        let (start, end) = (start.saturating_sub(gap_end), end.saturating_sub(gap_end));
+        slice.push_str(self.tail.slice(start, end));
         slice
     }
 
@@ -116,7 +102,7 @@ impl OutputBuffer {
         if let Some(live) = self.live.take_if(|_| !first.is_empty())
             && live.try_send(first.to_owned()).is_ok()
         {
-            // A receiver that is closed or too slow gets the rest with the result of the command.
+            // If sending fails, the receiver is closed or too slow. It gets the rest with the result of the command.
             self.live = Some(live);
         }
         self.tail.push(rest);
@@ -126,16 +112,12 @@ impl OutputBuffer {
     }
 
     fn trim_tail(&mut self) {
-        let excess = self
-            .tail
-            .text
-            .ceil_char_boundary(self.tail.text.len().saturating_sub(MAX_KEPT_BYTES));
-        let removed = self.tail.text.drain(..excess);
-        let chars = removed.as_str().chars().count();
-        drop(removed);
+        let text = &mut self.tail.text;
+        let excess = text.ceil_char_boundary(text.len().saturating_sub(MAX_KEPT_BYTES));
+        let chars = text.drain(..excess).as_str().chars().count();
         self.tail.chars -= chars;
-        self.omitted.bytes += excess;
-        self.omitted.chars += chars;
+        self.omitted_bytes += excess;
+        self.omitted_chars += chars;
     }
 }
 
@@ -152,12 +134,8 @@ impl CountedText {
 
     /// Returns the byte offset of the character with index `char`.
     fn byte_index(&self, char: usize) -> usize {
-        if char >= self.chars {
-            return self.text.len();
-        }
-        self.text
-            .char_indices()
-            .nth(char)
-            .map_or(self.text.len(), |(byte, _)| byte)
+        let mut indices = self.text.char_indices().map(|(byte, _)| byte);
+        let index = (char < self.chars).then(|| indices.nth(char)).flatten();
+        index.unwrap_or(self.text.len())
     }
 }

@@ -5,12 +5,12 @@ use std::{
     ffi::OsString,
     io,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     time::Duration,
 };
 
-use bub_sandbox::{KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE};
+use bub_sandbox::{KILL, Launcher, PROCESS_NAME, SUBCOMMAND, TERMINATE};
 use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
@@ -20,6 +20,8 @@ use tokio::{
     },
     process::{Child, Command},
 };
+
+use super::ShellRequest;
 
 /// How often bub checks whether a process group without a supervisor still exists.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -44,15 +46,17 @@ impl Exit {
             Self::Unwatched => -Signal::KILL.as_raw(),
         }
     }
-}
 
-/// A command to start.
-pub(super) struct SpawnRequest<'a> {
-    pub(super) launcher: Option<&'a Path>,
-    pub(super) shell: PathBuf,
-    pub(super) command: &'a str,
-    pub(super) directory: Option<&'a Path>,
-    pub(super) environment: Vec<(OsString, OsString)>,
+    /// Parses a report of the supervisor. The flag is true if no other process of the command was running.
+    fn from_report(report: &str) -> Option<(Self, bool)> {
+        let mut words = report.split(' ');
+        let exit = match words.next()? {
+            "signalled" => Self::Signal,
+            _ => Self::Code,
+        };
+        let number = words.next()?.parse().ok()?;
+        Some((exit(number), words.next() == Some("alone")))
+    }
 }
 
 /// A running command.
@@ -62,7 +66,7 @@ pub(super) struct Process {
     pub(super) output: Receiver,
 }
 
-/// Waits for the exit of a command and of its processes.
+/// Waits for the exit of a command's shell and of all other processes of the command.
 pub(super) struct ProcessWatcher {
     child: Child,
     /// The process group of the command. `None` if the command killed its supervisor before the supervisor reported the
@@ -72,38 +76,40 @@ pub(super) struct ProcessWatcher {
     reports: Option<Lines<BufReader<OwnedReadHalf>>>,
 }
 
-/// Ends a command. Dropping the control kills the command: directly, or through the supervisor, which kills the command
-/// when the socket closes.
+/// Ends a command. Dropping the control kills the command. With a supervisor, the drop closes the socket to the
+/// supervisor, which then kills the command.
 pub(super) enum ProcessControl {
     Supervised(OwnedWriteHalf),
     Direct(Option<Pid>),
 }
 
-impl SpawnRequest<'_> {
-    /// Starts the command, under the supervisor if there is a launcher.
-    pub(super) async fn spawn(self) -> io::Result<Process> {
+impl Process {
+    /// Starts a command in `shell`, under the supervisor if there is a launcher.
+    pub(super) async fn spawn(
+        request: &ShellRequest,
+        launcher: Option<&Launcher>,
+        shell: &Path,
+        environment: Vec<(OsString, OsString)>,
+    ) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         let output = Receiver::from_owned_fd(OwnedFd::from(reader))?;
-        let mut command = match self.launcher {
-            Some(launcher) => Command::new(launcher),
-            None => Command::new(&self.shell),
-        };
+        let mut command = Command::new(launcher.map_or(shell, |launcher| &launcher.0));
         command
             .env_clear()
-            .envs(self.environment)
+            .envs(environment)
             .stdout(writer.try_clone()?)
             .stderr(writer);
-        if let Some(directory) = self.directory {
+        if let Some(directory) = &request.directory {
             command.current_dir(directory);
         }
-        if self.launcher.is_none() {
+        if launcher.is_none() {
             let child = command
                 .arg("-c")
-                .arg(self.command)
+                .arg(&request.command)
                 .stdin(Stdio::null())
                 .process_group(0)
                 .spawn()?;
-            let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+            let group = process_id(&child);
             let group =
                 group.ok_or_else(|| io::Error::other("the child process has no process id"))?;
             let watch = ProcessWatcher {
@@ -111,7 +117,7 @@ impl SpawnRequest<'_> {
                 group: Some(group),
                 reports: None,
             };
-            return Ok(Process {
+            return Ok(Self {
                 watch,
                 control: ProcessControl::Direct(Some(group)),
                 output,
@@ -122,11 +128,12 @@ impl SpawnRequest<'_> {
         command
             .arg0(PROCESS_NAME)
             .arg(SUBCOMMAND)
-            .arg(self.shell)
-            .arg(self.command)
+            .arg(shell)
+            .arg(&request.command)
             .stdin(OwnedFd::from(child_socket));
         let child = command.spawn()?;
-        // `command` holds copies of the child's ends of pipe and socket, which would keep them open.
+        // `command` holds copies of the child's ends of the pipe and the socket. Close them, or bub would not notice
+        // when the child closes its own.
         drop(command);
         let (reports, requests) = UnixStream::from_std(socket)?.into_split();
         let mut reports = BufReader::new(reports).lines();
@@ -145,7 +152,7 @@ impl SpawnRequest<'_> {
                 .unwrap_or("its supervisor process exited early; try again");
             return Err(io::Error::other(reason.to_owned()));
         }
-        Ok(Process {
+        Ok(Self {
             watch,
             control: ProcessControl::Supervised(requests),
             output,
@@ -154,8 +161,8 @@ impl SpawnRequest<'_> {
 }
 
 impl ProcessWatcher {
-    /// Waits until the shell exits. The flag is true if the supervisor reported that no other process of the command was
-    /// running.
+    /// Waits until the shell exits, and returns how it exited. The flag is true if the supervisor reported that no
+    /// other process of the command was running.
     pub(super) async fn wait_exit(&mut self) -> (Exit, bool) {
         let killed = Exit::Signal(Signal::KILL.as_raw());
         let Some(reports) = &mut self.reports else {
@@ -176,34 +183,23 @@ impl ProcessWatcher {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
         // The system does not reuse the process id until `wait` has returned.
-        if let Some(supervisor) = self
-            .child
-            .id()
-            .and_then(|id| Pid::from_raw(id.cast_signed()))
-        {
+        if let Some(supervisor) = process_id(&self.child) {
             kill_process_session(supervisor);
         }
-        self.child
-            .wait()
-            .await
-            .is_ok_and(|status| matches!(Exit::from(status), Exit::Signal(_)))
+        let status = self.child.wait().await;
+        status.is_ok_and(|status| matches!(Exit::from(status), Exit::Signal(_)))
     }
 
     /// Waits until all processes of the command are gone.
     pub(super) async fn wait_all_exited(&mut self) {
-        match &mut self.reports {
-            Some(reports) => {
-                while let Ok(Some(_)) = reports.next_line().await {}
-                let _ = self.child.wait().await;
-            }
-            None => {
-                while self
-                    .group
-                    .is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
-                {
-                    tokio::time::sleep(GROUP_POLL_INTERVAL).await;
-                }
-            }
+        if let Some(reports) = &mut self.reports {
+            while let Ok(Some(_)) = reports.next_line().await {}
+            let _ = self.child.wait().await;
+            return;
+        }
+        let exists = |group| rustix::process::test_kill_process_group(group).is_ok();
+        while self.group.is_some_and(exists) {
+            tokio::time::sleep(GROUP_POLL_INTERVAL).await;
         }
     }
 }
@@ -217,8 +213,8 @@ impl ProcessControl {
         self.send_signal(KILL, Signal::KILL);
     }
 
-    /// Drops the control without sending a signal. Call it when all processes are gone, because the system may reuse the
-    /// group id.
+    /// Drops the control without sending a signal. Call it when all processes are gone, because the system may reuse
+    /// the group id.
     pub(super) fn release(mut self) {
         if let Self::Direct(group) = &mut self {
             *group = None;
@@ -246,6 +242,10 @@ impl Drop for ProcessControl {
     }
 }
 
+fn process_id(child: &Child) -> Option<Pid> {
+    Pid::from_raw(child.id()?.cast_signed())
+}
+
 /// Kills all processes in the operating system session of a supervisor, also those outside its process group. Does
 /// nothing without `/proc`.
 fn kill_process_session(supervisor: Pid) {
@@ -266,35 +266,18 @@ fn kill_process_session(supervisor: Pid) {
     }
 }
 
-/// Returns the operating system session of a process, or `None` if it has none. Reads `/proc/PID/stat`, because `getsid`
-/// cannot report that a process has no session.
+/// Returns the operating system session of a process, or `None` if it has none. Reads `/proc/PID/stat`, because
+/// `getsid` cannot report that a process has no session.
 fn process_session(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     Pid::from_raw(stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()?)
 }
 
-impl Exit {
-    fn from_report(report: &str) -> Option<(Self, bool)> {
-        let mut words = report.split(' ');
-        let is_signal = words.next()? == "signalled";
-        let number = words.next()?.parse().ok()?;
-        Some((
-            if is_signal {
-                Self::Signal(number)
-            } else {
-                Self::Code(number)
-            },
-            words.next() == Some("alone"),
-        ))
-    }
-}
-
 impl From<std::process::ExitStatus> for Exit {
     fn from(status: std::process::ExitStatus) -> Self {
-        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-        signal.map_or_else(
-            || Self::Code(status.code().unwrap_or_default()),
-            Self::Signal,
-        )
+        match std::os::unix::process::ExitStatusExt::signal(&status) {
+            Some(signal) => Self::Signal(signal),
+            None => Self::Code(status.code().unwrap_or_default()),
+        }
     }
 }

@@ -16,11 +16,12 @@ const ALL: [(&str, &str); 3] = [
 pub(super) fn bundled_skills() -> Vec<Arc<Skill>> {
     let read = |(name, text)| {
         let frontmatter = frontmatter::parse(text, name).ok()?;
+        let text = SkillText::Builtin(text);
         Some(Arc::new(Skill::new(
             name,
             SkillSource::Builtin,
             frontmatter,
-            SkillText::Builtin(text),
+            text,
         )))
     };
     ALL.into_iter().filter_map(read).collect()

@@ -26,12 +26,10 @@ impl Skills {
         let name = canonical.file_name().unwrap_or_default().to_string_lossy();
         let read = scan::read_skill_file(&file).and_then(|text| frontmatter::parse(&text, &name));
         match read {
-            Ok(frontmatter) => Ok(Skill::new(
-                &name,
-                SkillSource::Project,
-                frontmatter,
-                SkillText::File(file),
-            )),
+            Ok(read) => {
+                let text = SkillText::File(file);
+                Ok(Skill::new(&name, SkillSource::Project, read, text))
+            }
             Err(reason) => Err(SkillProblem { file, reason }),
         }
     }

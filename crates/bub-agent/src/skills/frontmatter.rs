@@ -19,21 +19,17 @@ pub(super) struct Frontmatter {
 pub(super) fn parse(text: &str, name: &str) -> Result<Frontmatter, String> {
     let text = normalize_line_ends(text);
     let (frontmatter, _) = split_frontmatter(&text)?;
-    let value = bub_settings::parse_yaml(frontmatter).map_err(|error| {
-        // The parser counts lines from the start of the frontmatter, the error from the start of the file.
-        let line = error.line
-            + 1
-            + text
-                .lines()
-                .take_while(|line| line.trim().is_empty())
-                .count();
-        bub_settings::YamlError { line, ..error }.to_string()
+    let value = bub_settings::parse_yaml(frontmatter).map_err(|mut error| {
+        // The parser counts lines from the start of the frontmatter. The error must count from the start of the file.
+        let blank_lines = text.lines().take_while(|line| line.trim().is_empty());
+        error.line += 1 + blank_lines.count();
+        error.to_string()
     })?;
     let Value::Object(map) = value else {
         return Err("invalid frontmatter: expected a map of `key: value`".into());
     };
-    let fields: Map<_, _> = map
-        .into_iter()
+    let fields = map.into_iter();
+    let fields: Map<_, _> = fields
         .map(|(key, value)| (key.to_lowercase(), value))
         .collect();
     check_name(required_text(&fields, "name")?, name)?;
@@ -52,13 +48,9 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Frontmatter, String> {
 /// Returns description, variables and body of a `SKILL.md`, for fuzz tests.
 #[doc(hidden)]
 pub fn read_skill(text: &str, name: &str) -> Result<(String, Vec<String>, String), String> {
-    parse(text, name).map(|parsed| {
-        (
-            parsed.description,
-            parsed.requested_env,
-            strip_frontmatter(text),
-        )
-    })
+    let parsed = parse(text, name)?;
+    let body = strip_frontmatter(text);
+    Ok((parsed.description, parsed.requested_env, body))
 }
 
 /// Returns the text after the frontmatter, trimmed.
@@ -71,12 +63,8 @@ pub(super) fn strip_frontmatter(text: &str) -> String {
 
 /// Validates the name of the skill in `directory`. The error is the reason why the name is invalid.
 pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
-    let is_word = |word: &str| {
-        !word.is_empty()
-            && word
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(is_allowed);
     if name.chars().count() > MAX_NAME_CHARS {
         return Err(format!("`name` is longer than {MAX_NAME_CHARS} characters"));
     }
@@ -99,16 +87,13 @@ fn split_frontmatter(text: &str) -> Result<(&str, &str), String> {
     if first.trim_end() != "---" {
         return Err("missing frontmatter: the first line must be `---`".into());
     }
-    let mut start = 0;
+    let mut length = 0;
     for line in rest.split_inclusive('\n') {
-        let end = start + line.len();
         if line.trim() == "---" {
-            return Ok((
-                rest.get(..start).unwrap_or_default(),
-                rest.get(end..).unwrap_or_default(),
-            ));
+            let (frontmatter, body) = rest.split_at(length);
+            return Ok((frontmatter, body.strip_prefix(line).unwrap_or_default()));
         }
-        start = end;
+        length += line.len();
     }
     Err("unclosed frontmatter: add a line `---` after it".into())
 }
@@ -151,11 +136,10 @@ fn requested_variables(metadata: Option<&Value>) -> Result<Vec<String>, String> 
         .get("env")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    Ok(names
+    let names = names
         .split([',', ' ', '\n'])
-        .filter(|name| is_variable_name(name))
-        .map(str::to_owned)
-        .collect())
+        .filter(|name| is_variable_name(name));
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn is_variable_name(name: &str) -> bool {

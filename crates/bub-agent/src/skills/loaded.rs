@@ -1,6 +1,7 @@
 //! The skills that a turn has loaded.
 
 use bub_kernel::State;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Skill, SkillSource};
@@ -10,39 +11,44 @@ const LOADED_SKILLS_KEY: &str = "_runtime_loaded_skills";
 
 /// The skills whose text the model has seen in a turn. They are stored in the state of the turn.
 ///
-/// Environment variables are granted to a skill as it was when it was loaded. A skill file that is written later under
-/// the same name does not get these variables.
+/// The list stores which environment variables a skill requested when it was loaded. If the skill's file changes later,
+/// its new requests have no effect until the skill is loaded again.
 #[derive(Clone, Debug, Default)]
 pub struct LoadedSkills(State);
 
 /// A loaded skill.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct LoadedSkill {
     pub(super) name: String,
     pub(super) source: SkillSource,
     /// The environment variables that the skill requests.
+    #[serde(rename = "asks")]
     pub(super) requested_env: Vec<String>,
 }
 
 impl LoadedSkills {
-    /// Creates a handle to the list in the state of a turn.
+    /// Creates a handle to the list of loaded skills in the state of a turn.
     pub fn from_state(state: &State) -> Self {
         Self(state.clone())
     }
 
-    /// Returns the names in loading order.
+    /// Returns the names of the loaded skills, in the order in which they were loaded.
     pub fn names(&self) -> Vec<String> {
         self.all().into_iter().map(|skill| skill.name).collect()
     }
 
-    /// Clears the list, so that the run of a subagent starts without loaded skills.
+    /// Clears the list of loaded skills, so that the run of a subagent starts without loaded skills.
     pub(crate) fn clear(&self) {
         self.0.remove(LOADED_SKILLS_KEY);
     }
 
     pub(super) fn add(&self, skill: &Skill) {
-        let loaded = json!({"name": skill.name, "source": skill.source.to_string(), "asks": skill.requested_env});
-        // Read-only tool calls, such as those of `skill`, run concurrently.
+        let loaded = json!(LoadedSkill {
+            name: skill.name.clone(),
+            source: skill.source,
+            requested_env: skill.requested_env.clone(),
+        });
+        // Change the list in one operation, because calls of the read-only tool `skill` can run concurrently.
         self.0.update(LOADED_SKILLS_KEY, |all| {
             let mut all = match all {
                 Some(Value::Array(all)) => all,
@@ -58,22 +64,8 @@ impl LoadedSkills {
     pub(super) fn all(&self) -> Vec<LoadedSkill> {
         self.0.with_value(LOADED_SKILLS_KEY, |all| {
             let all = all.and_then(Value::as_array).into_iter().flatten();
-            all.filter_map(LoadedSkill::from_value).collect()
-        })
-    }
-}
-
-impl LoadedSkill {
-    fn from_value(value: &Value) -> Option<Self> {
-        let text = |name: &str| value.get(name)?.as_str();
-        let requested_env = value.get("asks")?.as_array()?.iter();
-        Some(Self {
-            name: text("name")?.to_owned(),
-            source: SkillSource::from_name(text("source")?)?,
-            requested_env: requested_env
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect(),
+            all.filter_map(|skill| LoadedSkill::deserialize(skill).ok())
+                .collect()
         })
     }
 }

@@ -2,6 +2,9 @@
 
 use std::{fmt::Write, path::Path};
 
+use bub_kernel::State;
+use serde_json::Value;
+
 use super::{LoadedSkills, Skills};
 
 impl Skills {
@@ -52,7 +55,15 @@ impl Skills {
     }
 }
 
-/// Returns whether `allowed` contains the skill `name`. Without a list, all skills are allowed.
+/// Returns the skills that this turn may use; `None` means all.
+pub(crate) fn allowed_skills(state: &State) -> Option<Vec<String>> {
+    state.with_value("allowed_skills", |value| {
+        let names = value?.as_array()?.iter();
+        Some(names.filter_map(Value::as_str).map(str::to_owned).collect())
+    })
+}
+
+/// Returns whether `allowed` contains the skill `name`. `None` allows all skills.
 pub(crate) fn is_skill_allowed(name: &str, allowed: Option<&[String]>) -> bool {
     allowed.is_none_or(|allowed| {
         allowed
@@ -61,8 +72,8 @@ pub(crate) fn is_skill_allowed(name: &str, allowed: Option<&[String]>) -> bool {
     })
 }
 
-/// Returns the names of skills that follow a `$` in the text. `is_known` tells whether a name is a skill. A period at
-/// the end of a sentence is not part of a name.
+/// Returns the names of skills that follow a `$` in the text. `is_known` tells whether a skill with this name exists. A
+/// period at the end of a sentence is not part of a name.
 fn named_skills(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
     for after in text.split('$').skip(1) {

@@ -13,10 +13,10 @@ use super::{Skill, SkillProblem, SkillSource, SkillText, frontmatter};
 
 pub(super) const SKILL_FILE: &str = "SKILL.md";
 
-/// Maximum size of a `SKILL.md`. Larger files are not instructions for a model.
+/// Maximum size of a `SKILL.md`. A skill with a larger file is invalid.
 const MAX_SKILL_BYTES: u64 = 1024 * 1024;
 
-/// Maximum number of entries read per skills directory.
+/// Maximum number of files and directories read in one skills directory.
 const MAX_SKILLS: usize = 1000;
 
 /// Maximum granularity of modification times. A file modified shortly before it was read can change again without a
@@ -26,17 +26,17 @@ const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 /// The skills of several directories as they were at one point in time.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// The valid skills, ordered by root and then by name.
+    /// The valid skills, ordered by skills directory and then by name.
     pub(super) skills: Vec<Arc<Skill>>,
     pub(super) problems: Vec<SkillProblem>,
-    /// Every path that was checked. The stamp is `None` if the path did not exist.
+    /// Every path that was checked, with its stamp. The stamp is `None` if the path did not exist.
     stamps: Vec<(PathBuf, Option<FileStamp>)>,
-    /// Whether every later change of a file changes its stamp.
+    /// Whether all files are so old that every later change of a file changes its stamp.
     is_settled: bool,
 }
 
 impl Scan {
-    /// Reads all skills in the roots.
+    /// Reads all skills in the skills directories `roots`.
     pub(super) fn new(roots: &[(PathBuf, SkillSource)]) -> Self {
         let mut scan = Self::default();
         let start = SystemTime::now();
@@ -44,40 +44,28 @@ impl Scan {
             scan.scan_root(root, *source);
         }
         let is_old = |stamp: &FileStamp| {
-            start
-                .duration_since(stamp.modified)
-                .is_ok_and(|age| age > MTIME_GRANULARITY)
+            let age = start.duration_since(stamp.modified);
+            age.is_ok_and(|age| age > MTIME_GRANULARITY)
         };
-        scan.is_settled = scan
-            .stamps
-            .iter()
-            .filter_map(|(_, stamp)| stamp.as_ref())
-            .all(is_old);
+        let mut stamps = scan.stamps.iter().flat_map(|(_, stamp)| stamp);
+        scan.is_settled = stamps.all(is_old);
         scan
     }
 
-    /// Returns whether a new scan would have the same result.
+    /// Returns whether no checked path can have changed, so that a new scan would have the same result.
     pub(super) fn is_current(&self) -> bool {
-        self.is_settled
-            && self
-                .stamps
-                .iter()
-                .all(|(path, stamp)| FileStamp::from_path(path).0 == *stamp)
+        let mut stamps = self.stamps.iter();
+        self.is_settled && stamps.all(|(path, stamp)| FileStamp::from_path(path).0 == *stamp)
     }
 
     /// Reads the skills in one skills directory.
     fn scan_root(&mut self, root: &Path, source: SkillSource) {
-        if !self
-            .read_metadata(root)
-            .is_some_and(|metadata| metadata.is_dir())
-        {
+        if !self.is_directory(root) {
             return;
         }
-        let names = fs::read_dir(root).and_then(|entries| {
-            entries
-                .take(MAX_SKILLS + 1)
-                .map(|entry| Ok(entry?.file_name()))
-                .collect::<io::Result<Vec<_>>>()
+        let names: io::Result<Vec<_>> = fs::read_dir(root).and_then(|entries| {
+            let entries = entries.take(MAX_SKILLS + 1);
+            entries.map(|entry| Ok(entry?.file_name())).collect()
         });
         let mut names = match names {
             Ok(names) => names,
@@ -98,11 +86,7 @@ impl Scan {
     /// Reads the skill in `directory`, if it contains one.
     fn scan_directory(&mut self, directory: &Path, name: &str, source: SkillSource) {
         let file = directory.join(SKILL_FILE);
-        if !self
-            .read_metadata(directory)
-            .is_some_and(|metadata| metadata.is_dir())
-            || self.read_metadata(&file).is_none()
-        {
+        if !self.is_directory(directory) || self.read_metadata(&file).is_none() {
             return;
         }
         let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
@@ -115,15 +99,17 @@ impl Scan {
         }
         match read_skill_file(&file).and_then(|text| frontmatter::parse(&text, name)) {
             Ok(frontmatter) => {
-                self.skills.push(Arc::new(Skill::new(
-                    name,
-                    source,
-                    frontmatter,
-                    SkillText::File(location),
-                )));
+                let text = SkillText::File(location);
+                let skill = Skill::new(name, source, frontmatter, text);
+                self.skills.push(Arc::new(skill));
             }
             Err(reason) => self.add_problem(&file, &reason),
         }
+    }
+
+    fn is_directory(&mut self, path: &Path) -> bool {
+        let metadata = self.read_metadata(path);
+        metadata.is_some_and(|metadata| metadata.is_dir())
     }
 
     /// Reads the metadata of a path and remembers its stamp. Adds a problem if the path exists but cannot be read.
@@ -149,7 +135,8 @@ impl Scan {
     }
 }
 
-/// Returns whether `file` is in the workspace of the skill directory `.agents/skills/name`.
+/// Returns whether `file` is in the workspace of a skill. `directory` is the directory of the skill,
+/// `.agents/skills/name` in the workspace.
 fn is_in_workspace(file: &Path, directory: &Path) -> bool {
     let workspace = directory.ancestors().nth(3).map(fs::canonicalize);
     workspace.is_some_and(|workspace| workspace.is_ok_and(|workspace| file.starts_with(workspace)))

@@ -11,14 +11,14 @@ use super::SkillSource;
 pub(super) struct Template<'a> {
     pub(super) settings: &'a Settings,
     pub(super) source: SkillSource,
-    /// `None` for a builtin skill.
+    /// The directory of the skill; `None` for a builtin skill.
     pub(super) directory: Option<&'a Path>,
     pub(super) python: &'a Path,
 }
 
 impl Template<'_> {
     /// Replaces `$SKILL_DIR`, `$PYTHON`, `${config.a.b}` and `$$` in `text`. Other dollar signs stay. Calls `warn` for
-    /// each setting that is withheld.
+    /// each setting that the skill must not read.
     pub(super) fn render(&self, text: &str, warn: &mut dyn FnMut(String)) -> String {
         let mut rendered = String::with_capacity(text.len());
         let mut rest = text;
@@ -34,7 +34,8 @@ impl Template<'_> {
         rendered
     }
 
-    /// Returns the value of the placeholder at the start of `text`, which follows a `$`, and the text after it.
+    /// Expands a placeholder. `text` is the text after the `$`. Returns the value and the text after the placeholder,
+    /// or `None` if `text` does not start with a known placeholder.
     fn expand_placeholder<'t>(
         &self,
         text: &'t str,
@@ -74,24 +75,25 @@ impl Template<'_> {
                 .is_some_and(|rest| rest.starts_with('.'))
         };
         for entry in self.settings.entries() {
-            let (setting, key) = (entry.setting, entry.setting.key());
+            let (setting, key) = (entry.setting, &*entry.setting.key);
             if key != path && !is_below(key, path) && !is_below(path, key) {
                 continue;
             }
-            if setting.is_secret() {
-                let variable = setting.variable();
-                warn(format!(
-                    "`${{config.{path}}}` is empty because `{key}` is secret; request the variable {variable} in \
-                     `metadata.env`, use it in commands, and grant it with the setting `skills.env`"
-                ));
-                return String::new();
-            }
-            if setting.is_trusted() && self.source == SkillSource::Project {
-                warn(format!(
-                    "`${{config.{path}}}` is empty because workspace skills cannot read `{key}`; move the skill to `~/.agents/skills`"
-                ));
-                return String::new();
-            }
+            let reason = if setting.secret {
+                format!(
+                    "`{key}` is secret; request the variable {} in `metadata.env`, use it in commands, and grant it \
+                     with the setting `skills.env`",
+                    setting.variable()
+                )
+            } else if setting.trusted && self.source == SkillSource::Project {
+                format!(
+                    "workspace skills cannot read `{key}`; move the skill to `~/.agents/skills`"
+                )
+            } else {
+                continue;
+            };
+            warn(format!("`${{config.{path}}}` is empty because {reason}"));
+            return String::new();
         }
         let text = match self.settings.get_value(path) {
             Ok(LookupValue::Value(Value::Null)) | Err(_) => return String::new(),

@@ -19,7 +19,7 @@ use crate::{
     emitter, spill,
 };
 
-/// The tool that runs command lines that do not start with the name of a tool.
+/// The tool that runs a command line if the line does not start with the name of a tool.
 const SHELL_TOOL: &str = "bash";
 
 /// The line between the status and the output in the result of a failed command.
@@ -32,12 +32,12 @@ const LIVE_OUTPUT_CAPACITY: usize = 1024;
 pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -> ModelStream {
     emitter::stream_events(move |events| async move {
         let (live_output, mut printed) = mpsc::channel(LIVE_OUTPUT_CAPACITY);
-        // Output that a hook may change is sent after the hook has run.
+        // The hook `after_tool_call` can change the output. If a plugin implements it, send the output after the hook.
         let hooks = task.turn.framework().hooks();
         let live_output = AfterToolCall::implementations(hooks)
             .is_empty()
             .then_some(live_output);
-        let redactor = agent.settings().redactor();
+        let redactor = agent.settings.redactor();
         let mut emitted = EmittedOutput::default();
         let mut running = pin!(run_command(&agent, &task, &line, live_output));
         let outcome = loop {
@@ -58,9 +58,8 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
         if !text.is_empty() {
             events.send(StreamEvent::Text(text)).await;
         }
-        events
-            .send(StreamEvent::Final(json!({"ok": true, "text": outcome?})))
-            .await;
+        let end = StreamEvent::Final(json!({"ok": true, "text": outcome?}));
+        events.send(end).await;
         Ok(())
     })
 }
@@ -74,7 +73,7 @@ struct EmittedOutput {
 
 impl EmittedOutput {
     /// Adds output and returns the complete lines, redacted. Blank lines are pending until more text follows, because
-    /// the result is trimmed.
+    /// the result of the command does not end with blank lines.
     fn add_output(&mut self, text: &str, redactor: &Redactor) -> Option<String> {
         self.pending.push_str(text);
         let last_newline = self.pending.rfind('\n')?;
@@ -91,7 +90,8 @@ impl EmittedOutput {
         Some(lines).filter(|lines| !lines.is_empty())
     }
 
-    /// Returns the part of a result that was not sent.
+    /// Returns the part of the result `text` of a command that was not sent. If `text` is a status followed by the
+    /// output, returns the unsent output followed by the status.
     fn unsent_part(&self, text: &str) -> String {
         if let Some(rest) = text.strip_prefix(&self.sent) {
             return rest.to_owned();
@@ -102,7 +102,8 @@ impl EmittedOutput {
         format!("{}\n{status}", self.unsent_output(text))
     }
 
-    /// Returns the unsent part of the output in a result with a status. Returns an empty text if no output was sent.
+    /// Returns the unsent part of the output of a failed command. `text` is its result: a status, then the output.
+    /// Returns an empty text if no output was sent.
     fn unsent_output(&self, text: &str) -> String {
         let output = text
             .split_once(OUTPUT_HEADING)
@@ -127,27 +128,20 @@ pub(crate) async fn run_command(
         mark_complete(turn.tape(), outcome);
         return outcome.clone();
     }
-    let raw = line
-        .trim()
-        .strip_prefix(COMMAND_PREFIX)
-        .unwrap_or(line)
-        .trim();
+    let raw = line.trim();
+    let raw = raw.strip_prefix(COMMAND_PREFIX).unwrap_or(raw).trim();
     let (tape, started) = (turn.tape(), Instant::now());
     tape.record_session().await?;
     let resolved = resolve_command(raw, turn.framework().tools());
     let name = resolved
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
-    let start_event = Entry::event("command.start", Some(json!({"raw": raw, "name": name})))
-        .exclude_from_context();
-    // A read-only command may run again after a crash.
-    let is_read_only = resolved
-        .as_ref()
-        .map_or(true, |(tool, _)| tool.spec().read_only);
-    tape.append(vec![if is_read_only {
-        tape.with_run_id(start_event)
-    } else {
-        tape.with_command_id(start_event)
+    let start = Entry::event("command.start", Some(json!({"raw": raw, "name": name})));
+    let start = start.exclude_from_context();
+    tape.append(vec![match &resolved {
+        Ok((tool, _)) if !tool.spec().read_only => tape.with_command_id(start),
+        // A read-only command may run again after a crash.
+        _ => tape.with_run_id(start),
     }])
     .await?;
     let outcome = match resolved {
@@ -162,10 +156,8 @@ pub(crate) async fn run_command(
                 requests: None,
                 live_output,
             };
-            runner
-                .run_for_user(&tool, arguments, None)
-                .await
-                .map(value_text)
+            let result = runner.run_for_user(&tool, arguments, None).await;
+            result.map(value_text)
         }
         Err(error) => Err(error),
     };
@@ -173,21 +165,19 @@ pub(crate) async fn run_command(
         Ok(output) => ("ok", output.clone()),
         Err(error) => ("error", error.message().to_owned()),
     };
-    let output = spill::spill(tape, agent.settings(), &name, output).await;
+    let output = spill::spill(tape, &agent.settings, &name, output).await;
     let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let data = json!({
         "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": output, "date": bub_tape::now_iso(),
     });
-    tape.append(vec![
-        tape.with_command_id(Entry::event("command", Some(data))),
-    ])
-    .await?;
+    let event = tape.with_command_id(Entry::event("command", Some(data)));
+    tape.append(vec![event]).await?;
     mark_complete(tape, &outcome);
-    outcome.map(|text| agent.settings().redactor().redact(&text).into_owned())
+    outcome.map(|text| agent.settings.redactor().redact(&text).into_owned())
 }
 
-/// Marks the turn as completely recorded. Does nothing if the turn has a prompt, because then the command is only one
-/// part of the turn.
+/// Marks the turn as completely recorded. Does nothing if the prompt of the turn is already on the tape: the command
+/// then arrived during the turn, and the agent loop marks the turn later.
 fn mark_complete(tape: &TurnTape, outcome: &Result<String>) {
     match outcome {
         _ if tape.prompt_id().is_some() => {}
@@ -204,8 +194,7 @@ fn resolve_command(
     let (name, arguments) = match command::parse(line, tools)? {
         CommaCommand::Tool { name, arguments } => (name, arguments),
         CommaCommand::Shell { line } => {
-            let mut arguments = Map::new();
-            arguments.insert("cmd".to_owned(), line.into());
+            let arguments = Map::from_iter([("cmd".to_owned(), line.into())]);
             (SHELL_TOOL.to_owned(), arguments)
         }
     };

@@ -52,24 +52,15 @@ impl BashTools {
             live: context.live_output.clone().filter(|_| !background),
         };
         if background {
-            return Ok(format!(
-                "started: {}",
-                self.shells.start(request).await?.id()
-            ));
+            let shell = self.shells.start(request).await?;
+            return Ok(format!("started: {}", shell.id()));
         }
         if timeout_seconds == 0 {
-            return Err(Error::invalid_input(
-                "invalid `timeout_seconds`: expected at least 1",
-            ));
+            let text = "invalid `timeout_seconds`: expected at least 1";
+            return Err(Error::invalid_input(text));
         }
-        let outcome = self
-            .shells
-            .run(
-                request,
-                Duration::from_secs(timeout_seconds),
-                &context.cancel,
-            )
-            .await?;
+        let limit = Duration::from_secs(timeout_seconds);
+        let outcome = self.shells.run(request, limit, &context.cancel).await?;
         let output = outcome.output.trim();
         let left_running = outcome.left_running.map_or_else(String::new, |id| {
             format!(
@@ -123,11 +114,10 @@ impl BashTools {
         /// Maximum number of characters to return
         limit: Option<i64>,
     ) -> Result<String> {
-        let shell = self
-            .shells
-            .find(context.turn.session_id(), shell_id.trim())?;
-        // Read the status before the output. Otherwise a shell that exits in between could be reported as exited before
-        // all its output was read.
+        let session_id = context.turn.session_id();
+        let shell = self.shells.find(session_id, shell_id.trim())?;
+        // Read the status before the output. Otherwise a shell that exits between the two reads could be reported as
+        // exited before all its output was read.
         let status = format_status(&shell);
         let (chunk, next) = shell.read_output(non_negative(offset), limit.map(non_negative));
         Ok(format!(
@@ -144,9 +134,8 @@ impl BashTools {
         /// Shell id that `bash` returned
         shell_id: String,
     ) -> Result<String> {
-        let shell = self
-            .shells
-            .find(context.turn.session_id(), shell_id.trim())?;
+        let session_id = context.turn.session_id();
+        let shell = self.shells.find(session_id, shell_id.trim())?;
         shell.terminate().await;
         Ok(format_status(&shell))
     }
@@ -167,14 +156,12 @@ fn format_status(shell: &Shell) -> String {
 
 /// Returns the working directory of a command: `cwd` relative to the workspace, or the workspace.
 fn working_directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
-    let workspace = context
-        .state()
-        .get_str("_runtime_workspace")
-        .map(PathBuf::from);
-    let Some(cwd) = cwd.filter(|cwd| !cwd.is_empty()) else {
-        return workspace;
-    };
-    Some(workspace.unwrap_or_default().join(cwd))
+    let workspace = context.state().get_str("_runtime_workspace");
+    let workspace = workspace.map(PathBuf::from);
+    match cwd.filter(|cwd| !cwd.is_empty()) {
+        Some(cwd) => Some(workspace.unwrap_or_default().join(cwd)),
+        None => workspace,
+    }
 }
 
 fn output_or_placeholder(output: &str) -> &str {

@@ -2,7 +2,7 @@
 //!
 //! * `path`: resolves paths and checks whether they may be used.
 //! * `read`: reads lines of a file of any size.
-//! * `write`: replaces a file atomically.
+//! * `write`: replaces a file, atomically if possible.
 //! * `edit`: replaces exact text.
 
 mod edit;
@@ -14,10 +14,11 @@ use std::{
     fs::Metadata,
     io::{self, ErrorKind},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use bub_kernel::{Error, Result, ToolContext, tools};
+use parking_lot::Mutex;
 
 pub use path::resolve_path;
 
@@ -37,14 +38,12 @@ impl FileTools {
 
     /// Returns the absolute path of a file with symbolic links resolved. Fails if the policy does not allow the path.
     fn resolve_file(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
-        let home = self.agent.settings().environment().user_home();
+        let home = self.agent.settings.environment().user_home();
         let workspace = context.state().get_str("_runtime_workspace");
         let workspace = workspace.as_deref().map(Path::new);
         let path = path::absolute_path(path, workspace, home)?;
-        let confine = self
-            .agent
-            .policy()
-            .should_confine_files(context.turn.sender());
+        let policy = &self.agent.policy;
+        let confine = policy.should_confine_files(context.turn.sender());
         resolve_path(&path, workspace, confine)
     }
 }
@@ -106,7 +105,7 @@ impl FileTools {
         // Concurrent edits of one file must not undo each other.
         static EDIT_LOCK: Mutex<()> = Mutex::new(());
         let file = self.resolve_file(context, &path)?;
-        let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = EDIT_LOCK.lock();
         let metadata = check_regular_file(&file)?;
         if metadata.len() > edit::MAX_EDIT_BYTES {
             let problem = format!(
@@ -117,16 +116,14 @@ impl FileTools {
         }
         let bytes = std::fs::read(&file).map_err(|error| file_error("read", &file, &error))?;
         let start = usize::try_from(start).unwrap_or(0);
-        let edited = edit::apply_edit(
-            &bytes,
-            &edit::EditRequest {
-                path: &path,
-                old: &old,
-                new: &new,
-                start,
-                all,
-            },
-        )?;
+        let request = edit::EditRequest {
+            path: &path,
+            old: &old,
+            new: &new,
+            start,
+            all,
+        };
+        let edited = edit::apply_edit(&bytes, &request)?;
         write::replace_file(&file, &edited.content)?;
         let count = if edited.count > 1 {
             format!(" ({} replacements)", edited.count)

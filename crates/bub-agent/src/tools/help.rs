@@ -37,17 +37,13 @@ pub fn help_text(tools: &[Arc<dyn Tool>]) -> String {
             let _ = write!(text, "\n{title}:\n");
         }
         for spec in specs {
-            let arguments = parameter_list(spec);
-            let arguments = if arguments.is_empty() {
-                arguments
-            } else {
-                format!("({arguments})")
-            };
+            let mut arguments = parameter_list(spec);
+            if !arguments.is_empty() {
+                arguments = format!("({arguments})");
+            }
             let first = spec.description.lines().next().unwrap_or_default();
-            let first = first
-                .split_once(". ")
-                .map_or(first, |(sentence, _)| sentence)
-                .trim_end_matches('.');
+            let first = first.split(". ").next().unwrap_or_default();
+            let first = first.trim_end_matches('.');
             let line = format!("  ,{}{arguments}  {first}", spec.name);
             let _ = writeln!(text, "{}", line.trim_end());
         }

@@ -1,32 +1,26 @@
 //! Lists tools for the model and finds them by name.
 
-use std::{fmt::Write, sync::Arc};
+use std::sync::Arc;
 
 use bub_kernel::{Error, Result, Tool, ToolSpec};
 
 /// Returns the list of tools for the system prompt, or an empty string without tools.
 pub fn tools_block(tools: &[Arc<dyn Tool>]) -> String {
-    let mut block = String::new();
-    for spec in tools
-        .iter()
-        .map(|tool| tool.spec())
-        .filter(|spec| spec.agent_use)
-    {
-        if block.is_empty() {
-            block.push_str("<available_tools>\n");
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(block, "- {}({})", spec.model_name(), parameter_list(spec));
-        if !spec.description.is_empty() {
-            let words: Vec<&str> = spec.description.split_whitespace().collect();
-            let _ = write!(block, ": {}", words.join(" "));
-        }
-        block.push('\n');
+    let mut lines = Vec::new();
+    let specs = tools.iter().map(|tool| tool.spec());
+    for spec in specs.filter(|spec| spec.agent_use) {
+        let words: Vec<&str> = spec.description.split_whitespace().collect();
+        let separator = if words.is_empty() { "" } else { ": " };
+        let (name, parameters) = (spec.model_name(), parameter_list(spec));
+        lines.push(format!(
+            "- {name}({parameters}){separator}{}\n",
+            words.join(" ")
+        ));
     }
-    if !block.is_empty() {
-        block.push_str("</available_tools>");
+    if lines.is_empty() {
+        return String::new();
     }
-    block
+    format!("<available_tools>\n{}</available_tools>", lines.concat())
 }
 
 /// Returns the names of a tool's parameters, separated by commas. Optional parameters have a question mark.
@@ -46,28 +40,22 @@ pub fn select_tools<S: AsRef<str>>(
 ) -> Result<Vec<Arc<dyn Tool>>> {
     let is_match = |name: &S, tool: &Arc<dyn Tool>| has_name(tool.spec(), name.as_ref().trim());
     let is_unknown = |name: &&S| !tools.iter().any(|tool| is_match(name, tool));
-    let unknown: Vec<_> = names
-        .iter()
-        .filter(is_unknown)
+    let unknown = names.iter().filter(is_unknown);
+    let unknown: Vec<_> = unknown
         .map(|name| format!("'{}'", name.as_ref().trim()))
         .collect();
     if !unknown.is_empty() {
-        return Err(Error::invalid_input(format!(
-            "unknown tool name(s): {}",
-            unknown.join(", ")
-        )));
+        let text = format!("unknown tool name(s): {}", unknown.join(", "));
+        return Err(Error::invalid_input(text));
     }
-    Ok(tools
-        .iter()
-        .filter(|tool| names.iter().any(|name| is_match(name, tool)))
-        .cloned()
-        .collect())
+    let is_selected = |tool: &&Arc<dyn Tool>| names.iter().any(|name| is_match(name, tool));
+    Ok(tools.iter().filter(is_selected).cloned().collect())
 }
 
 /// Finds the tool that the model named. The error suggests similar names.
 pub fn find_tool<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn Tool>> {
     let model_tools = || tools.iter().filter(|tool| tool.spec().agent_use);
-    // Two names may differ only in case.
+    // Prefer the exact name, because two names may differ only in case.
     let exact =
         model_tools().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
     if let Some(tool) =
@@ -96,11 +84,8 @@ fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
     similar.retain(|(similarity, _)| *similarity >= MIN_SIMILARITY);
     similar.sort_by(|left, right| right.0.total_cmp(&left.0));
     if !similar.is_empty() {
-        let names: Vec<_> = similar
-            .iter()
-            .take(MAX_SUGGESTIONS)
-            .map(|(_, candidate)| candidate.as_str())
-            .collect();
+        let names = similar.iter().take(MAX_SUGGESTIONS);
+        let names: Vec<_> = names.map(|(_, name)| name.as_str()).collect();
         let lines = names.join("\n- ");
         return format!(
             "Tool `{name}` does not exist. Did you mean one of the following?\n- {lines}"
@@ -114,7 +99,7 @@ fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
     format!("Tool `{name}` does not exist, and no similar tool is available.")
 }
 
-/// Returns whether a tool has this name or this model name. Case is ignored.
+/// Returns whether `name` is the name of a tool or the name that the model uses for the tool. Case is ignored.
 fn has_name(spec: &ToolSpec, name: &str) -> bool {
     spec.name.to_lowercase() == name.to_lowercase()
         || spec.model_name().to_lowercase() == name.to_lowercase()

@@ -1,12 +1,10 @@
-//! The commands that change a session or switch to another one.
+//! The comma commands that change a session or switch to another session.
 
 use std::sync::Arc;
 
-use bub_kernel::{
-    Error, ErrorKind, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools,
-};
+use bub_kernel::{Error, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools};
 use bub_tape::{Entry, TapeListFilter, TapeName};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{agent::Agent, sessions};
 
@@ -15,10 +13,10 @@ const REASONING_EFFORTS: [&str; 8] = [
     "none", "minimal", "low", "medium", "high", "xhigh", "max", "auto",
 ];
 
-/// The argument of `model` that selects the configured model.
+/// The argument of the command `,model` that selects the configured model.
 const DEFAULT_MODEL_WORD: &str = "default";
 
-/// The session commands.
+/// The comma commands for sessions, such as `,new` and `,resume`.
 #[derive(Debug)]
 pub(crate) struct SessionTools {
     agent: Arc<Agent>,
@@ -36,11 +34,10 @@ impl SessionTools {
     #[tool(command_only)]
     async fn quit(&self, context: &ToolContext) -> Result<String> {
         let session_id = context.turn.session_id();
-        self.agent.shells().stop_session(session_id).await;
+        self.agent.shells.stop_session(session_id).await;
         if let Some(router) = context.turn.framework().router() {
-            router
-                .quit_session(session_id, context.turn.message_id())
-                .await?;
+            let message_id = context.turn.message_id();
+            router.quit_session(session_id, message_id).await?;
         }
         Ok("Session tasks stopped.".to_owned())
     }
@@ -56,37 +53,24 @@ impl SessionTools {
     ) -> Result<String> {
         let model = model_id.trim();
         if model == DEFAULT_MODEL_WORD {
-            context
-                .tape()
-                .append_event("model_switch", json!({"model": null}))
-                .await
-                .map_err(tape_error)?;
+            append_event(context, "model_switch", json!({"model": null})).await?;
             context.state().remove("model");
             return Ok(
                 "Session model set to the configured model (applies from the next turn)."
                     .to_owned(),
             );
         }
-        let options = context
-            .turn
-            .framework()
-            .model_options(context.turn.session_id())
-            .await?;
+        let (framework, session_id) = (context.turn.framework(), context.turn.session_id());
+        let options = framework.model_options(session_id).await?;
         if model.is_empty() {
-            return Ok(format_model_choices(
-                context.state().get_str("model"),
-                &options,
-            ));
+            let current = context.state().get_str("model");
+            return Ok(format_model_choices(current, &options));
         }
-        // An invalid model would fail every later turn. Models that a plugin offers need no check.
+        // An invalid model would make every later turn fail. Models that a plugin offers need no check.
         if !options.choices.iter().any(|choice| choice.id == model) {
             self.agent.resolve_model(model)?;
         }
-        context
-            .tape()
-            .append_event("model_switch", json!({"model": model}))
-            .await
-            .map_err(tape_error)?;
+        append_event(context, "model_switch", json!({"model": model})).await?;
         context.state().set("model", model);
         Ok(format!(
             "Session model set to {model} (applies from the next turn)."
@@ -109,11 +93,7 @@ impl SessionTools {
             )));
         }
         let event = json!({"reasoning_effort": effort});
-        context
-            .tape()
-            .append_event("reasoning_effort_switch", event)
-            .await
-            .map_err(tape_error)?;
+        append_event(context, "reasoning_effort_switch", event).await?;
         context.state().set("reasoning_effort", effort);
         Ok(format!(
             "Session reasoning effort set to {effort} (applies from the next turn)."
@@ -138,12 +118,8 @@ impl SessionTools {
         let current = context.turn.session_id();
         let tape = context.tape();
         let (mut chat_sessions, mut other_sessions) = (Vec::new(), Vec::new());
-        for name in tape
-            .store()
-            .list(TapeListFilter::Sessions)
-            .await
-            .map_err(tape_error)?
-        {
+        let names = tape.store().list(TapeListFilter::Sessions).await;
+        for name in names.map_err(tape_error)? {
             let summary = tape.store().summary(&name).await.map_err(tape_error)?;
             let Some(session) = summary.session else {
                 continue;
@@ -154,27 +130,22 @@ impl SessionTools {
                 == sessions::session_chat_id(current);
             let is_listed = is_in_chat
                 || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
-            if is_in_workspace && is_listed {
-                let list = if is_in_chat {
-                    &mut chat_sessions
-                } else {
-                    &mut other_sessions
-                };
-                list.push((
-                    summary.last_date.unwrap_or_default(),
-                    session.session_id,
-                    summary.title,
-                ));
+            let date = summary.last_date.unwrap_or_default();
+            let row = (date, session.session_id, summary.title);
+            match is_in_workspace && is_listed {
+                true if is_in_chat => chat_sessions.push(row),
+                true => other_sessions.push(row),
+                false => {}
             }
         }
         let format_list = |mut list: Vec<(String, String, Option<String>)>| {
             list.sort_by(|left, right| right.cmp(left));
-            let line = |(date, id, title): &(String, String, Option<String>)| {
+            let lines = list.iter().map(|(date, id, title)| {
                 let mark = if current == id { "*" } else { "-" };
                 let day = date.get(..16).unwrap_or(date);
                 format!("{mark} {id}  {day}  {}", title.as_deref().unwrap_or(""))
-            };
-            list.iter().map(line).collect::<Vec<_>>().join("\n")
+            });
+            lines.collect::<Vec<_>>().join("\n")
         };
         let mut text = if chat_sessions.is_empty() {
             "(no sessions)".to_owned()
@@ -198,26 +169,19 @@ impl SessionTools {
         /// Session id from `sessions`
         session_id: String,
     ) -> Result<String> {
-        let (current, target) = (
-            context.turn.session_id(),
-            SessionId::from(session_id.trim()),
-        );
+        let current = context.turn.session_id();
+        let target = SessionId::from(session_id.trim());
         if sessions::session_chat_id(&target) != sessions::session_chat_id(current) {
             let hint = if is_at_terminal(context) {
                 format!("; open it with `bub chat --session {target}`")
             } else {
                 "; type `,sessions` to list the sessions".to_owned()
             };
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("`{target}` is not a session of this chat{hint}"),
-            ));
+            let text = format!("`{target}` is not a session of this chat{hint}");
+            return Err(Error::invalid_input(text));
         }
-        let tape = context
-            .turn
-            .framework()
-            .session_tape(&target)?
-            .ok_or_else(no_tape_error)?;
+        let tape = context.turn.framework().session_tape(&target)?;
+        let tape = tape.ok_or_else(no_tape_error)?;
         if tape.summary().await.map_err(tape_error)?.entries == 0 {
             return Err(Error::not_found(format!(
                 "unknown session `{target}`; type `,sessions` to list the sessions"
@@ -231,26 +195,21 @@ impl SessionTools {
 /// Formats the current model of the session and the list of models that plugins offer.
 fn format_model_choices(session_model: Option<String>, options: &ModelOptions) -> String {
     let current = session_model.or_else(|| options.current.clone());
-    let mut lines = vec![format!(
-        "Session model: {}.",
-        current.as_deref().unwrap_or("the configured model")
-    )];
-    lines.extend(options.choices.iter().map(|choice| {
-        let mark = if current.as_deref() == Some(choice.id.as_str()) {
-            "*"
-        } else {
-            "-"
-        };
-        format!(
-            "{mark} {}  {}",
-            choice.id,
-            choice.label.as_deref().unwrap_or_default()
-        )
-        .trim_end()
-        .to_owned()
-    }));
+    let name = current.as_deref().unwrap_or("the configured model");
+    let mut lines = vec![format!("Session model: {name}.")];
+    for choice in &options.choices {
+        let is_current = current.as_deref() == Some(choice.id.as_str());
+        let (mark, id) = (if is_current { "*" } else { "-" }, &choice.id);
+        let label = choice.label.as_deref().unwrap_or_default();
+        lines.push(format!("{mark} {id}  {label}").trim_end().to_owned());
+    }
     lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
     lines.join("\n")
+}
+
+async fn append_event(context: &ToolContext, name: &str, data: Value) -> Result<()> {
+    let appended = context.tape().append_event(name, data).await;
+    appended.map(drop).map_err(tape_error)
 }
 
 /// Returns whether the sender is the user at the terminal. That user may open all terminal sessions.

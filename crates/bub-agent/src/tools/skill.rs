@@ -2,10 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use bub_kernel::{State, ToolContext, tools};
-use serde_json::Value;
+use bub_kernel::{ToolContext, tools};
 
-use crate::skills::{LoadedSkills, Skills, is_skill_allowed};
+use crate::skills::{LoadedSkills, Skills, allowed_skills, is_skill_allowed};
 
 /// The tool that loads skills.
 #[derive(Debug)]
@@ -62,12 +61,4 @@ impl SkillTools {
         };
         format!("Location: {}\n---\n{body}", skill.location())
     }
-}
-
-/// Returns the skills that this turn may use; `None` means all.
-fn allowed_skills(state: &State) -> Option<Vec<String>> {
-    state.with_value("allowed_skills", |value| {
-        let names = value?.as_array()?.iter();
-        Some(names.filter_map(Value::as_str).map(str::to_owned).collect())
-    })
 }

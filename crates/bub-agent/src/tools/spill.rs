@@ -4,7 +4,7 @@ use bub_kernel::{Error, Result, ToolContext, tool};
 
 use crate::spill::{self, ChunkRange};
 
-/// Maximum number of chunks per call, so that the result need not be spilled again.
+/// Maximum number of chunks per call. It limits the result, because the output of `spill.read` is never spilled.
 const MAX_CHUNKS_PER_READ: i64 = 4;
 
 /// Read tool output that was too large to show. Follow `next_cursor` until `complete` is true, or read from the end.
@@ -30,14 +30,10 @@ pub(crate) async fn spill_read(
         return Err(Error::invalid_input("invalid `count`: expected 1 or more"));
     }
     let count = usize::try_from(count.min(MAX_CHUNKS_PER_READ)).unwrap_or(1);
-    spill::read_range(
-        context.tape(),
-        handle.trim(),
-        &ChunkRange {
-            cursor,
-            count,
-            from_end,
-        },
-    )
-    .await
+    let range = ChunkRange {
+        cursor,
+        count,
+        from_end,
+    };
+    spill::read_range(context.tape(), handle.trim(), &range).await
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Error, ModelStageEnd, ModelStream, Prompt, Result, SessionId, State, StreamEvent,
-    Tool, ToolContext, ToolSpec, TurnTape, tape_error,
+    Error, ModelStageEnd, ModelStream, Prompt, Result, SessionId, State, StreamEvent, Tool,
+    ToolContext, ToolSpec, TurnTape, async_trait, tape_error,
 };
 use bub_tape::{Entry, EntryRange, MergeBack};
 use futures_util::StreamExt as _;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use tracing::{Instrument as _, error_span};
 
@@ -21,7 +22,7 @@ use crate::{
 /// The name of the tool. A subagent cannot use it.
 pub(crate) const NAME: &str = "subagent";
 
-/// Runs a nested agent loop with a separate prompt and returns its answer.
+/// The tool that runs a nested agent loop with a separate prompt and returns its answer.
 pub(crate) struct SubagentTool {
     spec: ToolSpec,
     agent: Arc<Agent>,
@@ -63,21 +64,16 @@ impl SubagentTool {
     }
 }
 
+#[async_trait]
 impl Tool for SubagentTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn call(
-        &self,
-        arguments: Map<String, Value>,
-        context: ToolContext,
-    ) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(async move {
-            run_subagent(&self.agent, arguments, &context)
-                .await
-                .map(Value::String)
-        })
+    async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+        run_subagent(&self.agent, arguments, &context)
+            .await
+            .map(Value::String)
     }
 }
 
@@ -93,21 +89,16 @@ async fn run_subagent(
         Some(Value::String(text)) => Prompt::Text(text.clone()),
         Some(Value::Array(parts)) => Prompt::Parts(parts.clone()),
         _ => {
-            return Err(Error::invalid_input(
-                "missing `prompt`: expected a string or a list of content parts",
-            ));
+            let text = "missing `prompt`: expected a string or a list of content parts";
+            return Err(Error::invalid_input(text));
         }
     };
     if prompt.is_empty() {
-        return Err(Error::invalid_input(
-            "`prompt` must not be empty; describe the task",
-        ));
+        let text = "`prompt` must not be empty; describe the task";
+        return Err(Error::invalid_input(text));
     }
-    let session = arguments
-        .get("session")
-        .and_then(Value::as_str)
-        .unwrap_or("temp")
-        .trim();
+    let session = arguments.get("session").and_then(Value::as_str);
+    let session = session.unwrap_or("temp").trim();
     let session_id = nested_session_id(session, turn.session_id());
     let allowed = name_list(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
     let mut available = agent.allowed_tools(turn)?;
@@ -117,38 +108,29 @@ async fn run_subagent(
     }
     let state = nested_state(turn.state(), &session_id);
     if let Some(skills) = name_list(&arguments, "allowed_skills")? {
-        state.set(
-            "allowed_skills",
-            skills
-                .iter()
-                .map(|name| name.trim().to_lowercase())
-                .collect::<Vec<_>>(),
-        );
+        let skills = skills.iter().map(|name| name.trim().to_lowercase());
+        state.set("allowed_skills", skills.collect::<Vec<_>>());
     }
-    match arguments
+    let model = arguments
         .get("model")
         .and_then(Value::as_str)
-        .filter(|model| !model.trim().is_empty())
-    {
-        Some(model) => state.set("model", model.trim()),
+        .map(str::trim);
+    match model.filter(|model| !model.is_empty()) {
+        Some(model) => state.set("model", model),
         // A subagent does not inherit the model of the session.
         None => drop(state.remove("model")),
     }
     let is_inherited = session == "inherit";
-    let fork = if is_inherited {
-        Some(
-            parent
-                .tape()
-                .fork(MergeBack::No)
-                .await
-                .map_err(tape_error)?,
-        )
+    let (tape, fork) = if is_inherited {
+        let fork = parent
+            .tape()
+            .fork(MergeBack::No)
+            .await
+            .map_err(tape_error)?;
+        let tape = TurnTape::new(fork.tape().clone(), framework, &session_id, None);
+        (tape, Some(fork))
     } else {
-        None
-    };
-    let tape = match &fork {
-        Some(fork) => TurnTape::new(fork.tape().clone(), framework, &session_id, None),
-        None => TurnTape::open_nested(framework, &session_id).await?,
+        (TurnTape::open_nested(framework, &session_id).await?, None)
     };
     let nested = turn.nested_run(session_id.clone(), state, tape);
     let tape = nested.tape();
@@ -174,9 +156,9 @@ async fn run_subagent(
             parent.append_later(parent.with_run_id(event));
         }
     }
-    // The shells of a discarded session end with it.
+    // A temporary session is discarded, so its shells must end.
     if session_id.is_temporary() {
-        agent.shells().stop_session(&session_id).await;
+        agent.shells.stop_session(&session_id).await;
     }
     if let Some(fork) = fork {
         fork.finish().await.map_err(tape_error)?;
@@ -184,23 +166,19 @@ async fn run_subagent(
     Ok(output.to_display_string())
 }
 
-/// Returns the data of the tape events `run` of a turn. Each model call has one event.
+/// Returns the data of the events `run` on the tape since the prompt of the subagent. Each model call has one event.
 async fn run_events(turn: &TurnTape) -> Result<Vec<Value>> {
     let tape = turn.tape();
     let mut runs = Vec::new();
-    let mut newest = tape
-        .store()
-        .read(tape.name(), EntryRange::ALL.newest_first());
+    let newest_first = EntryRange::ALL.newest_first();
+    let mut newest = tape.store().read(tape.name(), newest_first);
     while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
         if Some(entry.id) == turn.prompt_id() {
             break;
         }
-        runs.extend(
-            entry
-                .data()
-                .filter(|_| entry.name() == Some("run"))
-                .cloned(),
-        );
+        if entry.name() == Some("run") {
+            runs.extend(entry.data().cloned());
+        }
     }
     runs.reverse();
     Ok(runs)
@@ -227,27 +205,16 @@ fn nested_state(state: &State, session_id: &SessionId) -> State {
     nested
 }
 
-/// Returns an argument that is a list of names, or names separated by commas.
+/// Returns the names in an argument, which is a list or comma-separated text. Returns `None` if the argument is
+/// missing.
 fn name_list(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>>> {
-    match arguments.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Array(names)) if names.iter().all(Value::is_string) => Ok(Some(
-            names
-                .iter()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect(),
-        )),
-        Some(Value::String(names)) => Ok(Some(
-            names
-                .split(',')
-                .map(|name| name.trim().to_owned())
-                .collect(),
-        )),
-        Some(_) => Err(Error::invalid_input(format!(
-            "invalid `{key}`: expected a list of names"
-        ))),
+    let value = arguments.get(key).unwrap_or(&Value::Null);
+    if let Value::String(names) = value {
+        let names = names.split(',').map(|name| name.trim().to_owned());
+        return Ok(Some(names.collect()));
     }
+    Option::deserialize(value)
+        .map_err(|_| Error::invalid_input(format!("invalid `{key}`: expected a list of names")))
 }
 
 /// The answer and the errors of a subagent.

@@ -12,6 +12,10 @@ pub async fn tape_info(context: &ToolContext) -> Result<String> {
     let tape = context.tape();
     let info = tape.info().await?;
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "None".to_owned());
+    let tokens = info.last_token_usage.map(|tokens| tokens.to_string());
+    let cache_hits = info
+        .cache_hit_rate
+        .map(|rate| format!("{:.2}%", rate * 100.0));
     let lines = [
         ("name", tape.name().to_string()),
         ("entries", info.entries.to_string()),
@@ -21,17 +25,8 @@ pub async fn tape_info(context: &ToolContext) -> Result<String> {
             "entries_since_last_anchor",
             info.entries_since_last_anchor.to_string(),
         ),
-        (
-            "last_token_usage",
-            or_none(info.last_token_usage.map(|tokens| tokens.to_string())),
-        ),
-        (
-            "last_token_cache_hit_rate",
-            or_none(
-                info.cache_hit_rate
-                    .map(|rate| format!("{:.2}%", rate * 100.0)),
-            ),
-        ),
+        ("last_token_usage", or_none(tokens)),
+        ("last_token_cache_hit_rate", or_none(cache_hits)),
     ];
     Ok(lines
         .map(|(key, value)| format!("{key}: {value}"))
@@ -67,16 +62,12 @@ pub async fn tape_search(
     };
     let search = Search::new(query).within(filter).limit(limit as usize);
     let result = context.tape().search(&search).await?;
-    let count = format!(
-        "{SEARCH_MARKER}: {} matches ({} filtered)",
-        result.hits.len(),
-        result.filtered
-    );
-    let lines = result.hits.iter().map(format_hit);
-    Ok(std::iter::once(count)
-        .chain(lines)
-        .collect::<Vec<_>>()
-        .join("\n"))
+    let (hits, filtered) = (result.hits.len(), result.filtered);
+    let mut lines = vec![format!(
+        "{SEARCH_MARKER}: {hits} matches ({filtered} filtered)"
+    )];
+    lines.extend(result.hits.iter().map(format_hit));
+    Ok(lines.join("\n"))
 }
 
 /// Clear the tape and start with an empty context; archive=true keeps a copy
@@ -117,12 +108,9 @@ pub(crate) async fn tape_handoff(
     if let Some(requests) = &context.step_requests {
         requests.add(StepRequest::HandOff { name, summary });
     } else {
-        let summary = json!({"summary": summary});
-        context
-            .tape()
-            .handoff(&name, Some(summary))
-            .await
-            .map_err(tape_error)?;
+        let summary = Some(json!({"summary": summary}));
+        let added = context.tape().handoff(&name, summary).await;
+        added.map_err(tape_error)?;
     }
     Ok(answer)
 }
@@ -130,22 +118,19 @@ pub(crate) async fn tape_handoff(
 /// List the most recent anchors of this session
 #[tool(crate = bub_kernel, name = "tape.anchors", read_only)]
 pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
-    let marks = context
-        .tape()
-        .anchor_marks(AnchorQuery::Latest(MAX_SHOWN_ANCHORS))
-        .await?;
+    let latest = AnchorQuery::Latest(MAX_SHOWN_ANCHORS);
+    let marks = context.tape().anchor_marks(latest).await?;
     if marks.is_empty() {
         return Ok("(no anchors)".to_owned());
     }
-    Ok(marks
+    let lines: Vec<_> = marks
         .iter()
         .map(|mark| format!("- {}", mark.name))
-        .collect::<Vec<_>>()
-        .join("\n"))
+        .collect();
+    Ok(lines.join("\n"))
 }
 
-/// Formats one match as a JSON line. It has only the text around the match: a complete entry would become a match of the
-/// next search.
+/// Formats one match as a JSON line: the date and the id of the entry, and the text around the match.
 fn format_hit(hit: &SearchHit) -> String {
     json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
 }

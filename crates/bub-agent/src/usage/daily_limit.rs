@@ -1,8 +1,8 @@
-//! The daily limits of tokens and cost, shared by all processes of a home.
+//! The daily limits of tokens and cost, shared by all processes that use the same home.
 //!
 //! The tapes are authoritative, but reading all of them before each call would be slow. So a ledger of the day,
-//! `usage/<day>.jsonl`, has one line per call. bub rebuilds the ledger from the tapes if the file is missing. Each check
-//! reads only the lines that were added since the last check. Without a limit, bub writes no ledger.
+//! `usage/<day>.jsonl`, has one line per call. bub rebuilds the ledger from the tapes if the file is missing. Each
+//! check reads only the lines that were added since the last check. Without a limit, bub writes no ledger.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,7 +21,7 @@ use jiff::{Timestamp, ToSpan as _, Zoned};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{TokenCounts, read_model_calls};
+use super::{TokenCounts, UsageRow, read_model_calls};
 use crate::settings::{USAGE_DAILY_COST, USAGE_DAILY_TOKENS};
 
 /// The configured limits and the usage of the current day.
@@ -32,14 +32,13 @@ pub(crate) struct DailyLimit {
     today: Mutex<DailyUsage>,
 }
 
-/// The usage of a day, as far as its ledger was read.
+/// The usage of a day: the sum of the ledger lines that were read so far.
 #[derive(Default)]
 struct DailyUsage {
     day: String,
-    /// The offset up to which the ledger was read.
+    /// The byte offset up to which the ledger was read.
     offset: u64,
-    tokens: u64,
-    cost: f64,
+    usage: UsageRow,
     /// Calls that could not be written to the ledger. They count only in this process.
     unwritten: Vec<(String, TokenCounts)>,
 }
@@ -59,7 +58,7 @@ impl DailyLimit {
         self.tokens.is_some() || self.cost.is_some()
     }
 
-    /// Fails if a limit does not allow calls to these models now. The error has the reason and the time of the reset.
+    /// Fails if a limit does not allow calls to these models now. If a limit is reached, the error says when it resets.
     pub(crate) async fn check(
         &self,
         models: &[ModelId],
@@ -80,12 +79,11 @@ impl DailyLimit {
         let now = Zoned::now();
         let mut today = self.today.lock().await;
         self.read_ledger(&mut today, &now, catalog, store).await?;
-        let mut cost = today.cost;
-        let mut tokens = today.tokens;
+        let mut usage = today.usage.clone();
         for (model, counts) in &today.unwritten {
-            tokens = tokens.saturating_add(counts.total());
-            cost += known_cost(model, *counts, catalog);
+            usage.add_call(model, *counts, catalog);
         }
+        let (tokens, cost) = (usage.tokens.total(), usage.cost);
         let spent = if let Some(limit) = self.tokens.filter(|limit| tokens >= *limit) {
             format!("{tokens} of {limit} tokens (`usage.daily_tokens`)")
         } else if let Some(limit) = self.cost.filter(|limit| cost >= *limit) {
@@ -94,11 +92,8 @@ impl DailyLimit {
             return Ok(());
         };
         let reset = now.date().saturating_add(1.day());
-        let zone = now
-            .time_zone()
-            .iana_name()
-            .map(|zone| format!(" {zone}"))
-            .unwrap_or_default();
+        let zone = now.time_zone().iana_name();
+        let zone = zone.map(|zone| format!(" {zone}")).unwrap_or_default();
         Err(Error::new(
             ErrorKind::Provider,
             format!(
@@ -125,7 +120,8 @@ impl DailyLimit {
         self.directory.join(format!("{day}.jsonl"))
     }
 
-    /// Reads the lines that all processes have added to the ledger since the last call.
+    /// Reads the lines that were added to the ledger since the last read, by this or another process. Adds their usage
+    /// to `today`. If the ledger is missing, creates it from the tapes first.
     async fn read_ledger(
         &self,
         today: &mut DailyUsage,
@@ -135,10 +131,8 @@ impl DailyLimit {
     ) -> Result<()> {
         let day = now.date().to_string();
         if today.day != day {
-            *today = DailyUsage {
-                day: day.clone(),
-                ..DailyUsage::default()
-            };
+            *today = DailyUsage::default();
+            today.day.clone_from(&day);
         }
         let path = self.ledger_path(&day);
         let read_error = |error: io::Error| {
@@ -150,12 +144,7 @@ impl DailyLimit {
         };
         let mut file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let unwritten = std::mem::take(&mut today.unwritten);
-                *today = DailyUsage {
-                    day,
-                    unwritten,
-                    ..DailyUsage::default()
-                };
+                (today.offset, today.usage) = (0, UsageRow::default());
                 let start = now
                     .start_of_day()
                     .map_err(|error| read_error(io::Error::other(error)))?
@@ -166,8 +155,8 @@ impl DailyLimit {
             opened => opened.map_err(read_error)?,
         };
         if file.metadata().map_err(read_error)?.len() < today.offset {
-            // The file was replaced.
-            (today.offset, today.tokens, today.cost) = (0, 0, 0.0);
+            // The file is shorter than before, so it was replaced.
+            (today.offset, today.usage) = (0, UsageRow::default());
         }
         let mut text = Vec::new();
         file.seek(SeekFrom::Start(today.offset))
@@ -175,38 +164,18 @@ impl DailyLimit {
             .map_err(read_error)?;
         // A line without a newline is still being written.
         let complete = memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1);
-        for line in text
-            .get(..complete)
-            .unwrap_or_default()
-            .split(|byte| *byte == b'\n')
-        {
-            let Ok(call) = serde_json::from_slice::<Value>(line) else {
-                continue;
-            };
-            let Some(tokens) = call.get("usage").and_then(TokenCounts::from_usage) else {
-                continue;
-            };
-            today.tokens = today.tokens.saturating_add(tokens.total());
-            today.cost += known_cost(
-                call.get("model")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default(),
-                tokens,
-                catalog,
-            );
+        text.truncate(complete);
+        for line in text.split(|byte| *byte == b'\n') {
+            let call: Value = serde_json::from_slice(line).unwrap_or_default();
+            if let Some(tokens) = call.get("usage").and_then(TokenCounts::from_usage) {
+                let model = call.get("model").and_then(Value::as_str);
+                let model = model.unwrap_or_default();
+                today.usage.add_call(model, tokens, catalog);
+            }
         }
         today.offset += u64::try_from(complete).unwrap_or_default();
         Ok(())
     }
-}
-
-/// Returns the cost of a call, or 0 if the price is unknown. Calls with unknown price count only towards the token limit.
-fn known_cost(model: &str, tokens: TokenCounts, catalog: &Catalog) -> f64 {
-    let price = model
-        .parse()
-        .ok()
-        .and_then(|model: ModelId| catalog.price(&model));
-    price.map(|price| tokens.cost(price)).unwrap_or_default()
 }
 
 /// Returns the ledger line of a call. It starts with a newline, because a crash may have left an incomplete line.
@@ -233,16 +202,12 @@ async fn rebuild_ledger(
 ) -> Result<()> {
     let mut text = String::from("\n");
     if let Some(store) = store {
-        for tape in store
+        let tapes = store
             .list(TapeListFilter::SessionsSince(start.into()))
-            .await
-            .map_err(tape_error)?
-        {
-            let mut calls = pin!(read_model_calls(
-                store,
-                &tape,
-                EntryRange::ALL.newest_first()
-            ));
+            .await;
+        for tape in tapes.map_err(tape_error)? {
+            let newest_first = EntryRange::ALL.newest_first();
+            let mut calls = pin!(read_model_calls(store, &tape, newest_first));
             while let Some(call) = calls.try_next().await.map_err(tape_error)? {
                 if call.at < start {
                     break;
@@ -257,21 +222,14 @@ async fn rebuild_ledger(
             .recursive(true)
             .mode(0o700)
             .create(directory)?;
-        let temporary = directory.join(format!(".{:016x}", crate::random_bits()));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        let result =
-            file.write_all(text.as_bytes())
-                .and_then(|()| match fs::hard_link(&temporary, path) {
-                    // Another process was faster, and may have added calls since.
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                    linked => linked,
-                });
-        fs::remove_file(&temporary)?;
-        result
+        // Readable only by its owner.
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(text.as_bytes())?;
+        match file.persist_noclobber(path) {
+            // Another process has created the ledger, and may have added calls since.
+            Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+            _ => Ok(()),
+        }
     };
     write().map_err(|error| {
         let text = format!(

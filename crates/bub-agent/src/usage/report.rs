@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, pin::pin};
 
 use bub_kernel::{Error, Result, tape_error};
-use bub_model::Catalog;
+use bub_model::{Catalog, ModelId};
 use bub_tape::{EntryRange, TapeListFilter, TapeStore};
 use futures_util::TryStreamExt as _;
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
@@ -24,11 +24,11 @@ pub enum GroupBy {
 /// One row of a usage report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageRow {
-    /// The session, the model, or the day.
+    /// The session, model or day that the row sums up.
     pub name: String,
-    /// The number of calls.
+    /// The number of model calls in the row.
     pub calls: u64,
-    /// The sum of the tokens of these calls.
+    /// The sum of the tokens of all calls in the row.
     pub tokens: TokenCounts,
     /// The cost of the calls with a known price, in US dollars.
     pub cost: f64,
@@ -37,11 +37,13 @@ pub struct UsageRow {
 }
 
 impl UsageRow {
-    fn add_call(&mut self, tokens: TokenCounts, cost: Option<f64>) {
+    pub(super) fn add_call(&mut self, model: &str, tokens: TokenCounts, catalog: &Catalog) {
+        let model = model.parse::<ModelId>().ok();
+        let price = model.and_then(|model| catalog.price(&model));
         self.calls += 1;
         self.tokens += tokens;
-        self.cost += cost.unwrap_or_default();
-        self.unpriced += u64::from(cost.is_none());
+        self.cost += price.map_or(0.0, |price| tokens.cost(price));
+        self.unpriced += u64::from(price.is_none());
     }
 }
 
@@ -54,20 +56,14 @@ pub async fn usage_report(
     since: Option<&str>,
 ) -> Result<(Vec<UsageRow>, UsageRow, Vec<String>)> {
     let zone = TimeZone::system();
-    let since = since
-        .map(|day| start_of_day(day, &zone))
-        .transpose()?
-        .unwrap_or(Timestamp::MIN);
-    let (mut rows, mut sum, mut unread) = (
-        BTreeMap::<_, UsageRow>::new(),
-        UsageRow::default(),
-        Vec::new(),
-    );
-    for tape in store
-        .list(TapeListFilter::Sessions)
-        .await
-        .map_err(tape_error)?
-    {
+    let since = match since {
+        Some(day) => start_of_day(day, &zone)?,
+        None => Timestamp::MIN,
+    };
+    let mut rows = BTreeMap::<_, UsageRow>::new();
+    let (mut sum, mut unread) = (UsageRow::default(), Vec::new());
+    let tapes = store.list(TapeListFilter::Sessions).await;
+    for tape in tapes.map_err(tape_error)? {
         let summary = match store.summary(&tape).await {
             Ok(summary) => summary,
             Err(error) => {
@@ -91,7 +87,7 @@ pub async fn usage_report(
             if call.at < since {
                 continue;
             }
-            // Sessions of different workspaces may have the same id.
+            // Sessions of different workspaces may have the same id, so the name of the tape is the key.
             let (key, name) = match by {
                 GroupBy::Session => (tape.as_str().to_owned(), session.clone()),
                 GroupBy::Model => (call.model.clone(), call.model.clone()),
@@ -100,15 +96,11 @@ pub async fn usage_report(
                     (day.clone(), day)
                 }
             };
-            let price = call.model_id().and_then(|model| catalog.price(&model));
-            let cost = price.map(|price| call.tokens.cost(price));
-            rows.entry((name.clone(), key))
-                .or_insert_with(|| UsageRow {
-                    name,
-                    ..UsageRow::default()
-                })
-                .add_call(call.tokens, cost);
-            sum.add_call(call.tokens, cost);
+            let row = rows.entry((name.clone(), key)).or_default();
+            row.name = name;
+            for row in [row, &mut sum] {
+                row.add_call(&call.model, call.tokens, catalog);
+            }
         }
     }
     Ok((rows.into_values().collect(), sum, unread))
@@ -121,8 +113,6 @@ fn start_of_day(day: &str, zone: &TimeZone) -> Result<Timestamp> {
         Error::invalid_input(format!("invalid date `{day}`: {expected}"))
     };
     let date: Date = day.trim().parse().map_err(|_| date_error())?;
-    Ok(date
-        .to_zoned(zone.clone())
-        .map_err(|_| date_error())?
-        .timestamp())
+    let start = date.to_zoned(zone.clone()).map_err(|_| date_error())?;
+    Ok(start.timestamp())
 }

@@ -1,5 +1,10 @@
 //! Splits HTML into tags and text in one pass. It accepts any input, builds no tree, and takes time linear in the size
 //! of the page.
+//!
+//! There is no crate here on purpose: `htmd` builds a tree and recurses over it, so a hostile page could overflow the
+//! stack, and the tables of a tokenizer such as `html5gum` are 300 KB in the program.
+
+use pulldown_cmark::{Event, Parser};
 
 /// A token of a page.
 #[derive(Debug, PartialEq)]
@@ -12,24 +17,21 @@ pub(super) enum Token<'a> {
     Close(String),
 }
 
+/// The longest entity is `&CounterClockwiseContourIntegral;`.
+const MAX_ENTITY_BYTES: usize = 33;
+
 /// Elements whose content is not markup.
 const RAW_TEXT_ELEMENTS: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
 
 /// Splits a page into tokens.
 pub(super) struct HtmlTokenizer<'a> {
-    rest: &'a str,
-    /// The open raw text element. Everything up to its closing tag is text.
-    raw: Option<String>,
+    /// The part of the page that is not read yet.
+    pub(super) rest: &'a str,
+    /// The name of the open raw text element, such as `script`. Everything up to its closing tag is text.
+    pub(super) raw: Option<String>,
 }
 
 impl<'a> HtmlTokenizer<'a> {
-    pub(super) fn new(page: &'a str) -> Self {
-        Self {
-            rest: page,
-            raw: None,
-        }
-    }
-
     /// Consumes `length` bytes and returns them.
     fn advance(&mut self, length: usize) -> &'a str {
         let (consumed, rest) = self
@@ -42,11 +44,8 @@ impl<'a> HtmlTokenizer<'a> {
 
     /// Skips up to and including `end`, or to the end of the page.
     fn skip_past(&mut self, end: &str) {
-        let length = self
-            .rest
-            .find(end)
-            .map_or(self.rest.len(), |at| at + end.len());
-        self.advance(length);
+        let found = self.rest.find(end).map(|at| at + end.len());
+        self.advance(found.unwrap_or(self.rest.len()));
     }
 
     /// Returns the content of a tag. If the page ends within the tag, drops the rest and returns `None`.
@@ -154,12 +153,11 @@ pub(super) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<
         };
         let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''));
         let inside = value.get(quote.map_or(0, char::len_utf8)..)?;
-        let length = match quote {
-            Some(quote) => inside.find(quote).unwrap_or(inside.len()),
-            None => inside
-                .find(|c: char| c.is_ascii_whitespace())
-                .unwrap_or(inside.len()),
+        let end = match quote {
+            Some(quote) => inside.find(quote),
+            None => inside.find(|c: char| c.is_ascii_whitespace()),
         };
+        let length = end.unwrap_or(inside.len());
         if name.eq_ignore_ascii_case(attribute_name) {
             return Some(decode_entities(inside.get(..length)?));
         }
@@ -174,123 +172,40 @@ pub(super) fn decode_entities(text: &str) -> String {
     while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {
         let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
         plain.push_str(before);
-        // Known entities are shorter. The limit keeps pages full of ampersands cheap.
-        let end = from.bytes().take(12).position(|byte| byte == b';');
-        let entity = end.and_then(|end| Some((entity_char(from.get(1..end)?)?, end + 1)));
-        let (replacement, length) = entity.unwrap_or(('&', 1));
-        plain.push(replacement);
-        rest = from.get(length..).unwrap_or_default();
+        // The limit keeps pages full of ampersands cheap.
+        let end = from
+            .bytes()
+            .take(MAX_ENTITY_BYTES)
+            .position(|byte| byte == b';');
+        let (entity, after) = from.split_at(end.map_or(1, |end| end + 1));
+        if let Some(text) = entity_text(entity) {
+            plain.push_str(&text);
+            rest = after;
+        } else {
+            plain.push('&');
+            rest = from.get(1..).unwrap_or_default();
+        }
     }
     plain.push_str(rest);
     plain
 }
 
-/// Returns the character of an entity. `name` has no `&` and no `;`.
-fn entity_char(name: &str) -> Option<char> {
-    if let Some(number) = name.strip_prefix('#') {
-        let code = match number.strip_prefix(['x', 'X']) {
-            Some(hex) => u32::from_str_radix(hex, 16).ok()?,
-            None => number.parse().ok()?,
-        };
-        return char::from_u32(code).filter(|c| *c != '\0');
+/// Returns the text of an entity such as `&amp;`, or `None` if it is unknown.
+///
+/// Entities are the same in HTML and Markdown, so the Markdown parser decodes them: it has the complete table, and other
+/// parts of bub need it anyway.
+fn entity_text(entity: &str) -> Option<String> {
+    let name = entity.strip_prefix('&')?.strip_suffix(';')?;
+    if !name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'#')
+    {
+        return None;
     }
-    NAMED_ENTITIES
-        .iter()
-        .find(|(entity_name, _)| *entity_name == name)
-        .map(|(_, character)| *character)
+    let texts = Parser::new(entity).filter_map(|event| match event {
+        Event::Text(text) => Some(text.into_string()),
+        _ => None,
+    });
+    let text: String = texts.collect();
+    (text != entity).then(|| text.replace('\u{a0}', " "))
 }
-
-static NAMED_ENTITIES: &[(&str, char)] = &[
-    ("amp", '&'),
-    ("lt", '<'),
-    ("gt", '>'),
-    ("quot", '"'),
-    ("apos", '\''),
-    ("nbsp", ' '),
-    ("ensp", ' '),
-    ("emsp", ' '),
-    ("thinsp", ' '),
-    ("shy", '\u{ad}'),
-    ("ndash", '–'),
-    ("mdash", '—'),
-    ("lsquo", '‘'),
-    ("rsquo", '’'),
-    ("sbquo", '‚'),
-    ("ldquo", '“'),
-    ("rdquo", '”'),
-    ("bdquo", '„'),
-    ("laquo", '«'),
-    ("raquo", '»'),
-    ("lsaquo", '‹'),
-    ("rsaquo", '›'),
-    ("hellip", '…'),
-    ("bull", '•'),
-    ("middot", '·'),
-    ("copy", '©'),
-    ("reg", '®'),
-    ("trade", '™'),
-    ("deg", '°'),
-    ("plusmn", '±'),
-    ("times", '×'),
-    ("divide", '÷'),
-    ("minus", '−'),
-    ("frac12", '½'),
-    ("frac14", '¼'),
-    ("sup2", '²'),
-    ("sup3", '³'),
-    ("micro", 'µ'),
-    ("para", '¶'),
-    ("sect", '§'),
-    ("euro", '€'),
-    ("pound", '£'),
-    ("yen", '¥'),
-    ("cent", '¢'),
-    ("larr", '←'),
-    ("uarr", '↑'),
-    ("rarr", '→'),
-    ("darr", '↓'),
-    ("harr", '↔'),
-    ("rArr", '⇒'),
-    ("le", '≤'),
-    ("ge", '≥'),
-    ("ne", '≠'),
-    ("asymp", '≈'),
-    ("infin", '∞'),
-    ("check", '✓'),
-    ("lbrace", '{'),
-    ("rbrace", '}'),
-    ("lbrack", '['),
-    ("rbrack", ']'),
-    ("num", '#'),
-    ("colon", ':'),
-    ("sol", '/'),
-    ("ast", '*'),
-    ("lowbar", '_'),
-    ("grave", '`'),
-    ("auml", 'ä'),
-    ("ouml", 'ö'),
-    ("uuml", 'ü'),
-    ("Auml", 'Ä'),
-    ("Ouml", 'Ö'),
-    ("Uuml", 'Ü'),
-    ("szlig", 'ß'),
-    ("aacute", 'á'),
-    ("eacute", 'é'),
-    ("iacute", 'í'),
-    ("oacute", 'ó'),
-    ("uacute", 'ú'),
-    ("agrave", 'à'),
-    ("egrave", 'è'),
-    ("acirc", 'â'),
-    ("ecirc", 'ê'),
-    ("ccedil", 'ç'),
-    ("ntilde", 'ñ'),
-    ("aring", 'å'),
-    ("aelig", 'æ'),
-    ("oslash", 'ø'),
-    ("alpha", 'α'),
-    ("beta", 'β'),
-    ("lambda", 'λ'),
-    ("mu", 'μ'),
-    ("pi", 'π'),
-];

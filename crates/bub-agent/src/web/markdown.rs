@@ -9,39 +9,21 @@ const SKIPPED_ELEMENTS: [&str; 12] = [
     "script", "style", "template", "svg", "iframe", "object", "canvas", "audio", "video", "select",
     "textarea", "math",
 ];
-/// Elements that start and end a line.
-const BLOCK_ELEMENTS: [&str; 22] = [
-    "p",
-    "div",
-    "section",
-    "article",
-    "main",
-    "header",
-    "footer",
-    "nav",
-    "aside",
-    "figure",
-    "figcaption",
-    "form",
-    "fieldset",
-    "address",
-    "details",
-    "summary",
-    "dl",
-    "dt",
-    "dd",
-    "body",
-    "html",
-    "center",
-];
-/// Maximum indentation of nested lists and quotes.
+/// Maximum number of indentation levels of nested lists and quotes.
 const MAX_INDENT_DEPTH: usize = 12;
 
 /// Converts a page to Markdown. Links become absolute.
 pub fn html_to_markdown(page: &str, base: &Url) -> String {
-    let mut writer = Writer::new(base);
+    let mut writer = Writer {
+        base: Some(base),
+        ..Writer::default()
+    };
     let mut skipped: Option<(String, usize)> = None;
-    for token in HtmlTokenizer::new(page) {
+    let tokens = HtmlTokenizer {
+        rest: page,
+        raw: None,
+    };
+    for token in tokens {
         if let Some((name, depth)) = &mut skipped {
             match token {
                 Token::Open(tag, attributes) if tag == *name && !attributes.ends_with('/') => {
@@ -70,29 +52,31 @@ pub fn html_to_markdown(page: &str, base: &Url) -> String {
 }
 
 /// Writes Markdown from the tokens of a page.
+#[derive(Default)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "independent flags of the position in the page"
 )]
 struct Writer<'a> {
-    base: &'a Url,
+    /// The URL of the page, for relative links.
+    base: Option<&'a Url>,
     out: String,
     /// Pending line breaks before the next text.
     breaks: usize,
     /// Whether a space is pending before the next text.
     space: bool,
-    /// Number of open quotes.
+    /// Number of open `blockquote` elements.
     quotes: usize,
     /// The next item numbers of open lists; `None` for a bullet list.
     lists: Vec<Option<u64>>,
-    /// The pending list marker of an item.
+    /// The list marker to write before the next text, such as `- `.
     marker: Option<String>,
-    /// The offset where the text of the open link starts, once it has text, and the target of the link.
+    /// The open link: the byte offset in `out` where its text starts (`None` while it has no text), and its URL.
     link: Option<(Option<usize>, String)>,
-    /// Open emphasis marks and the offsets where their text starts.
+    /// Open emphasis marks, each with the byte offset in `out` where its text starts.
     marks: Vec<(&'static str, usize)>,
     preformatted: bool,
-    /// Number of cells in the open table row.
+    /// Number of cells in the open table row; `None` outside a row.
     row: Option<usize>,
     /// Whether the next row is the first of its table.
     is_first_row: bool,
@@ -101,27 +85,7 @@ struct Writer<'a> {
     has_heading: bool,
 }
 
-impl<'a> Writer<'a> {
-    fn new(base: &'a Url) -> Self {
-        Self {
-            base,
-            out: String::new(),
-            breaks: 0,
-            space: false,
-            quotes: 0,
-            lists: Vec::new(),
-            marker: None,
-            link: None,
-            marks: Vec::new(),
-            preformatted: false,
-            row: None,
-            is_first_row: false,
-            title: None,
-            in_title: false,
-            has_heading: false,
-        }
-    }
-
+impl Writer<'_> {
     /// Handles an opening tag.
     fn open_tag(&mut self, name: &str, attributes: &str) {
         match name {
@@ -131,7 +95,7 @@ impl<'a> Writer<'a> {
                 let level = name
                     .bytes()
                     .last()
-                    .map_or(1, |digit| usize::from(digit.saturating_sub(b'0')));
+                    .map_or(1, |digit| usize::from(digit - b'0'));
                 if self.row.is_none() {
                     self.write(&"#".repeat(level));
                     self.space = true;
@@ -165,14 +129,10 @@ impl<'a> Writer<'a> {
                     self.breaks = 1;
                 }
             }
-            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.open_mark("`"),
-            "strong" | "b" if !self.preformatted => self.open_mark("**"),
-            "em" | "i" if !self.preformatted => self.open_mark("*"),
             "a" => {
                 // Links do not nest.
                 self.end_link();
-                let link =
-                    attribute_value(attributes, "href").and_then(|link| self.absolute_url(&link));
+                let link = self.link_attribute(attributes, "href");
                 self.link = link.filter(|_| !self.preformatted).map(|link| (None, link));
             }
             "img" => self.write_image(attributes),
@@ -193,14 +153,13 @@ impl<'a> Writer<'a> {
                     self.space = true;
                 }
             }
-            name if BLOCK_ELEMENTS.contains(&name) => {
-                self.require_breaks(if matches!(name, "dt" | "dd" | "summary") {
-                    1
-                } else {
-                    2
-                });
+            _ => {
+                if let Some(mark) = emphasis_mark(name).filter(|_| !self.preformatted) {
+                    self.write(mark);
+                    self.marks.push((mark, self.out.len()));
+                }
+                self.require_breaks(block_breaks(name));
             }
-            _ => {}
         }
     }
 
@@ -208,13 +167,11 @@ impl<'a> Writer<'a> {
     fn close_tag(&mut self, name: &str) {
         match name {
             "title" => self.in_title = false,
-            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.require_breaks(2),
             "ul" | "ol" | "menu" => {
                 self.lists.pop();
                 self.marker = None;
                 self.require_breaks(if self.lists.is_empty() { 2 } else { 1 });
             }
-            "li" => self.require_breaks(1),
             "blockquote" => {
                 self.quotes = self.quotes.saturating_sub(1);
                 self.require_breaks(2);
@@ -225,23 +182,18 @@ impl<'a> Writer<'a> {
                 self.preformatted = false;
                 self.require_breaks(2);
             }
-            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.close_mark("`"),
-            "strong" | "b" if !self.preformatted => self.close_mark("**"),
-            "em" | "i" if !self.preformatted => self.close_mark("*"),
             "a" => self.end_link(),
             "tr" => self.end_row(),
             "table" => {
                 self.end_row();
                 self.require_breaks(2);
             }
-            name if BLOCK_ELEMENTS.contains(&name) => {
-                self.require_breaks(if matches!(name, "dt" | "dd" | "summary") {
-                    1
-                } else {
-                    2
-                });
+            _ => {
+                if let Some(mark) = emphasis_mark(name).filter(|_| !self.preformatted) {
+                    self.close_mark(mark);
+                }
+                self.require_breaks(block_breaks(name));
             }
-            _ => {}
         }
     }
 
@@ -318,7 +270,7 @@ impl<'a> Writer<'a> {
 
     /// Requires at least this many line breaks before the next text: 1 for a new line, 2 for an empty line.
     fn require_breaks(&mut self, breaks: usize) {
-        if self.preformatted {
+        if self.preformatted || breaks == 0 {
             return;
         }
         if self.row.is_some() {
@@ -351,12 +303,6 @@ impl<'a> Writer<'a> {
         self.marker = Some(marker);
     }
 
-    /// Writes an opening emphasis mark.
-    fn open_mark(&mut self, mark: &'static str) {
-        self.write(mark);
-        self.marks.push((mark, self.out.len()));
-    }
-
     /// Closes an emphasis mark. A mark without text is removed.
     fn close_mark(&mut self, mark: &str) {
         let Some((_, start)) = self.marks.pop_if(|(open, _)| *open == mark) else {
@@ -373,8 +319,7 @@ impl<'a> Writer<'a> {
     fn write_image(&mut self, attributes: &str) {
         let alt = attribute_value(attributes, "alt").unwrap_or_default();
         let alt = alt.split_whitespace().collect::<Vec<_>>().join(" ");
-        let source =
-            attribute_value(attributes, "src").and_then(|source| self.absolute_url(&source));
+        let source = self.link_attribute(attributes, "src");
         if let Some(source) = source.filter(|_| !alt.is_empty() && !self.preformatted) {
             self.write(&format!("![{alt}]({source})"));
         }
@@ -410,13 +355,14 @@ impl<'a> Writer<'a> {
         self.breaks = 1;
     }
 
-    /// Returns the absolute URL of a link. Returns `None` for fragments and for schemes such as `javascript:`.
-    fn absolute_url(&self, link: &str) -> Option<String> {
+    /// Returns the absolute URL in an attribute. Returns `None` for fragments and for schemes such as `javascript:`.
+    fn link_attribute(&self, attributes: &str, name: &str) -> Option<String> {
+        let link = attribute_value(attributes, name)?;
         let link = link.trim();
         if link.is_empty() || link.starts_with('#') {
             return None;
         }
-        let url = self.base.join(link).ok()?;
+        let url = self.base?.join(link).ok()?;
         matches!(url.scheme(), "http" | "https" | "mailto" | "ftp").then(|| url.to_string())
     }
 
@@ -425,25 +371,46 @@ impl<'a> Writer<'a> {
             self.close_tag("pre");
         }
         let text = self.out.trim_end();
-        match self
-            .title
-            .filter(|title| !title.is_empty() && !self.has_heading)
-        {
-            Some(title) => format!("# {title}\n\n{text}").trim_end().to_owned(),
-            None => text.to_owned(),
+        match self.title {
+            Some(title) if !title.is_empty() && !self.has_heading => {
+                format!("# {title}\n\n{text}").trim_end().to_owned()
+            }
+            _ => text.to_owned(),
         }
+    }
+}
+
+/// Returns the Markdown mark of an element.
+fn emphasis_mark(name: &str) -> Option<&'static str> {
+    match name {
+        "code" | "kbd" | "samp" | "tt" => Some("`"),
+        "strong" | "b" => Some("**"),
+        "em" | "i" => Some("*"),
+        _ => None,
+    }
+}
+
+/// Returns the number of line breaks before and after an element.
+fn block_breaks(name: &str) -> usize {
+    match name {
+        "dt" | "dd" | "summary" | "li" => 1,
+        "p" | "div" | "section" | "article" | "main" | "header" | "footer" | "nav" | "aside"
+        | "figure" | "figcaption" | "form" | "fieldset" | "address" | "details" | "dl" | "body"
+        | "html" | "center" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => 2,
+        _ => 0,
     }
 }
 
 /// Returns the language of a code block from classes such as `language-rust`.
 fn code_language(attributes: &str) -> Option<String> {
     let classes = attribute_value(attributes, "class")?;
-    let name = classes.split_whitespace().find_map(|class| {
-        class
+    let language = |class: &'_ str| -> Option<String> {
+        let name = class
             .strip_prefix("language-")
-            .or(class.strip_prefix("lang-"))
-    })?;
-    name.bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'-')
-        .then(|| name.to_owned())
+            .or(class.strip_prefix("lang-"));
+        name.map(str::to_owned)
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'-';
+    let name = classes.split_whitespace().find_map(language)?;
+    name.bytes().all(is_plain).then_some(name)
 }

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use bub_kernel::{Error, ErrorKind, Result};
+use bub_kernel::{Error, Result};
 use bub_model::ResponseBody;
 use reqwest::{
     Response, Url,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{host_name, markdown};
+use super::{host_name, markdown, tool_error};
 
 /// Maximum decompressed size of a page.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -23,12 +23,7 @@ const CHARSET_PROBE_BYTES: usize = 2048;
 /// Returns the text of a response. Fails if the status is not a success or the body is not text.
 pub(super) async fn read_response(response: Response, url: &Url) -> Result<String> {
     let status = response.status();
-    let header = |name| {
-        response
-            .headers()
-            .get(name)
-            .and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok())
-    };
+    let header = |name| response.headers().get(name)?.to_str().ok();
     let kind = ContentType::parse(header(CONTENT_TYPE).unwrap_or_default());
     let size = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if status.is_success() && !kind.is_text() {
@@ -46,16 +41,12 @@ pub(super) async fn read_response(response: Response, url: &Url) -> Result<Strin
     };
     if !status.is_success() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let short: String = words.chars().take(MAX_ERROR_CHARS).collect();
-        let detail = if short.is_empty() {
-            String::new()
-        } else {
-            format!(": {short}")
-        };
-        return Err(Error::new(
-            ErrorKind::Tool,
-            format!("HTTP {status} from {}{detail}", host_name(url)),
-        ));
+        let mut problem = format!("HTTP {status} from {}", host_name(url));
+        if !words.is_empty() {
+            problem.push_str(": ");
+            problem.extend(words.chars().take(MAX_ERROR_CHARS));
+        }
+        return Err(tool_error(problem));
     }
     if text.trim().is_empty() {
         "(no text)".clone_into(&mut text);
@@ -83,14 +74,8 @@ pub fn page_text(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> 
 /// Returns the decompressed body up to a limit, and whether it is truncated.
 async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
     let body_error = |error: bub_model::ModelError| {
-        Error::new(
-            ErrorKind::Tool,
-            format!(
-                "cannot read the response from {}: {}",
-                host_name(url),
-                error.message
-            ),
-        )
+        let (host, reason) = (host_name(url), error.message);
+        tool_error(format!("cannot read the response from {host}: {reason}"))
     };
     let mut body = ResponseBody::new(response).map_err(body_error)?;
     let mut bytes = Vec::new();
@@ -106,11 +91,10 @@ async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u
 
 fn not_text_error(url: &Url, kind: &str, size: Option<u64>) -> Error {
     let size = size.map_or("unknown size".to_owned(), |size| format!("{size} bytes"));
-    let text = format!(
+    tool_error(format!(
         "{} returned {kind} ({size}), which is not text; download it with a program such as curl",
         host_name(url)
-    );
-    Error::new(ErrorKind::Tool, text)
+    ))
 }
 
 /// A parsed `content-type` header.
@@ -123,12 +107,12 @@ struct ContentType {
 
 impl ContentType {
     fn parse(header: &str) -> Self {
+        let header = header.to_ascii_lowercase();
         let mut parts = header.split(';').map(str::trim);
-        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let essence = parts.next().unwrap_or_default().to_owned();
         let mut parameters = parts.filter_map(|part| part.split_once('='));
-        let charset = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
-        let charset =
-            charset.map(|(_, value)| value.trim().trim_matches(['"', '\'']).to_ascii_lowercase());
+        let charset = parameters.find(|(name, _)| name.trim() == "charset");
+        let charset = charset.map(|(_, value)| value.trim().trim_matches(['"', '\'']).to_owned());
         Self { essence, charset }
     }
 
@@ -137,52 +121,35 @@ impl ContentType {
         let Some((kind, name)) = self.essence.split_once('/') else {
             return self.essence.is_empty();
         };
-        let text_types = [
-            "json",
-            "xml",
-            "javascript",
-            "ecmascript",
-            "yaml",
-            "x-yaml",
-            "toml",
-            "x-ndjson",
-            "ndjson",
-        ];
-        kind == "text"
-            || (kind == "application"
-                && (text_types.contains(&name)
-                    || name.ends_with("+json")
-                    || name.ends_with("+xml")
-                    || name.ends_with("+yaml")))
+        // The last part of types such as `problem+json`.
+        let format = name.rsplit_once('+').map_or(name, |(_, format)| format);
+        let is_text_format = match format {
+            "json" | "xml" | "yaml" => true,
+            "javascript" | "ecmascript" | "x-yaml" | "toml" | "x-ndjson" | "ndjson" => {
+                name == format
+            }
+            _ => false,
+        };
+        kind == "text" || (kind == "application" && is_text_format)
     }
 
-    fn is_html(&self) -> bool {
-        matches!(self.essence.as_str(), "text/html" | "application/xhtml+xml")
-    }
-
-    /// Returns whether the declared encoding is UTF-16.
-    fn is_wide(&self) -> bool {
-        self.charset
-            .as_deref()
-            .is_some_and(|charset| charset.starts_with("utf-16"))
-    }
-
-    /// Converts a body to text; HTML becomes Markdown. If characters are lost, the second value is the name of the encoding.
-    /// Returns `None` for binary data.
+    /// Converts a body to text; HTML becomes Markdown. If characters are lost, the second value is the name of the
+    /// encoding. Returns `None` for binary data.
     fn to_text(&self, bytes: &[u8], url: &Url) -> Option<(String, Option<String>)> {
-        if is_binary(bytes) && !self.is_wide() {
+        let charset = self.charset.as_deref();
+        let is_wide = charset.is_some_and(|charset| charset.starts_with("utf-16"));
+        if is_binary(bytes) && !is_wide {
             return None;
         }
-        let (text, lossy_charset) = decode_text(bytes, self.charset.as_deref());
-        let is_html = self.is_html() || (self.essence.is_empty() && is_html_document(&text));
-        Some((
-            if is_html {
-                markdown::html_to_markdown(&text, url)
-            } else {
-                text
-            },
-            lossy_charset,
-        ))
+        let (mut text, lossy_charset) = decode_text(bytes, charset);
+        let is_html = match self.essence.as_str() {
+            "text/html" | "application/xhtml+xml" => true,
+            essence => essence.is_empty() && is_html_document(&text),
+        };
+        if is_html {
+            text = markdown::html_to_markdown(&text, url);
+        }
+        Some((text, lossy_charset))
     }
 }
 
@@ -199,45 +166,42 @@ fn is_html_document(text: &str) -> bool {
 }
 
 /// Decodes bytes. The second value is the name of the encoding if it is not supported and characters are lost.
+///
+/// Other encodings are rare, and the tables of `encoding_rs` are 180 KB in the program.
 fn decode_text(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
-    let utf16 = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
-        let units = bytes.chunks_exact(2).map(|pair| {
-            read([
-                pair.first().copied().unwrap_or(0),
-                pair.last().copied().unwrap_or(0),
-            ])
-        });
-        char::decode_utf16(units)
-            .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
-            .collect::<String>()
-    };
     match bytes {
         [0xef, 0xbb, 0xbf, rest @ ..] => return (String::from_utf8_lossy(rest).into_owned(), None),
-        [0xff, 0xfe, rest @ ..] => return (utf16(rest, u16::from_le_bytes), None),
-        [0xfe, 0xff, rest @ ..] => return (utf16(rest, u16::from_be_bytes), None),
+        [0xff, 0xfe, rest @ ..] => return (decode_utf16(rest, u16::from_le_bytes), None),
+        [0xfe, 0xff, rest @ ..] => return (decode_utf16(rest, u16::from_be_bytes), None),
         _ => {}
     }
-    let declared = charset
-        .map(str::to_owned)
-        .or_else(|| declared_charset(bytes));
+    let declared = charset.map(str::to_owned);
+    let declared = declared.or_else(|| declared_charset(bytes));
     let lossy = || String::from_utf8_lossy(bytes).into_owned();
     match declared.as_deref() {
         Some("utf-8" | "utf8") => (lossy(), None),
         Some("iso-8859-1" | "iso8859-1" | "latin1" | "windows-1252" | "cp1252") => {
             (decode_windows_1252(bytes), None)
         }
-        Some("utf-16le" | "utf-16") => (utf16(bytes, u16::from_le_bytes), None),
-        Some("utf-16be") => (utf16(bytes, u16::from_be_bytes), None),
+        Some("utf-16le" | "utf-16") => (decode_utf16(bytes, u16::from_le_bytes), None),
+        Some("utf-16be") => (decode_utf16(bytes, u16::from_be_bytes), None),
         // A page truncated within a character is still UTF-8.
         _ => match std::str::from_utf8(bytes) {
-            Ok(text) => (text.to_owned(), None),
-            Err(error) if error.error_len().is_none() => (lossy(), None),
-            Err(_) if declared.is_none() || declared.as_deref() == Some("us-ascii") => {
-                (decode_windows_1252(bytes), None)
-            }
-            Err(_) => (lossy(), declared),
+            Err(error) if error.error_len().is_some() => match declared {
+                Some(charset) if charset != "us-ascii" => (lossy(), Some(charset)),
+                _ => (decode_windows_1252(bytes), None),
+            },
+            _ => (lossy(), None),
         },
     }
+}
+
+fn decode_utf16(bytes: &[u8], read: fn([u8; 2]) -> u16) -> String {
+    let (pairs, _) = bytes.as_chunks();
+    let units = pairs.iter().map(|pair| read(*pair));
+    char::decode_utf16(units)
+        .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .collect()
 }
 
 /// Returns the encoding that a page declares in `<meta charset=…>` or in its XML declaration.
@@ -251,23 +215,17 @@ fn declared_charset(bytes: &[u8]) -> Option<String> {
         return None;
     }
     let value = head.get(at..)?.trim_start_matches(['"', '\'']);
-    let end = value
-        .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'))
-        .unwrap_or(value.len());
-    value
-        .get(..end)
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
+    let is_end = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_');
+    let name = value.split(is_end).next()?;
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Decodes Windows-1252, which browsers also use for Latin-1.
 fn decode_windows_1252(bytes: &[u8]) -> String {
     const WINDOWS_1252_HIGH: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
-    let upper: Vec<char> = WINDOWS_1252_HIGH.chars().collect();
+    let high: Vec<char> = WINDOWS_1252_HIGH.chars().collect();
     let read = |byte: &u8| {
-        let special = byte
-            .checked_sub(0x80)
-            .and_then(|index| upper.get(usize::from(index)));
+        let special = high.get(usize::from(*byte).wrapping_sub(0x80));
         special.copied().unwrap_or(char::from(*byte))
     };
     bytes.iter().map(read).collect()

@@ -7,13 +7,13 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{BoxFuture, Error, ErrorKind, Result};
+use bub_kernel::{BoxFuture, Error, Result};
 use reqwest::{
     Url,
     dns::{Addrs, Name, Resolve, Resolving},
 };
 
-use super::allowlist::PrivateAllowlist;
+use super::{allowlist::PrivateAllowlist, tool_error};
 
 /// Domains that are used only in private networks.
 const PRIVATE_DOMAINS: [&str; 9] = [
@@ -40,10 +40,8 @@ pub(super) struct SystemResolver;
 impl HostResolver for SystemResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
-            Ok(tokio::net::lookup_host((host, 0))
-                .await?
-                .map(|address| address.ip())
-                .collect())
+            let addresses = tokio::net::lookup_host((host, 0)).await?;
+            Ok(addresses.map(|address| address.ip()).collect())
         })
     }
 }
@@ -70,17 +68,16 @@ impl PublicResolver {
         }
     }
 
-    /// Fails if the host of a URL is private. Checks IP addresses, and names that a proxy would resolve. Other names are
-    /// checked when they are resolved.
+    /// Fails if the host of a URL is private. Checks IP addresses, and names that a proxy would resolve. Other names
+    /// are checked when they are resolved.
     pub(super) async fn check_url(&self, url: &Url) -> Result<()> {
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            // `is_address_allowed` covers entries for single addresses and for networks.
-            return if self.allowed.is_address_allowed(address) {
-                Ok(())
-            } else {
-                Err(private_address_error(host))
-            };
+            // The allowlist can contain single addresses and networks; `is_address_allowed` checks both.
+            let is_allowed = self.allowed.is_address_allowed(address);
+            return is_allowed
+                .then_some(())
+                .ok_or_else(|| private_address_error(host));
         }
         if self.proxies.is_empty() {
             // The name is checked when it is resolved.
@@ -97,16 +94,10 @@ impl PublicResolver {
 
     /// Returns the addresses of a host. Fails if one of them is not allowed.
     async fn allowed_addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
-        let addresses = self
-            .lookup
-            .lookup(name)
-            .await
-            .map_err(ResolveError::Unknown)?;
+        let addresses = self.lookup.lookup(name).await?;
         if addresses.is_empty() {
-            return Err(ResolveError::Unknown(io::Error::new(
-                io::ErrorKind::NotFound,
-                "the host has no address",
-            )));
+            let error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+            return Err(error.into());
         }
         let is_allowed = |address: &IpAddr| self.allowed.is_address_allowed(*address);
         // A private address among public ones is probably an attack.
@@ -124,27 +115,19 @@ impl Resolve for PublicResolver {
         let resolver = self.clone();
         Box::pin(async move {
             let result = if resolver.proxies.contains(&name) {
-                resolver
-                    .lookup
-                    .lookup(&name)
-                    .await
-                    .map_err(ResolveError::Unknown)
+                resolver.lookup.lookup(&name).await.map_err(Into::into)
             } else {
                 resolver.allowed_addresses(&name).await
             };
             let result = result.map_err(|problem| match problem {
                 ResolveError::Private => private_address_error(&name),
-                ResolveError::Unknown(error) => Error::new(
-                    ErrorKind::Tool,
-                    format!("cannot resolve the host name: {error}; check the URL"),
-                ),
+                ResolveError::Unknown(error) => tool_error(format!(
+                    "cannot resolve the host name: {error}; check the URL"
+                )),
             })?;
-            let addresses: Addrs = Box::new(
-                result
-                    .into_iter()
-                    .map(|address| SocketAddr::new(address, 0)),
-            );
-            Ok(addresses)
+            let addresses = result.into_iter();
+            let addresses = addresses.map(|address| SocketAddr::new(address, 0));
+            Ok(Box::new(addresses) as Addrs)
         })
     }
 }
@@ -155,6 +138,12 @@ enum ResolveError {
     Private,
     /// The name cannot be resolved.
     Unknown(io::Error),
+}
+
+impl From<io::Error> for ResolveError {
+    fn from(error: io::Error) -> Self {
+        Self::Unknown(error)
+    }
 }
 
 /// Returns a host name in the form used for comparisons: lower case, without a final dot.
@@ -173,11 +162,8 @@ fn is_private_name(name: &str) -> bool {
 
 /// Returns the error for a private host. It does not contain the address, so that it reveals nothing about the network.
 fn private_address_error(host: &str) -> Error {
-    Error::new(
-        ErrorKind::Tool,
-        format!(
-            "refused: {host} is in a private network or on this machine; the owner can allow it with the setting \
-             `web.allow_private`"
-        ),
-    )
+    tool_error(format!(
+        "refused: {host} is in a private network or on this machine; the owner can allow it with the setting \
+         `web.allow_private`"
+    ))
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Inbound, Lifespan, LifespanScope,
-    MessageKind, Prompt, Result, State, StatePatch, Turn, hooks,
+    ChannelMessage, Envelope, Error, ErrorKind, Inbound, Lifespan, LifespanScope, MessageKind,
+    Prompt, Result, State, StatePatch, Turn, async_trait, hooks,
     hooks::{args, point},
 };
 use serde_json::json;
@@ -100,16 +100,17 @@ async fn the_state_is_seeded_with_session_agent_and_context() {
 #[derive(Clone, Default)]
 struct LifespanTrace(Arc<Mutex<Vec<String>>>);
 
+#[async_trait]
 impl LifespanScope for LifespanTrace {
-    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+    async fn enter(&mut self) -> Result<()> {
         self.0.lock().unwrap().push("enter".into());
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
-    fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+    async fn exit(&mut self, error: Option<&Error>) -> Result<()> {
         let note = error.map_or("exit".to_owned(), |error| format!("exit with {error}"));
         self.0.lock().unwrap().push(note);
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::{BuiltinAgent, BuiltinOptions};
 use bub_kernel::{
-    BoxError, BoxFuture, Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId,
-    Outbound, Plugin, Prompt, Result, Sender, SessionId, State, Turn, TurnResult, hooks,
+    BoxError, Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId, Outbound,
+    Plugin, Prompt, Result, Sender, SessionId, State, Turn, TurnResult, async_trait, hooks,
 };
 use bub_settings::{AnySetting, Environment, Loader, Secret, Section, SettingKey, Settings};
 use tempfile::TempDir;
@@ -164,21 +164,22 @@ impl Echo {
 #[derive(Default)]
 pub(crate) struct OutboxPlugin(pub(crate) Mutex<Vec<Outbound>>);
 
+#[async_trait]
 impl ChannelRouter for OutboxPlugin {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         None
     }
 
-    fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
+    async fn dispatch(&self, reply: Outbound) -> Result<bool> {
         self.0.lock().unwrap().push(reply);
-        Box::pin(std::future::ready(Ok(true)))
+        Ok(true)
     }
 
-    fn quit_session<'a>(
-        &'a self,
-        _session_id: &'a SessionId,
-        _except: Option<&'a MessageId>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn quit_session(
+        &self,
+        _session_id: &SessionId,
+        _except: Option<&MessageId>,
+    ) -> Result<()> {
+        Ok(())
     }
 }

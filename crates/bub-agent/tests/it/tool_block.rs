@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bub_agent::tools::{find_tool, help, help_text, select_tools, tape_anchors, tools_block};
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Framework, Result, State, Tool, ToolContext, ToolSpec,
-    Turn,
+    ChannelMessage, Envelope, Framework, Result, State, Tool, ToolContext, ToolSpec, Turn,
+    async_trait,
 };
 use serde_json::{Map, Value, json};
 
@@ -14,13 +14,14 @@ use crate::harness::AgentFixture;
 /// A tool without the macro.
 struct FakeTool(ToolSpec);
 
+#[async_trait]
 impl Tool for FakeTool {
     fn spec(&self) -> &ToolSpec {
         &self.0
     }
 
-    fn call(&self, _: Map<String, Value>, _: ToolContext) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(async { Ok(Value::Null) })
+    async fn call(&self, _: Map<String, Value>, _: ToolContext) -> Result<Value> {
+        Ok(Value::Null)
     }
 }
 

@@ -14,9 +14,11 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::tape::text;
 
-/// Asks for approvals in all commands: the channel of the sender asks, or the question is sent as a message.
+/// Implements the hook `request_approval` for all commands: the channel of the sender asks the user, or the question is
+/// sent to the chat as a message.
 ///
-/// If the question is sent as a message, the builtin plugin waits for the answer. The gateway passes the answer on.
+/// If the question is sent as a message, the plugin `builtin` waits for the user's answer, which the gateway receives
+/// and passes on.
 #[derive(Default)]
 pub(crate) struct ApprovalHook;
 
@@ -46,7 +48,7 @@ impl ApprovalHook {
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
             .kind(MessageKind::Approval)
             .chat_id(&request.sender.chat_id);
-        // A channel with buttons shows buttons instead of the two commands.
+        // A channel with buttons shows buttons instead of the commands `,approve` and `,deny`.
         let message = Envelope::from(message).with(APPROVAL_ID_FIELD, request.id.as_str());
         turn.deliver(message).await?;
         Ok(None)
@@ -57,7 +59,8 @@ impl ApprovalHook {
 #[derive(Default)]
 pub(super) struct TerminalApprover(Mutex<Option<TtyReader>>);
 
-/// Reads typed lines. A single thread reads all of them, so that an answer never reaches the wrong question.
+/// Reads the lines that the user types at the terminal. A single thread reads all of them, so that an answer never
+/// reaches the wrong question.
 struct TtyReader {
     tty: File,
     typed: mpsc::Receiver<String>,
@@ -66,18 +69,14 @@ struct TtyReader {
 impl TerminalApprover {
     /// Asks about a tool call and waits for the answer. Fails if the process has no terminal.
     pub(super) async fn ask(&self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
-        let mut lines = self.0.lock().await;
-        let lines = match &mut *lines {
-            Some(lines) => lines,
-            empty => {
-                let opened = TtyReader::open();
-                let opened = opened.map_err(|_| {
-                    Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
-                });
-                empty.insert(opened?)
-            }
+        let mut reader = self.0.lock().await;
+        let reader = match &mut *reader {
+            Some(reader) => reader,
+            empty => empty.insert(TtyReader::open().map_err(|_| {
+                Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
+            })?),
         };
-        lines.ask_question(&question_text(request)).await
+        reader.ask_question(&question_text(request)).await
     }
 }
 
@@ -111,14 +110,14 @@ impl TtyReader {
         };
         let line = self.typed.recv().await.filter(|line| !line.is_empty());
         prompt.is_open = line.is_none();
-        Ok(line.map_or_else(
-            || ApprovalAnswer::Denied(Some("no answer".to_owned())),
-            |line| parse_answer(&line),
-        ))
+        Ok(match line {
+            Some(line) => parse_answer(&line),
+            None => ApprovalAnswer::Denied(Some("no answer".to_owned())),
+        })
     }
 }
 
-/// Ends the line of an unanswered question when dropped, also if the caller was cancelled.
+/// Prints a newline and `no answer: denied` on drop if the question was not answered, also if the caller was cancelled.
 struct OpenPromptGuard<'a> {
     tty: &'a File,
     is_open: bool,
@@ -141,9 +140,8 @@ fn parse_answer(line: &str) -> ApprovalAnswer {
 
 /// Returns the question with the complete call, because users cannot approve what they do not see.
 fn question_text(request: &ApprovalRequest) -> String {
-    let arguments: Vec<_> = request
-        .arguments
-        .iter()
+    let arguments = request.arguments.iter();
+    let arguments: Vec<_> = arguments
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let call = format!("{}({})", request.tool, arguments.join(", "));

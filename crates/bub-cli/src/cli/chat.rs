@@ -1,12 +1,14 @@
 //! `bub chat`: a chat in the terminal or through a pipe.
 //!
-//! It runs a gateway for one chat: a terminal channel (`bub-terminal`), a separate journal, and the lanes, steering and
-//! queueing of every channel. `controller` connects the terminal and the gateway; `session` selects the session.
+//! It runs a gateway for one chat, with a terminal channel (`bub-terminal`) and a separate journal. Lanes, queues and
+//! steering work as for every other channel. `controller` connects the terminal and the gateway; `session` selects the
+//! session.
 
 mod controller;
 mod session;
 
 use std::{
+    ffi::OsStr,
     io::{IsTerminal as _, Write as _},
     path::Path,
     process::ExitCode,
@@ -14,9 +16,9 @@ use std::{
     time::Duration,
 };
 
-use bub::{AppCommand, CommandContext};
+use bub::CommandContext;
 use bub_agent::Skills;
-use bub_gateway::{Gateway, GatewayOptions};
+use bub_gateway::{Gateway, GatewayOptions, gateway_directory};
 use bub_kernel::{CancellationToken, Error, ErrorKind, Framework, Result};
 use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
@@ -28,53 +30,39 @@ use bub_terminal::{
     history::History,
     plain_chat::{self, PlainChatOptions, run_pipe_chat},
 };
-use clap::{Arg, ArgAction, ArgMatches, Command};
 use tokio::sync::oneshot;
 
 pub(crate) use self::controller::ChatHooks;
 use self::{controller::ChatController, session::ChatSession};
+use super::parse_non_blank;
 use bub::{logging, signals};
 
-/// How long a stopped chat waits for the running turn. An unfinished turn resumes at the next chat.
+/// How long a stopped chat waits for the running turn. An unfinished turn resumes when the user starts the chat again.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How long a stopped program waits until the line that is being submitted is recorded as cancelled.
 const SUBMISSION_CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
-pub(super) fn command(chat: &Arc<ChatHooks>) -> AppCommand {
-    let id = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("ID").help(help)
-    };
-    let flag = |name: &'static str, help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .action(ArgAction::SetTrue)
-            .help(help)
-    };
-    let command = Command::new("chat")
-        .about("Chat with the agent in the terminal or through a pipe")
-        .long_about(
-            "Chat with the agent in the terminal or through a pipe. If stdin is not a terminal, bub sends each line as a \
-             message and prints the answers.",
-        )
-        .after_help(
-            "Exit codes: 0 success, 1 a turn in a pipe failed, 2 invalid arguments or configuration, or no model, 129 terminal \
-             closed, 130 interrupted, 143 terminated",
-        )
-        .arg(id("chat-id", "Chat within the `cli` channel").default_value("local"))
-        .arg(id("session", "Session to use [default: cli:CHAT-ID]").alias("session-id").value_parser(parse_non_blank))
-        .arg(flag("continue", "Continue the most recent session of this workspace").short('c').conflicts_with("session"))
-        .arg(flag("plain", "Disable colors and cursor movement, for screen readers"));
-    let chat = Arc::clone(chat);
-    AppCommand::new(command, move |context| run(context, Arc::clone(&chat)))
-}
-
-fn parse_non_blank(id: &str) -> Result<String, String> {
-    if id.trim().is_empty() {
-        Err("the value must not be empty".to_owned())
-    } else {
-        Ok(id.to_owned())
-    }
+#[derive(clap::Args)]
+#[command(
+    long_about = "Chat with the agent in the terminal or through a pipe. If stdin is not a terminal, bub sends each \
+                  line as a message and prints the answers.",
+    after_help = "Exit codes: 0 success, 1 a turn in a pipe failed, 2 invalid arguments or configuration, or no \
+                  model, 129 terminal closed, 130 interrupted, 143 terminated"
+)]
+pub(super) struct ChatArgs {
+    /// Chat within the `cli` channel
+    #[arg(long, value_name = "ID", default_value = "local")]
+    chat_id: String,
+    /// Session to use [default: cli:CHAT-ID]
+    #[arg(long, value_name = "ID", alias = "session-id", value_parser = parse_non_blank)]
+    session: Option<String>,
+    /// Continue the most recent session of this workspace
+    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    continue_latest: bool,
+    /// Disable colors and cursor movement, for screen readers
+    #[arg(long)]
+    plain: bool,
 }
 
 /// Input and output mode of the chat.
@@ -89,58 +77,51 @@ enum ChatMode {
 }
 
 impl ChatMode {
-    fn from_matches(matches: &ArgMatches, environment: &Environment) -> Self {
-        let is_dumb = environment
-            .get("TERM")
-            .is_none_or(|name| name == "dumb" || name.is_empty());
-        match (
-            std::io::stdin().is_terminal(),
-            std::io::stdout().is_terminal(),
-        ) {
-            (false, _) => Self::Pipe,
-            (true, true) if !is_dumb && !matches.get_flag("plain") => Self::Screen,
-            (true, _) => Self::Lines,
+    fn new(is_plain: bool, environment: &Environment) -> Self {
+        let is_dumb = |name: &OsStr| name == "dumb" || name.is_empty();
+        if !std::io::stdin().is_terminal() {
+            Self::Pipe
+        } else if is_plain
+            || !std::io::stdout().is_terminal()
+            || environment.get("TERM").is_none_or(is_dumb)
+        {
+            Self::Lines
+        } else {
+            Self::Screen
         }
     }
 }
 
-async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> {
-    let CommandContext {
-        framework,
-        matches,
-        settings,
-        plugin_prompt,
-        ..
-    } = context;
-    let mode = ChatMode::from_matches(&matches, settings.environment());
+pub(super) async fn run(
+    context: CommandContext,
+    args: ChatArgs,
+    chat: Arc<ChatHooks>,
+) -> Result<ExitCode> {
+    let (framework, settings) = (context.framework, context.settings);
+    let mode = ChatMode::new(args.plain, settings.environment());
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
-        let (event_sender, chat_events) = ChatEventSender::new();
-        let session = ChatSession::choose(&framework, &matches).await?;
-        let chat_controller = ChatController::new(
-            &framework,
-            &settings,
-            event_sender.clone(),
-            mode != ChatMode::Pipe,
-            session,
-        );
-        chat.attach(&chat_controller);
-        if mode != ChatMode::Pipe {
-            plugin_prompt.attach_chat(&event_sender);
+        let (sender, chat_events) = ChatEventSender::new();
+        let session = ChatSession::choose(&framework, args).await?;
+        let can_ask = mode != ChatMode::Pipe;
+        if can_ask {
+            context.plugin_prompt.attach_chat(&sender);
         }
-        let Some(gateway) = open(&framework, &settings, &chat_controller, mode)? else {
+        let chat_controller = ChatController::new(&framework, &settings, sender, can_ask, session);
+        chat.attach(&chat_controller);
+        let Some(gateway) = open(&chat_controller, mode)? else {
             return Ok((ChatExit::Quit, chat_controller, None));
         };
-        // Not earlier: a signal must end the question in `open` immediately.
+        // Do not listen for signals earlier: a signal must end the question in `open` immediately.
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()
         } else {
             signals::listen_for_stop()
         };
         let remote = gateway.handle();
-        // Not later: turns of this chat add replies.
+        // Count the recovered replies now, because turns of this chat add further replies.
         let recovered_replies = remote.queued_reply_count();
-        chat_controller.set_gateway(remote.clone());
+        let _ = chat_controller.gateway.set(remote.clone());
         // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
         let ended = CancellationToken::new();
         // Cancelled when the gateway has finished: the chat then has all events.
@@ -162,21 +143,16 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             };
             match mode {
                 ChatMode::Pipe => run_pipe_chat(plain, std::io::stdout().is_terminal()).await,
-                ChatMode::Lines => {
-                    run_line_chat(&framework, &settings, &chat_controller, plain).await
-                }
-                ChatMode::Screen => {
-                    run_screen_chat(&framework, &settings, &chat_controller, plain, event_sender)
-                        .await
-                }
+                ChatMode::Lines => run_line_chat(&chat_controller, plain).await,
+                ChatMode::Screen => run_screen_chat(&chat_controller, plain).await,
             }
         };
         let serving = async {
             let _finish = finished.clone().drop_guard();
-            let served = gateway.run(ended.clone(), || {
+            let on_ready = || {
                 let _ = ready.send(());
-            });
-            served.await
+            };
+            gateway.run(ended.clone(), on_ready).await
         };
         let stopping = async {
             tokio::select! {
@@ -189,14 +165,11 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         };
         let (left, served, ()) = tokio::join!(conversation, serving, stopping);
         if remote.is_settled() {
-            remove_journal(&chat_controller.journal_directory());
+            remove_journal(&gateway_directory(&settings, &chat_controller.journal()));
         }
         served?;
         if remote.unfinished_count() > 0 {
-            let _ = writeln!(
-                std::io::stderr(),
-                "stopped; unfinished messages resume at the next `bub chat`"
-            );
+            notice!("stopped; unfinished messages resume at the next `bub chat`");
         }
         Ok((left?, chat_controller, Some(stop)))
     });
@@ -210,41 +183,32 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
 }
 
 /// Runs the chat with plain lines at a terminal.
-async fn run_line_chat(
-    framework: &Framework,
-    settings: &Settings,
-    chat_controller: &ChatController,
-    plain: PlainChatOptions,
-) -> Result<ChatExit> {
-    let home = settings.get(&HOME);
-    let (history, _) = History::open(&home, framework.workspace_text());
-    let welcome = welcome(framework, chat_controller, "Ctrl-C cancels").await;
-    plain_chat::run_plain_chat(plain, history, welcome, &prompt(framework)).await
+async fn run_line_chat(chat: &ChatController, plain: PlainChatOptions) -> Result<ChatExit> {
+    let workspace = chat.framework.workspace_text();
+    let (history, _) = History::open(&chat.settings.get(&HOME), workspace);
+    let prompt = format!("{} >", workspace.rsplit('/').next().unwrap_or_default());
+    let welcome = welcome(chat, "Ctrl-C cancels").await;
+    plain_chat::run_plain_chat(plain, history, welcome, &prompt).await
 }
 
 /// Runs the chat with colors and cursor movement.
-async fn run_screen_chat(
-    framework: &Framework,
-    settings: &Arc<Settings>,
-    chat_controller: &Arc<ChatController>,
-    plain: PlainChatOptions,
-    event_sender: ChatEventSender,
-) -> Result<ChatExit> {
-    let controller = Arc::clone(chat_controller);
+async fn run_screen_chat(chat: &Arc<ChatController>, plain: PlainChatOptions) -> Result<ChatExit> {
+    let controller = Arc::clone(chat);
     drop(tokio::spawn(async move { controller.send_status().await }));
-    let _log = logging::LogRedirectGuard::new(event_sender);
+    let _log = logging::LogRedirectGuard::new(chat.event_sender.clone());
+    let environment = chat.settings.environment();
     let chat_options = ChatOptions {
         host: plain.host,
         chat_events: plain.chat_events,
         stop: plain.stop,
-        home: settings.get(&HOME),
-        workspace: framework.workspace_text().to_owned(),
-        welcome: welcome(framework, chat_controller, KEY_HINTS).await,
-        words: completion_items(framework, settings),
-        status: chat_controller.status().await,
+        home: chat.settings.get(&HOME),
+        workspace: chat.framework.workspace_text().to_owned(),
+        welcome: welcome(chat, KEY_HINTS).await,
+        words: completion_items(&chat.framework, &chat.settings),
+        status: chat.status().await,
         redactor: plain.redactor,
-        color_mode: color_mode(settings.environment()),
-        reflows: rewraps_lines(settings.environment()),
+        color_mode: color_mode(environment),
+        reflows: rewraps_lines(environment),
     };
     chat::run_chat(chat_options).await
 }
@@ -252,37 +216,28 @@ async fn run_screen_chat(
 /// Opens the gateway with the journal of the chat.
 ///
 /// If another process has the journal open, asks whether to start a new session. Returns `None` if the user declines.
-fn open(
-    framework: &Framework,
-    settings: &Settings,
-    chat_controller: &ChatController,
-    mode: ChatMode,
-) -> Result<Option<Gateway>> {
+fn open(chat: &ChatController, mode: ChatMode) -> Result<Option<Gateway>> {
     let mut is_retry = false;
     loop {
-        let mut options = GatewayOptions::new(settings, &chat_controller.journal());
+        let mut options = GatewayOptions::new(&chat.settings, &chat.journal());
         (options.stream_output, options.drain) = (true, DRAIN_TIMEOUT);
-        match Gateway::with_channels(framework, options, |handler| {
-            vec![chat_controller.channel(handler)]
-        }) {
+        let channels = |handler: &_| vec![chat.channel(handler)];
+        match Gateway::with_channels(&chat.framework, options, channels) {
             Err(error) if error.kind() == ErrorKind::InUse && !is_retry => {
+                let session = chat.session();
                 if mode == ChatMode::Pipe {
                     // A program expects exactly the session that it names.
                     return Err(Error::config(format!(
-                        "session `{}` is open in another chat; leave that chat, or pass another `--session`",
-                        chat_controller.session()
+                        "session `{session}` is open in another chat; leave that chat, or pass another `--session`"
                     )));
                 }
-                if !confirm_new_session(&chat_controller.session())? {
+                if !confirm_new_session(&session)? {
                     return Ok(None);
                 }
-                chat_controller.start_new_chat();
+                chat.start_new_chat();
                 is_retry = true;
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "the session is open in another chat; started a new session: {}",
-                    chat_controller.session()
-                );
+                let session = chat.session();
+                notice!("the session is open in another chat; started a new session: {session}");
             }
             outcome => return outcome.map(Some),
         }
@@ -291,11 +246,9 @@ fn open(
 
 fn confirm_new_session(session: &str) -> Result<bool> {
     let mut out = std::io::stdout();
+    let question = format!("Session {session} is open in another chat. Start a new one? [Y/n] ");
     loop {
-        write!(
-            out,
-            "Session {session} is open in another chat. Start a new one? [Y/n] "
-        )?;
+        out.write_all(question.as_bytes())?;
         out.flush()?;
         let mut line = String::new();
         let is_end = std::io::stdin().read_line(&mut line)? == 0;
@@ -320,13 +273,9 @@ fn remove_journal(directory: &Path) {
 
 const KEY_HINTS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
 
-/// H-155: returns the lines at the start of a chat: version, workspace, model, session, and key hints.
-async fn welcome(
-    framework: &Framework,
-    chat_controller: &ChatController,
-    keys: &str,
-) -> Vec<String> {
-    let status = chat_controller.status().await;
+/// Returns the lines at the start of a chat: version, workspace, model, session, and key hints.
+async fn welcome(chat: &ChatController, keys: &str) -> Vec<String> {
+    let status = chat.status().await;
     let model = if status.model.is_empty() {
         "selected at the first message"
     } else {
@@ -334,84 +283,66 @@ async fn welcome(
     };
     vec![
         format!("Bub {}", env!("CARGO_PKG_VERSION")),
-        format!("workspace: {}", framework.workspace_text()),
+        format!("workspace: {}", chat.framework.workspace_text()),
         format!("model: {model}"),
         format!("session: {}", status.session),
         format!(",help lists commands · {keys} · Ctrl-D leaves"),
     ]
 }
 
-fn prompt(framework: &Framework) -> String {
-    let name = framework
-        .workspace_text()
-        .rsplit('/')
-        .next()
-        .unwrap_or_default();
-    format!("{name} >")
-}
-
 /// Returns the commands and skills that Tab completes.
 fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
-    let mut commands: Vec<CompletionItem> = framework
-        .tools()
-        .iter()
-        .map(|tool| {
-            let spec = tool.spec();
-            let argument = |(name, is_required): (&str, bool)| {
-                if is_required {
-                    name.to_owned()
-                } else {
-                    format!("[{name}]")
-                }
-            };
-            let arguments: Vec<String> = spec.parameters().into_iter().map(argument).collect();
-            let about = spec
-                .description
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            CompletionItem {
-                text: spec.name.clone(),
-                about,
-                arguments: arguments.join(" "),
-            }
-        })
-        .collect();
     let item = |text: &str, about: &str| CompletionItem {
         text: text.to_owned(),
         about: about.to_owned(),
         arguments: String::new(),
     };
+    let tools = framework.tools().iter().map(|tool| {
+        let spec = tool.spec();
+        let parameters = spec.parameters().into_iter();
+        let arguments = parameters.map(|(name, is_required)| {
+            if is_required {
+                name.to_owned()
+            } else {
+                format!("[{name}]")
+            }
+        });
+        CompletionItem {
+            arguments: arguments.collect::<Vec<_>>().join(" "),
+            ..item(
+                &spec.name,
+                spec.description.lines().next().unwrap_or_default(),
+            )
+        }
+    });
+    let mut commands: Vec<_> = tools.collect();
     commands.push(item("thinking", "Show or hide model reasoning"));
     commands.push(item("exit", "Leave the chat (same as ,quit)"));
     commands.sort_by(|a, b| a.text.cmp(&b.text));
     let skills = Skills::new(settings).list(Some(framework.workspace()));
-    let skill = |skill: &Arc<bub_agent::Skill>| item(skill.name(), skill.description());
+    let skills = skills
+        .iter()
+        .map(|skill| item(skill.name(), skill.description()));
     CompletionItems {
         commands,
-        skills: skills.iter().map(skill).collect(),
+        skills: skills.collect(),
         sessions: Vec::new(),
     }
 }
 
 fn color_mode(environment: &Environment) -> ColorMode {
-    let is_disabled = environment
-        .get("NO_COLOR")
-        .is_some_and(|value| !value.is_empty());
-    if is_disabled {
-        ColorMode::Attributes
-    } else {
+    let no_color = environment.get("NO_COLOR").unwrap_or_default();
+    if no_color.is_empty() {
         ColorMode::Colors
+    } else {
+        ColorMode::Attributes
     }
 }
 
 /// Returns whether the terminal rewraps its lines when it becomes narrower. Only the terminals listed here do not.
 fn rewraps_lines(environment: &Environment) -> bool {
-    let name = environment
-        .get("TERM")
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
+    let name = environment.get("TERM").and_then(OsStr::to_str);
+    let name = name.unwrap_or_default();
     let is_screen = name.starts_with("screen") && environment.get("TMUX").is_none();
     let is_old =
         name == "linux" || name.starts_with("vt") || environment.get("XTERM_VERSION").is_some();

@@ -18,7 +18,7 @@ pub(super) fn exit_code(last_failure: Option<&TurnReport>) -> Result<ExitCode> {
     };
     match failure(report) {
         None => Ok(ExitCode::SUCCESS),
-        // A program that reads the answers must learn that no model answered.
+        // Return an error, because a program that reads the answers must learn that no model is configured.
         Some(error) if report.error.is_none() && report.model_error.is_none() => Err(error),
         Some(error) if error.kind() == ErrorKind::Config => Ok(ExitCode::from(2)),
         Some(_) => Ok(ExitCode::FAILURE),

@@ -12,79 +12,48 @@ use std::{
     time::Duration,
 };
 
-use bub::{AppCommand, CommandContext};
+use bub::CommandContext;
 use bub_gateway::settings::ENABLED_CHANNELS;
 use bub_gateway::{Gateway, GatewayOptions};
 use bub_kernel::Result;
 use bub_kernel::settings::OWNERS;
 use bub_settings::{Environment, Settings};
-use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{output, prompt, tape::text::format_count};
+use super::{output, tape::text::format_count};
 use bub::signals;
 
-pub(super) fn command() -> AppCommand {
-    let command = Command::new("gateway")
-        .about("Run the gateway: receive messages and deliver replies")
-        .long_about(
-            "Run the configured channels until SIGTERM or SIGINT. On a signal, the gateway stops accepting messages and \
-             finishes running turns within `gateway.drain_seconds`. A second signal stops it immediately. Unfinished work \
-             resumes at the next start.",
-        )
-        .after_help(
-            "Exit codes: 0 stopped by a signal, 1 failure or no channel enabled, 2 invalid arguments or configuration, \
-             130 or 143 stopped immediately by a second signal",
-        )
-        .arg(name_arg())
-        .arg(
-            Arg::new("enable-channel")
-                .long("enable-channel")
-                .value_name("NAME")
-                .value_delimiter(',')
-                .action(ArgAction::Append)
-                .help("Channel to run, `all`, or `!NAME` to exclude one [default: `enabled_channels`]"),
-        );
-    AppCommand::new(command, run).multi_threaded()
+#[derive(clap::Args)]
+#[command(
+    long_about = "Run the configured channels until SIGTERM or SIGINT. On a signal, the gateway stops accepting \
+                  messages and finishes running turns within `gateway.drain_seconds`. A second signal stops it \
+                  immediately. Unfinished work resumes at the next start.",
+    after_help = "Exit codes: 0 stopped by a signal, 1 failure or no channel enabled, 2 invalid arguments or \
+                  configuration, 130 or 143 stopped immediately by a second signal"
+)]
+pub(super) struct GatewayArgs {
+    /// Gateway name, if several share one home
+    #[arg(long, default_value = "main", value_parser = parse_name)]
+    name: String,
+    /// Channel to run, `all`, or `!NAME` to exclude one [default: the setting `enabled_channels`]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    enable_channel: Option<Vec<String>>,
 }
 
-/// Returns the option `--name` of commands that work on a gateway.
-pub(super) fn name_arg() -> Arg {
-    Arg::new("name")
-        .long("name")
-        .value_name("NAME")
-        .default_value("main")
-        .value_parser(parse_name)
-        .help("Gateway name, if several share one home")
-}
-
-pub(super) fn gateway_name(matches: &ArgMatches) -> &str {
-    matches
-        .get_one::<String>("name")
-        .map_or("main", String::as_str)
-}
-
-fn parse_name(name: &str) -> Result<String, String> {
+pub(super) fn parse_name(name: &str) -> Result<String, &'static str> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !name.is_empty() && name.len() <= 64 && name.chars().all(is_allowed) {
         Ok(name.to_owned())
     } else {
-        Err("expected 1 to 64 letters, digits, `-` or `_`".to_owned())
+        Err("expected 1 to 64 letters, digits, `-` or `_`")
     }
 }
 
-async fn run(context: CommandContext) -> Result<ExitCode> {
-    let CommandContext {
-        framework,
-        matches,
-        settings,
-        ..
-    } = context;
-    let name = gateway_name(&matches);
-    let flags: Option<Vec<String>> = matches
-        .get_many("enable-channel")
-        .map(|names| names.cloned().collect());
-    let names = flags.unwrap_or_else(|| settings.get(&ENABLED_CHANNELS));
+pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<ExitCode> {
+    let (framework, settings) = (context.framework, context.settings);
+    let name = args.name.as_str();
+    let names = args.enable_channel;
+    let names = names.unwrap_or_else(|| settings.get(&ENABLED_CHANNELS));
     let mut options = GatewayOptions::new(&settings, name);
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen_for_stop();
@@ -92,10 +61,8 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
         gateway.validate_settings()?;
-        let (report, channels) = (
-            start_report(name, &gateway, &settings),
-            gateway.channel_names().len(),
-        );
+        let report = start_report(name, &gateway, &settings);
+        let channels = gateway.channel_names().len();
         let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.handle());
         ready.start_watchdog(settings.environment());
         let stopping = tokio::spawn({
@@ -113,14 +80,14 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
                 ready.notify("READY=1");
             })
             .await;
-        // Also send `STOPPING=1` if the gateway stopped immediately.
+        // Wait until `STOPPING=1` is sent, also if the gateway stopped immediately.
         if stop.token().is_cancelled() {
             let _ = stopping.await;
         } else {
             stopping.abort();
         }
-        if remote.unfinished_count() > 0 {
-            let unfinished = remote.unfinished_count();
+        let unfinished = remote.unfinished_count();
+        if unfinished > 0 {
             let hint = "the next start processes these messages";
             tracing::warn!(unfinished, hint, "gateway.stopped");
         }
@@ -146,18 +113,11 @@ fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let target = limit
         .maximum
-        .unwrap_or(TARGET_FILE_LIMIT)
-        .min(TARGET_FILE_LIMIT);
+        .map_or(TARGET_FILE_LIMIT, |maximum| maximum.min(TARGET_FILE_LIMIT));
     let mut files = limit.current.unwrap_or(TARGET_FILE_LIMIT);
     if files < target {
-        let raised = setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: Some(target),
-                ..limit
-            },
-        )
-        .is_ok();
+        let current = Some(target);
+        let raised = setrlimit(Resource::Nofile, Rlimit { current, ..limit }).is_ok();
         tracing::debug!(from = files, to = target, raised, "gateway.file_limit");
         files = if raised { target } else { files };
     }
@@ -165,7 +125,7 @@ fn raise_file_limit() -> usize {
         let hint = "raise `ulimit -n`: many messages at once may fail";
         tracing::warn!(limit = files, hint, "gateway.low_file_limit");
     }
-    // The other half is for everything else.
+    // Turns get half of the descriptors. The other half is for all other files and connections.
     usize::try_from(files / 2 / FILES_PER_TURN)
         .unwrap_or(usize::MAX)
         .max(1)
@@ -173,49 +133,30 @@ fn raise_file_limit() -> usize {
 
 /// Returns the report at the start: channels, roles, access, and recovered work.
 fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
-    let mut text = format!("gateway {name}: {}\n", gateway.channel_names().join(", "));
-    let _ = writeln!(
-        text,
-        "{}",
-        super::status::roles_line(&settings.get(&OWNERS))
-    );
+    let channels = gateway.channel_names().join(", ");
+    let roles = super::status::roles_line(&settings.get(&OWNERS));
+    let mut text = format!("gateway {name}: {channels}\n{roles}\n");
     for (channel, access) in gateway.access_summaries() {
         let _ = writeln!(text, "{channel}: {}", output::sanitize_line(&access));
     }
     let recovered = gateway.recovery();
     if recovered.messages + recovered.replies > 0 {
-        let _ = writeln!(
-            text,
-            "recovered {} and {}",
-            format_count(
-                recovered.messages as u64,
-                "unfinished message",
-                "unfinished messages"
-            ),
-            format_count(
-                recovered.replies as u64,
-                "undelivered reply",
-                "undelivered replies"
-            )
-        );
+        let (one, many) = ("unfinished message", "unfinished messages");
+        let messages = format_count(recovered.messages, one, many);
+        let (one, many) = ("undelivered reply", "undelivered replies");
+        let replies = format_count(recovered.replies, one, many);
+        let _ = writeln!(text, "recovered {messages} and {replies}");
     }
     if recovered.torn_bytes > 0 {
         let _ = writeln!(
             text,
             "journal: {} of an unfinished, unacknowledged write skipped",
-            format_count(recovered.torn_bytes as u64, "byte", "bytes")
+            format_count(recovered.torn_bytes, "byte", "bytes")
         );
     }
     if recovered.damaged_lines > 0 {
-        let _ = writeln!(
-            text,
-            "journal: {} skipped; the old file is kept",
-            format_count(
-                recovered.damaged_lines as u64,
-                "damaged line",
-                "damaged lines"
-            )
-        );
+        let lines = format_count(recovered.damaged_lines, "damaged line", "damaged lines");
+        let _ = writeln!(text, "journal: {lines} skipped; the old file is kept");
     }
     text
 }
@@ -224,27 +165,25 @@ fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
 /// receives no messages.
 fn report_no_running_channel(failed: &[(String, String)], channels: usize) {
     if failed.len() == channels {
-        let failed: Vec<_> = failed
-            .iter()
-            .map(|(name, reason)| format!("{name}: {}", output::sanitize_line(reason)))
-            .collect();
-        let failed = failed.join("; ");
-        prompt::print_stderr(&format!(
-            "no channel is running; retrying (see `bub status`): {failed}\n"
-        ));
+        let describe = |(name, reason): &(String, String)| {
+            format!("{name}: {}", output::sanitize_line(reason))
+        };
+        let failed = failed.iter().map(describe).collect::<Vec<_>>().join("; ");
+        notice!("no channel is running; retrying (see `bub status`): {failed}");
     }
 }
 
-/// Reports the state to the service manager that started the program, if any.
+/// Reports the start, the stop and the health of the gateway to the service manager that started the program, if any.
+///
+/// The crate sd-notify is not used, because it reads the variables of the process instead of the settings.
 #[derive(Clone)]
 struct ServiceNotifier(Option<Arc<(UnixDatagram, SocketAddr)>>);
 
 impl ServiceNotifier {
     fn new(environment: &Environment) -> Self {
         let address = environment.get("NOTIFY_SOCKET").and_then(socket_address);
-        let socket =
-            address.and_then(|address| Some(Arc::new((UnixDatagram::unbound().ok()?, address))));
-        Self(socket)
+        let socket = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
+        Self(socket.map(Arc::new))
     }
 
     fn notify(&self, state: &str) {
@@ -255,15 +194,15 @@ impl ServiceNotifier {
         }
     }
 
-    /// Sends keep-alive notifications at half the interval that the service manager requires, while tasks run.
+    /// Starts a task that sends keep-alive notifications at half the interval that the service manager requires. If the
+    /// async runtime hangs, the notifications stop.
     fn start_watchdog(&self, environment: &Environment) {
-        let micros = environment
-            .get("WATCHDOG_USEC")
-            .and_then(|text| text.to_str()?.parse().ok());
-        let Some(micros) = micros else { return };
-        let interval = Duration::from_micros(micros)
-            .div_f64(2.0)
-            .max(Duration::from_millis(10));
+        let micros = environment.get("WATCHDOG_USEC");
+        let Some(micros) = micros.and_then(|text| text.to_str()?.parse().ok()) else {
+            return;
+        };
+        let interval = Duration::from_micros(micros).div_f64(2.0);
+        let interval = interval.max(Duration::from_millis(10));
         let systemd = self.clone();
         tokio::spawn(async move {
             loop {

@@ -1,50 +1,36 @@
 //! `bub hooks`: shows hooks and the plugins that implement them.
 
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, process::ExitCode, sync::Arc};
 
-use bub::{AppCommand, CommandContext};
-use bub_kernel::{PluginState, hooks::HOOKS};
-use clap::{Arg, ArgAction, Command};
+use bub::CommandContext;
+use bub_kernel::{PluginState, Result, hooks::HOOKS};
 
 use super::output;
 
-pub(super) fn command() -> AppCommand {
-    let all = Arg::new("all")
-        .long("all")
-        .action(ArgAction::SetTrue)
-        .help("Describe all hooks");
-    let command = Command::new("hooks")
-        .about("Show hooks and the plugins that implement them")
-        .long_about(
-            "Show hooks and the plugins that implement them, in registration order. Plugins run in reverse order: the \
-             plugin listed last runs first.",
-        )
-        .arg(all)
-        .arg(
-            Arg::new("order")
-                .long("order")
-                .action(ArgAction::SetTrue)
-                .conflicts_with("all")
-                .help("Show plugins in execution order"),
-        )
-        .arg(
-            Arg::new("schema")
-                .long("schema")
-                .action(ArgAction::SetTrue)
-                .conflicts_with_all(["all", "order"])
-                .help("Print the JSON Schema of the plugin protocol"),
-        );
-    AppCommand::new(command, |context: CommandContext| async move {
-        let all = context.matches.get_flag("all");
-        if context.matches.get_flag("schema") {
-            return output::print(&format!("{:#}\n", bub_plugin::protocol_schema()));
-        }
-        let order = context.matches.get_flag("order");
-        output::print(&if all {
-            hooks_table()
-        } else {
-            implementations_text(&context, order)
-        })
+#[derive(clap::Args)]
+#[command(
+    long_about = "Show hooks and the plugins that implement them, in registration order. Plugins run in reverse \
+                  order: the plugin listed last runs first."
+)]
+pub(super) struct HooksArgs {
+    /// Describe all hooks
+    #[arg(long)]
+    all: bool,
+    /// Show plugins in execution order
+    #[arg(long, conflicts_with = "all")]
+    order: bool,
+    /// Print the JSON Schema of the plugin protocol
+    #[arg(long, conflicts_with_all = ["all", "order"])]
+    schema: bool,
+}
+
+pub(super) async fn run(context: CommandContext, args: HooksArgs) -> Result<ExitCode> {
+    output::print(&if args.schema {
+        format!("{:#}\n", bub_plugin::protocol_schema())
+    } else if args.all {
+        hooks_table()
+    } else {
+        implementations_text(&context, args.order)
     })
 }
 
@@ -56,9 +42,10 @@ fn implementations_text(context: &CommandContext, in_execution_order: bool) -> S
         if in_execution_order {
             plugins.reverse();
         }
-        let has_failed = |name: &str| failed.iter().any(|failed| failed == name);
-        let label =
-            |name: &Arc<str>| format!("{name}{}", if has_failed(name) { " (error)" } else { "" });
+        let label = |name: &Arc<str>| {
+            let has_failed = failed.iter().any(|failed| **failed == **name);
+            format!("{name}{}", if has_failed { " (error)" } else { "" })
+        };
         let plugins: Vec<String> = plugins.iter().map(label).collect();
         let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
     }
@@ -67,10 +54,7 @@ fn implementations_text(context: &CommandContext, in_execution_order: bool) -> S
     }
     for plugin in framework.plugins() {
         if let PluginState::Failed(reason) = &plugin.state {
-            let (name, reason) = (
-                super::sanitize_line(&plugin.name),
-                super::sanitize_line(reason),
-            );
+            let [name, reason] = [&plugin.name, &**reason].map(super::sanitize_line);
             let _ = writeln!(text, "plugin {name} is not loaded: {reason}");
         }
     }
@@ -82,26 +66,19 @@ fn hooks_table() -> String {
     let mut text =
         String::from("| Hook | Kind | Arguments | Result | Description |\n|---|---|---|---|---|\n");
     for spec in HOOKS {
-        let kind = format!(
-            "{}{}",
-            spec.kind.name(),
-            if spec.sync_only { ", synchronous" } else { "" }
-        );
-        let args: Vec<_> = spec
-            .args
-            .iter()
-            .map(|arg| format!("`{}: {}`", arg.name, arg.type_name.replace("'a ", "")))
-            .collect();
-        let result = if spec.result == "()" {
-            "–".to_owned()
-        } else {
-            format!("`{}`", spec.result)
+        let sync_only = if spec.sync_only { ", synchronous" } else { "" };
+        let args = spec.args.iter();
+        let args = args.map(|arg| format!("`{}: {}`", arg.name, arg.type_name.replace("'a ", "")));
+        let result = match spec.result {
+            "()" => "–".to_owned(),
+            result => format!("`{result}`"),
         };
         let _ = writeln!(
             text,
-            "| `{}` | {kind} | {} | {result} | {} |",
+            "| `{}` | {}{sync_only} | {} | {result} | {} |",
             spec.name,
-            args.join(", "),
+            spec.kind.name(),
+            args.collect::<Vec<_>>().join(", "),
             spec.doc.trim()
         );
     }

@@ -1,46 +1,34 @@
 //! `bub models`: lists available models and explains what the others need.
 
-use std::{fmt::Write, process::ExitCode, sync::Arc};
+use std::{fmt::Write, process::ExitCode};
 
-use bub::{AppCommand, CommandContext};
-use bub_kernel::{Error, Result};
-use bub_model::{KeySource, LocalServer, ModelChoice, Models, ModelsReport, ProviderReport};
+use bub::CommandContext;
+use bub_kernel::Result;
+use bub_model::{KeySource, LocalServer, ModelChoice, ModelsReport, ProviderReport};
 use bub_settings::MASK;
-use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
 use super::output;
 
-/// Report for a program without a model.
+/// Text that commands print if no model is configured.
 pub(super) const NO_MODEL_TEXT: &str =
     "no model configured: no API key set and no local server found";
 
-pub(super) fn command() -> AppCommand {
-    let json = Arg::new("json")
-        .long("json")
-        .action(ArgAction::SetTrue)
-        .help("Print JSON");
-    let command = Command::new("models")
-        .about("List available models and show which one is used")
-        .long_about(
-            "List available models: the configured model, providers with an API key, and local servers. Makes no requests \
-             to remote providers.",
-        )
-        .arg(json);
-    AppCommand::new(command, run)
+#[derive(clap::Args)]
+#[command(
+    long_about = "List available models: the configured model, providers with an API key, and local servers. Makes no \
+                  requests to remote providers."
+)]
+pub(super) struct ModelsArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-async fn run(context: CommandContext) -> Result<ExitCode> {
+pub(super) async fn run(context: CommandContext, args: ModelsArgs) -> Result<ExitCode> {
     let settings = &context.settings;
-    let models = Models::new(
-        Arc::clone(settings),
-        Arc::new(super::model_client(settings)),
-    );
-    let report = models
-        .map_err(|error| Error::config(error.to_string()))?
-        .report()
-        .await;
-    let text = if context.matches.get_flag("json") {
+    let report = super::models(settings)?.report().await;
+    let text = if args.json {
         format!("{:#}\n", to_json(&report))
     } else {
         to_text(&report)
@@ -49,46 +37,31 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
 }
 
 fn to_text(report: &ModelsReport) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "{}", model_line(report));
+    let mut text = model_line(report) + "\n";
     for (model, problem) in &report.fallbacks {
-        let problem = problem
-            .as_ref()
-            .map(|problem| format!(" is unavailable: {problem}"));
-        let _ = writeln!(text, "fallback: {model}{}", problem.unwrap_or_default());
+        let _ = match problem {
+            Some(problem) => writeln!(text, "fallback: {model} is unavailable: {problem}"),
+            None => writeln!(text, "fallback: {model}"),
+        };
     }
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    let (usable, others): (Vec<_>, Vec<_>) = report
-        .providers
-        .iter()
-        .partition(|provider| provider.usable);
-    let width = report
-        .providers
-        .iter()
-        .map(|provider| provider.name.len())
-        .max()
-        .unwrap_or_default();
+    let providers = report.providers.iter();
+    let width = providers.clone().map(|provider| provider.name.len()).max();
+    let width = width.unwrap_or_default();
+    let (usable, others): (Vec<_>, Vec<_>) = providers.partition(|provider| provider.usable);
     if !usable.is_empty() {
         text.push_str("\navailable:\n");
     }
     for provider in usable {
-        let _ = writeln!(
-            text,
-            "  {:width$}  {}",
-            provider.name,
-            describe_access(provider, &report.local_servers)
-        );
+        let access = describe_access(provider, &report.local_servers);
+        let _ = writeln!(text, "  {:width$}  {access}", provider.name);
     }
     text.push_str("\nunavailable:\n");
     for provider in others {
-        let _ = writeln!(
-            text,
-            "  {:width$}  {}",
-            provider.name,
-            provider.todo.as_deref().unwrap_or_default()
-        );
+        let todo = provider.todo.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "  {:width$}  {todo}", provider.name);
     }
     let _ = writeln!(
         text,
@@ -119,26 +92,20 @@ fn model_line(report: &ModelsReport) -> String {
 /// Describes how the provider is reached: its local server, its key, or neither.
 fn describe_access(provider: &ProviderReport, servers: &[LocalServer]) -> String {
     let address = provider.base_url.as_deref();
-    let server = servers
-        .iter()
-        .find(|server| Some(server.base_url.as_str()) == address);
-    let server = server.map(|server| match &server.provider {
-        name if *name == provider.name => {
-            format!(
-                "server at {}: {}",
-                server.base_url,
-                server.models.join(", ")
-            )
-        }
-        other => format!("same server as `{other}`"),
-    });
-    let key = provider.key.as_ref().map(|source| match source {
-        KeySource::Login(_) => source.to_string(),
-        source => format!("key {MASK} from {source}"),
-    });
-    server
-        .or(key)
-        .unwrap_or_else(|| "no API key needed".to_owned())
+    let mut servers = servers.iter();
+    if let Some(server) = servers.find(|server| Some(server.base_url.as_str()) == address) {
+        return if server.provider == provider.name {
+            let models = server.models.join(", ");
+            format!("server at {}: {models}", server.base_url)
+        } else {
+            format!("same server as `{}`", server.provider)
+        };
+    }
+    match &provider.key {
+        Some(login @ KeySource::Login(_)) => login.to_string(),
+        Some(source) => format!("key {MASK} from {source}"),
+        None => "no API key needed".to_owned(),
+    }
 }
 
 fn to_json(report: &ModelsReport) -> Value {

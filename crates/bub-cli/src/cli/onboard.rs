@@ -6,60 +6,50 @@ mod plugins;
 
 use std::{process::ExitCode, sync::Arc};
 
-use bub::{AppCommand, CommandContext};
+use bub::CommandContext;
 use bub_kernel::{Error, Framework, Result};
 use bub_settings::{ConfigFile, Settings};
-use clap::{Arg, ArgAction, Command};
 
 use super::{config, output, prompt};
 
-/// Exit code if the setup failed or the user quit.
-const EXIT_FAILURE: u8 = 1;
-/// Hidden flag of `bub` without a command: asks whether to start the setup.
-const OFFER_FLAG: &str = "offer";
-
-pub(super) fn command() -> AppCommand {
-    let flag = |name: &'static str, help| {
-        Arg::new(name)
-            .long(name)
-            .action(ArgAction::SetTrue)
-            .help(help)
-    };
-    let option = |name: &'static str, value: &'static str, help| {
-        Arg::new(name).long(name).value_name(value).help(help)
-    };
-    let command = Command::new("onboard")
-        .about("Set up a model, API keys, and channels")
-        .long_about(
-            "Set up a model, API keys, and channels. Existing values are offered as defaults. Settings are tested before \
-             they are saved.",
-        )
-        .arg(option("model", "PROVIDER:MODEL", "Model to use"))
-        .arg(option("api-base", "URL", "Base URL of the provider"))
-        .arg(flag("api-key-stdin", "Read the API key from stdin"))
-        .arg(flag("no-test", "Save without testing"))
-        .arg(flag("yes", "Do not prompt"))
-        .arg(flag(OFFER_FLAG, "Offer the setup if no model is configured").hide(true));
-    AppCommand::new(command, |context| async move {
-        run(&context).await.or_else(|error| {
-            prompt::print_stderr(&if prompt::is_interruption(&error) {
-                format!("{}\n", error.message())
-            } else {
-                let message = context.settings.redactor().redact(error.message());
-                format!("Onboarding failed: {}\n", output::sanitize_line(&message))
-            });
-            Ok(ExitCode::from(EXIT_FAILURE))
-        })
-    })
-    .allow_invalid_settings()
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command"
+)]
+#[derive(clap::Args)]
+#[command(
+    long_about = "Set up a model, API keys, and channels. Existing values are offered as defaults. Settings are \
+                  tested before they are saved."
+)]
+pub(super) struct OnboardArgs {
+    /// Model to use
+    #[arg(long, value_name = "PROVIDER:MODEL")]
+    model: Option<String>,
+    /// Base URL of the provider
+    #[arg(long, value_name = "URL")]
+    api_base: Option<String>,
+    /// Read the API key from stdin
+    #[arg(long)]
+    api_key_stdin: bool,
+    /// Save without testing
+    #[arg(long)]
+    no_test: bool,
+    /// Do not prompt
+    #[arg(long)]
+    yes: bool,
+    /// Offer the setup if no model is configured
+    // `bub` without a command sets this flag.
+    #[arg(long, hide = true)]
+    offer: bool,
 }
 
-/// State of the setup: the config file with the answers so far.
+/// The setup in progress: the config file with the values that the user entered so far.
 struct Onboarding<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
     file: ConfigFile,
-    /// Provider before the setup. Unscoped keys and base URLs in the file belong to it.
+    /// The provider that was configured before the setup. If the file sets `api_key` or `api_base` without a provider,
+    /// the value belongs to this provider.
     owner: Option<String>,
     /// Whether to prompt the user.
     can_ask: bool,
@@ -67,117 +57,98 @@ struct Onboarding<'a> {
     runs_tests: bool,
 }
 
-async fn run(context: &CommandContext) -> Result<ExitCode> {
-    let (framework, matches) = (&context.framework, &context.matches);
+pub(super) async fn run(context: CommandContext, args: OnboardArgs) -> Result<ExitCode> {
+    set_up(&context, args).await.or_else(|error| {
+        if prompt::is_interruption(&error) {
+            notice!("{}", error.message());
+        } else {
+            let message = context.settings.redactor().redact(error.message());
+            notice!("Onboarding failed: {}", output::sanitize_line(&message));
+        }
+        Ok(ExitCode::FAILURE)
+    })
+}
+
+async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode> {
     let settings = Arc::clone(&context.settings);
-    if matches.get_flag(OFFER_FLAG) && !offer_setup(&settings).await? {
+    if args.offer && !offer_setup(&settings).await? {
         return output::print(super::QUICK_START);
     }
-    let can_ask = !matches.get_flag("yes");
+    let can_ask = !args.yes;
     if can_ask && !prompt::has_terminal() {
         return Err(Error::config(
             "cannot prompt: stdin is not a terminal; use `--yes` with `--model` and `--api-key-stdin`",
         ));
     }
-    let key = if matches.get_flag("api-key-stdin") {
-        Some(prompt::read_stdin()?)
-    } else {
-        None
-    };
-    let text = |name: &str| matches.get_one::<String>(name).cloned();
-    let model_args = model::ModelArgs {
-        model: text("model"),
-        base: text("api-base"),
+    let key = args.api_key_stdin.then(prompt::read_stdin).transpose()?;
+    let model_args = model::ModelInput {
+        model: args.model,
+        base: args.api_base,
         key,
     };
-    let runs_tests = !matches.get_flag("no-test");
     let file = config::open_file(&settings)?;
-    let owner = config::unscoped_owner(&settings, &file);
     let mut onboarding = Onboarding {
-        framework,
+        framework: &context.framework,
+        owner: config::unscoped_owner(&settings, &file),
         settings,
         file,
-        owner,
         can_ask,
-        runs_tests,
+        runs_tests: !args.no_test,
     };
     if can_ask {
-        prompt::print_stderr(&format!(
-            "bub v{}: set up your agent.\nPress Enter to accept the value in brackets. Press Ctrl-C to quit without saving.\n\n",
+        notice!(
+            "bub v{}: set up your agent.\nPress Enter to accept the value in brackets. Press Ctrl-C to quit without saving.\n",
             env!("CARGO_PKG_VERSION")
-        ));
+        );
     }
     model::set_up_model(&mut onboarding, model_args).await?;
     if can_ask {
         channels::set_up_channels(&mut onboarding).await?;
         plugins::set_up_plugins(&mut onboarding).await?;
     }
-    let path = onboarding.settings.config_file().to_owned();
-    if !onboarding.file.is_changed() {
-        config::report_problems(
-            &onboarding.settings,
-            &*onboarding.revised_settings()?,
-            &onboarding.file,
-        );
-        return output::print(&format!("No changes to {}\n", path.display()));
+    let (settings, file) = (&onboarding.settings, &mut onboarding.file);
+    let path = settings.config_file().display();
+    if !file.is_changed() {
+        config::report_problems(settings, &config::validate_file(settings, file)?, file);
+        return output::print(&format!("No changes to {path}\n"));
     }
-    let revised = config::save_and_report(&onboarding.settings, &mut onboarding.file)?;
+    let revised = config::save_and_report(settings, file)?;
     if can_ask {
-        prompt::print_stderr("\n");
+        notice!("");
     }
     config::warn_overridden(&revised, "model");
-    output::print(&format!(
-        "Saved config to {}\nNext: bub chat\n",
-        path.display()
-    ))
+    output::print(&format!("Saved config to {path}\nNext: bub chat\n"))
 }
 
 /// Offers the setup if no model is configured, and returns whether the user accepted.
 async fn offer_setup(settings: &Arc<Settings>) -> Result<bool> {
-    let models = bub_model::Models::new(
-        Arc::clone(settings),
-        Arc::new(super::model_client(settings)),
-    );
-    let choice = match &models {
+    let choice = match super::models(settings) {
         Ok(models) => models.choose_model().await.ok(),
         Err(_) => None,
     };
     let has_no_model = choice.is_some_and(|choice| choice.model.is_none());
-    Ok(
-        has_no_model
-            && prompt::confirm("No model is configured yet. Set one up now?", true).await?,
-    )
+    let question = "No model is configured yet. Set one up now?";
+    Ok(has_no_model && prompt::confirm(question, true).await?)
 }
 
 impl Onboarding<'_> {
     /// Sets a value from text, as `bub config set` does.
     fn set_value(&mut self, path: &str, text: &str) -> Result<()> {
-        config::set_value(
-            &self.settings,
-            &mut self.file,
-            self.owner.as_deref(),
-            path,
-            text,
-        )
+        let owner = self.owner.as_deref();
+        config::set_value(&self.settings, &mut self.file, owner, path, text)
     }
 
-    /// Assigns unscoped keys and base URLs to the previous provider, so that a new provider does not receive them.
+    /// If `provider` differs from the previous provider, moves API keys and base URLs that name no provider to the
+    /// previous provider. `provider` then does not receive them.
     fn scope_to_owner(&mut self, provider: &str) -> Result<()> {
-        let Some(owner) = self.owner.clone().filter(|owner| owner != provider) else {
-            return Ok(());
-        };
-        config::PER_PROVIDER_SETTINGS
-            .into_iter()
-            .try_for_each(|key| config::scope_to_provider(&mut self.file, Some(&owner), key))
+        match self.owner.as_deref().filter(|owner| *owner != provider) {
+            Some(owner) => config::scope_all_to_provider(&mut self.file, owner),
+            None => Ok(()),
+        }
     }
 
-    /// Returns the settings that would be effective with the answers so far.
+    /// Returns the settings that would be effective with the values entered so far.
     fn revised_settings(&self) -> Result<Arc<Settings>> {
         config::validate_file(&self.settings, &self.file).map(Arc::new)
-    }
-
-    /// Restores an earlier text of the config file and discards later answers.
-    fn restore_file(&mut self, text: String) {
-        self.file.set_text(text);
     }
 }

@@ -15,181 +15,184 @@ use bub_plugin::{
     Descriptor, InstalledPlugin, InstalledPlugins, Manifest, PluginPin, PluginProcess, SettingDecl,
     compute_pin, pin_mismatch,
 };
-use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::{Value, json};
 
-use super::{output, prompt};
+use super::{output, prompt, tape::text::format_columns};
 use crate::bundled;
 
-pub(super) fn command() -> AppCommand {
-    let command = Command::new("plugin")
-        .about("Add, list, and remove plugins")
-        .long_about(
-            "Add, list, and remove plugins. A plugin runs with your permissions; add only plugins that you trust. A plugin is \
-             pinned: if its files change, bub does not start it until you add it again.",
-        )
-        .subcommand_required(true)
-        .disable_help_subcommand(true)
-        .subcommands([
-            add_command("add").visible_alias("install"),
-            remove_command("remove").visible_alias("uninstall"),
-            Command::new("list").about("List installed plugins and their status").arg(flag_arg("json", "Print JSON")),
-            Command::new("show").about("Show a plugin's details, hooks, and permissions").arg(name_arg()).arg(flag_arg("json", "Print JSON")),
-            Command::new("enable").about("Enable a plugin").arg(name_arg()),
-            Command::new("disable").about("Disable a plugin").arg(name_arg()),
-            new::command(),
-        ]);
-    AppCommand::new(command, run).allow_invalid_settings()
+#[derive(clap::Args)]
+#[command(
+    long_about = "Add, list, and remove plugins. A plugin runs with your permissions; add only plugins that you \
+                  trust. A plugin is pinned: if its files change, bub does not start it until you add it again.",
+    disable_help_subcommand = true,
+    arg_required_else_help = false
+)]
+pub(super) struct PluginArgs {
+    #[command(subcommand)]
+    command: PluginCommand,
+}
+
+#[derive(clap::Subcommand)]
+enum PluginCommand {
+    /// Add a plugin from a directory or executable
+    #[command(visible_alias = "install")]
+    Add(AddArgs),
+    /// Remove a plugin; its files are kept
+    #[command(visible_alias = "uninstall")]
+    Remove(RemoveArgs),
+    /// List installed plugins and their status
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a plugin's details, hooks, and permissions
+    Show {
+        /// Name of the plugin
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Enable a plugin
+    Enable {
+        /// Name of the plugin
+        name: String,
+    },
+    /// Disable a plugin
+    Disable {
+        /// Name of the plugin
+        name: String,
+    },
+    New(new::NewArgs),
+}
+
+#[derive(clap::Args)]
+struct AddArgs {
+    /// Directory with a bub-plugin.yml, or an executable
+    #[arg(value_name = "DIR|EXECUTABLE")]
+    path: PathBuf,
+    /// Do not prompt
+    #[arg(long)]
+    yes: bool,
+    /// Allow changed files; for development
+    #[arg(long)]
+    unpinned: bool,
+}
+
+#[derive(clap::Args)]
+struct RemoveArgs {
+    /// Name of the plugin
+    name: String,
 }
 
 /// Returns the hidden commands `bub install` and `bub uninstall`, the names of the Python version.
 pub(super) fn alias_commands() -> [AppCommand; 2] {
-    let install = add_command("install")
-        .about("Add a plugin (same as `bub plugin add`)")
-        .hide(true);
-    let uninstall = remove_command("uninstall")
-        .about("Remove a plugin (same as `bub plugin remove`)")
-        .hide(true);
+    let install = async |context: CommandContext, args| add_plugin(&context, args).await;
+    let uninstall =
+        async |context: CommandContext, args: RemoveArgs| remove_plugin(&context, &args.name);
     [
-        AppCommand::new(install, |context: CommandContext| async move {
-            add_plugin(&context, &context.matches).await
-        }),
-        AppCommand::new(uninstall, |context: CommandContext| async move {
-            remove_plugin(&context, &context.matches)
-        }),
+        AppCommand::with_args(
+            "install",
+            "Add a plugin (same as `bub plugin add`)",
+            install,
+        )
+        .hidden(),
+        AppCommand::with_args(
+            "uninstall",
+            "Remove a plugin (same as `bub plugin remove`)",
+            uninstall,
+        )
+        .hidden(),
     ]
 }
 
-fn flag_arg(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name)
-        .long(name)
-        .action(ArgAction::SetTrue)
-        .help(help)
-}
-
-fn name_arg() -> Arg {
-    Arg::new("name")
-        .value_name("NAME")
-        .required(true)
-        .help("Name of the plugin")
-}
-
-fn add_command(name: &'static str) -> Command {
-    Command::new(name)
-        .about("Add a plugin from a directory or executable")
-        .arg(
-            Arg::new("path")
-                .value_name("DIR|EXECUTABLE")
-                .required(true)
-                .value_parser(ValueParser::path_buf())
-                .help("Directory with a bub-plugin.yml, or an executable"),
-        )
-        .arg(flag_arg("yes", "Do not prompt"))
-        .arg(flag_arg("unpinned", "Allow changed files; for development"))
-}
-
-fn remove_command(name: &'static str) -> Command {
-    Command::new(name)
-        .about("Remove a plugin; its files are kept")
-        .arg(name_arg())
-}
-
-async fn run(context: CommandContext) -> Result<ExitCode> {
-    let Some((name, matches)) = context.matches.subcommand() else {
-        return Err(Error::invalid_input(
-            "missing subcommand; see `bub plugin --help`",
-        ));
-    };
-    match name {
-        "add" => add_plugin(&context, matches).await,
-        "remove" => remove_plugin(&context, matches),
-        "show" => show_plugin(&context, matches),
-        "enable" => set_enabled(&context, matches, true),
-        "disable" => set_enabled(&context, matches, false),
-        "new" => new::run(&context, matches),
-        _ => list_plugins(&context, matches),
+pub(super) async fn run(context: CommandContext, args: PluginArgs) -> Result<ExitCode> {
+    match args.command {
+        PluginCommand::Add(args) => add_plugin(&context, args).await,
+        PluginCommand::Remove(args) => remove_plugin(&context, &args.name),
+        PluginCommand::List { json } => list_plugins(&context, json),
+        PluginCommand::Show { name, json } => show_plugin(&context, &name, json),
+        PluginCommand::Enable { name } => set_enabled(&context, &name, true),
+        PluginCommand::Disable { name } => set_enabled(&context, &name, false),
+        PluginCommand::New(args) => new::run(&context, args),
     }
 }
 
-fn required_arg<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
-    matches.get_one::<String>(name).map_or("", String::as_str)
-}
-
-async fn add_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode> {
     let settings = &context.settings;
-    let path = matches
-        .get_one::<PathBuf>("path")
-        .cloned()
-        .unwrap_or_default();
-    let (manifest, directory, pinned) = Manifest::load_for_path(&path)?;
-    let is_confirmed = matches.get_flag("yes");
-    if !is_confirmed && !prompt::has_terminal() {
+    let (manifest, directory, pinned) = Manifest::load_for_path(&args.path)?;
+    if !args.yes && !prompt::has_terminal() {
         return Err(Error::invalid_input(
             "cannot prompt: stdin is not a terminal; review the plugin and pass `--yes`",
         ));
     }
-    let pin = if matches.get_flag("unpinned") {
-        None
-    } else {
-        let pin = compute_pin(&pinned, &directory, &manifest.command);
-        Some(pin.map_err(|error| add_error(&manifest, error.message()))?)
-    };
-    let skipped_dirs = pin.as_ref().map(skipped_dirs_note).unwrap_or_default();
-    let digest = pin.map(|pin| pin.digest);
     let mut record = InstalledPlugin {
         manifest,
         directory,
         pinned,
-        digest,
+        digest: None,
         enabled: true,
         descriptor: Descriptor::default(),
     };
-    if !skipped_dirs.is_empty() {
-        prompt::print_stderr(&skipped_dirs);
+    let name = record.manifest.name.clone();
+    let add_error = |cause: &str| Error::config(format!("plugin `{name}` was not added: {cause}"));
+    if !args.unpinned {
+        let pin = compute_pin(&record.pinned, &record.directory, &record.manifest.command);
+        let pin = pin.map_err(|error| add_error(error.message()))?;
+        print_skipped_dirs(&pin);
+        record.digest = Some(pin.digest);
     }
-    if !is_confirmed {
+    if !args.yes {
         prompt::print_stderr(&describe_process(&record));
         if !prompt::confirm("Start it to see what it implements?", false).await? {
             return Err(prompt::interrupted_error());
         }
     }
-    // Before the start, because the plugin receives its settings at the start.
-    plugins::check_setting_names(&record.manifest)
-        .map_err(|error| add_error(&record.manifest, error.message()))?;
+    // Check the settings before the start, because the plugin receives them at the start.
+    plugins::check_setting_names(&record.manifest).map_err(|error| add_error(error.message()))?;
     settings
         .check_registration(&record.manifest.settings_section())
-        .map_err(|error| add_error(&record.manifest, &error.to_string()))?;
-    record.descriptor = query_descriptor(&record, context)?;
+        .map_err(|error| add_error(&error.to_string()))?;
+    let host = plugins::host_context(
+        Arc::clone(settings),
+        context.framework.workspace(),
+        context.launcher.clone(),
+    );
+    let plugin_config = plugins::plugin_config(&record, settings)?;
+    let described = PluginProcess::request_descriptor(plugin_config, host);
+    record.descriptor = described.map_err(|error| {
+        let cause = format!("{}; run with -v to see its output", error.message());
+        add_error(&cause).with_kind(error.kind())
+    })?;
     let builtin = builtin_framework(context);
     plugins::check_declarations(&record, &context.bundled_channels)
-        .map_err(|error| add_error(&record.manifest, error.message()))?;
-    if let Some(command) = conflicting_command(&record.descriptor, context) {
-        return Err(add_error(
-            &record.manifest,
-            &format!("command `{command}` already exists in bub; rename it in the plugin"),
-        ));
+        .map_err(|error| add_error(error.message()))?;
+    let mut commands = record.descriptor.commands.iter();
+    if let Some(command) = commands.find(|command| context.has_command(&command.name)) {
+        let command = &command.name;
+        return Err(add_error(&format!(
+            "command `{command}` already exists in bub; rename it in the plugin"
+        )));
     }
-    if !is_confirmed {
+    if !args.yes {
         prompt::print_stderr(&describe_capabilities(&record.descriptor, &builtin));
         if !prompt::confirm("Add this plugin?", true).await? {
             return Err(prompt::interrupted_error());
         }
     }
-    let name = record.manifest.name.clone();
     let tools = replaced_tools(&record.descriptor, &builtin);
     let before = InstalledPlugins::update(settings.home(), |installed| {
-        let replaced = installed
-            .find(&name)
-            .ok()
-            .filter(|before| before.pinned != record.pinned);
-        let before = replaced.map(|before| display_path(&before.pinned));
+        let before = installed.find(&name).ok();
+        let replaced = before.filter(|before| before.pinned != record.pinned);
+        let path = replaced.map(|before| display_path(&before.pinned));
         installed.insert(record);
-        Ok(before)
+        Ok(path)
     })?;
     let mut replaced = before
         .map(|path| format!(", replacing the plugin at {path}"))
         .unwrap_or_default();
-    if is_confirmed && !tools.is_empty() {
+    if args.yes && !tools.is_empty() {
         let _ = write!(replaced, ", replacing the built-in {}", tools.join(", "));
     }
     output::print(&format!(
@@ -197,68 +200,32 @@ async fn add_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<Ex
     ))
 }
 
-fn query_descriptor(record: &InstalledPlugin, context: &CommandContext) -> Result<Descriptor> {
-    let plugin_config = plugins::plugin_config(record, &context.settings)?;
-    let host = plugins::host_context(
-        Arc::clone(&context.settings),
-        context.framework.workspace(),
-        context.launcher.clone(),
-    );
-    PluginProcess::request_descriptor(plugin_config, host).map_err(|error| {
-        let cause = format!("{}; run with -v to see its output", error.message());
-        add_error(&record.manifest, &cause).with_kind(error.kind())
-    })
-}
-
-fn add_error(manifest: &Manifest, cause: &str) -> Error {
-    Error::config(format!("plugin `{}` was not added: {cause}", manifest.name))
-}
-
-/// Returns a note that lists the directories that the pin does not cover, or an empty string.
-fn skipped_dirs_note(pin: &PluginPin) -> String {
+/// Prints the directories that are not part of the pin (the digest of the plugin's files), if any.
+fn print_skipped_dirs(pin: &PluginPin) {
     const MAX_SHOWN_PATHS: usize = 5;
-    let mut names: Vec<_> = pin
-        .skipped_dirs
-        .iter()
-        .take(MAX_SHOWN_PATHS)
-        .map(|path| display_path(path))
-        .collect();
-    if names.is_empty() {
-        return String::new();
-    }
+    let skipped = pin.skipped_dirs.iter().take(MAX_SHOWN_PATHS);
+    let mut names: Vec<_> = skipped.map(|path| display_path(path)).collect();
     if pin.skipped_dirs.len() > MAX_SHOWN_PATHS {
         names.push("…".to_owned());
     }
-    format!(
-        "not pinned, because tools regenerate them: {}\n",
-        names.join(", ")
-    )
+    if !names.is_empty() {
+        let names = names.join(", ");
+        notice!("not pinned, because tools regenerate them: {names}");
+    }
 }
 
-/// Builds the program without external plugins, to compare a plugin with the built-in tools.
+/// Builds a framework without external plugins, to compare the tools of a plugin with the built-in tools.
 fn builtin_framework(context: &CommandContext) -> Framework {
     bundled::build_framework(&context.framework, Arc::clone(&context.settings))
 }
 
-/// Returns the first command of the plugin whose name already exists.
-fn conflicting_command<'a>(
-    descriptor: &'a Descriptor,
-    context: &CommandContext,
-) -> Option<&'a str> {
-    let mut names = descriptor.commands.iter().map(|it| it.name.as_str());
-    names.find(|name| context.has_command(name))
-}
-
-fn remove_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
-    let name = required_arg(matches, "name");
+fn remove_plugin(context: &CommandContext, name: &str) -> Result<ExitCode> {
     InstalledPlugins::update(context.settings.home(), |installed| installed.remove(name))?;
     output::print(&format!("removed {name} (files kept)\n"))
 }
 
-fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
-    let name = required_arg(matches, "name");
-    let settings = &context.settings;
-    InstalledPlugins::update(settings.home(), |installed| {
+fn set_enabled(context: &CommandContext, name: &str, enabled: bool) -> Result<ExitCode> {
+    InstalledPlugins::update(context.settings.home(), |installed| {
         let record = installed.find_mut(name)?;
         if enabled && !has_files(record) {
             let path = record.pinned.display();
@@ -269,24 +236,21 @@ fn set_enabled(context: &CommandContext, matches: &ArgMatches, enabled: bool) ->
         record.enabled = enabled;
         Ok(())
     })?;
-    output::print(&format!(
-        "{} {name}\n",
-        if enabled { "enabled" } else { "disabled" }
-    ))
+    let state = if enabled { "enabled" } else { "disabled" };
+    output::print(&format!("{state} {name}\n"))
 }
 
-fn list_plugins(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
-    let settings = &context.settings;
-    let installed = InstalledPlugins::load(settings.home())?;
-    if matches.get_flag("json") {
+fn list_plugins(context: &CommandContext, as_json: bool) -> Result<ExitCode> {
+    let installed = InstalledPlugins::load(context.settings.home())?;
+    if as_json {
         let rows = installed.plugins.iter().map(|record| {
             json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
                    "pinned": record.digest.is_some(), "problem": start_problem(&context.framework, record)})
         });
         let damaged = installed.damaged.iter();
-        let rows =
-            rows.chain(damaged.map(|row| json!({"name": row.name(), "problem": row.problem})));
-        return output::print(&format!("{:#}\n", Value::Array(rows.collect())));
+        let damaged = damaged.map(|row| json!({"name": row.name(), "problem": row.problem}));
+        let rows: Value = rows.chain(damaged).collect();
+        return output::print(&format!("{rows:#}\n"));
     }
     if installed.plugins.is_empty() && installed.damaged.is_empty() {
         return output::print(
@@ -294,20 +258,15 @@ fn list_plugins(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCo
         );
     }
     let damaged = installed.damaged.iter().map(|row| {
-        let state = format!(
-            "error: {}; run `bub plugin remove {}` and add it again",
-            row.problem,
-            row.name()
-        );
-        [row.name(), "-", "-", &state].map(super::sanitize_line)
+        let (name, problem) = (row.name(), &row.problem);
+        let state = format!("error: {problem}; run `bub plugin remove {name}` and add it again");
+        [name, "-", "-", &state].map(super::sanitize_line)
     });
-    let rows: Vec<_> = installed
-        .plugins
-        .iter()
+    let rows = installed.plugins.iter();
+    let rows = rows
         .map(|record| plugin_row(context, record))
-        .chain(damaged)
-        .collect();
-    output::print(&super::tape::text::format_columns(&rows))
+        .chain(damaged);
+    output::print(&format_columns(&rows.collect::<Vec<_>>()))
 }
 
 fn plugin_row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
@@ -317,40 +276,27 @@ fn plugin_row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4]
         None => "disabled".to_owned(),
     };
     let version = record.descriptor.version.as_deref().unwrap_or("-");
-    [
-        &record.manifest.name,
-        version,
-        &display_path(&record.pinned),
-        &state,
-    ]
-    .map(super::sanitize_line)
+    let path = display_path(&record.pinned);
+    [&record.manifest.name, version, &path, &state].map(super::sanitize_line)
 }
 
-/// Returns the names of enabled plugins whose hooks are registered but which cannot be started.
+/// Returns the names of enabled external plugins that cannot be started.
 pub(super) fn unstartable_plugins(context: &CommandContext) -> Vec<String> {
-    let installed = InstalledPlugins::load(context.settings.home());
-    let records = installed
-        .unwrap_or_default()
-        .plugins
-        .into_iter()
-        .filter(|record| record.enabled);
-    records
-        .filter(|record| start_problem(&context.framework, record).is_some())
-        .map(|record| record.manifest.name)
-        .collect()
+    let installed = InstalledPlugins::load(context.settings.home()).unwrap_or_default();
+    let records = installed.plugins.into_iter();
+    let failed = records
+        .filter(|record| record.enabled && start_problem(&context.framework, record).is_some());
+    failed.map(|record| record.manifest.name).collect()
 }
 
-/// Returns why an installed plugin cannot be started, if so.
+/// Returns the reason why an installed plugin cannot be started, or `None` if no problem is known.
 pub(super) fn start_problem(framework: &Framework, record: &InstalledPlugin) -> Option<String> {
-    let status = framework
-        .plugins()
-        .iter()
-        .find(|status| *status.name == *record.manifest.name);
-    match &status?.state {
+    let name = &record.manifest.name;
+    let mut plugins = framework.plugins().iter();
+    match &plugins.find(|status| *status.name == **name)?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
         _ if !has_files(record) => Some(format!(
-            "files not found; restore them, or run `bub plugin remove {}`",
-            record.manifest.name
+            "files not found; restore them, or run `bub plugin remove {name}`"
         )),
         _ => pin_mismatch(
             &record.pinned,
@@ -366,11 +312,10 @@ fn has_files(record: &InstalledPlugin) -> bool {
     record.pinned.exists() && record.directory.is_dir()
 }
 
-fn show_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
-    let settings = &context.settings;
-    let installed = InstalledPlugins::load(settings.home())?;
-    let record = installed.find(required_arg(matches, "name"))?;
-    if matches.get_flag("json") {
+fn show_plugin(context: &CommandContext, name: &str, as_json: bool) -> Result<ExitCode> {
+    let installed = InstalledPlugins::load(context.settings.home())?;
+    let record = installed.find(name)?;
+    if as_json {
         let value =
             serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
         return output::print(&format!("{value:#}\n"));
@@ -379,49 +324,47 @@ fn show_plugin(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCod
     if let Some(version) = &record.descriptor.version {
         let _ = write!(text, " {}", super::sanitize_line(version));
     }
-    let about = record
-        .descriptor
-        .description
-        .as_deref()
-        .unwrap_or(&record.manifest.description);
-    let about = super::sanitize_line(about);
-    let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
-    text.push_str(&describe_process(record));
-    text.push_str(&describe_capabilities(
-        &record.descriptor,
-        &builtin_framework(context),
-    ));
+    let about = record.descriptor.description.as_ref();
+    let about = super::sanitize_line(about.unwrap_or(&record.manifest.description));
+    let process = describe_process(record);
+    let capabilities = describe_capabilities(&record.descriptor, &builtin_framework(context));
     let [.., state] = plugin_row(context, record);
-    let pin = record
-        .digest
-        .as_deref()
-        .map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
-    let _ = writeln!(text, "state: {state}\npin: {pin}");
+    let pin = record.digest.as_deref();
+    let pin = pin.map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
+    let colon = if about.is_empty() { "" } else { ": " };
+    let _ = write!(
+        text,
+        "{colon}{about}\n{process}{capabilities}state: {state}\npin: {pin}\n"
+    );
     output::print_untrusted(&text)
 }
 
 /// Describes the process of a plugin: command, directory, environment variables, and settings.
 fn describe_process(record: &InstalledPlugin) -> String {
-    let command = super::sanitize_line(&record.manifest.command.join(" "));
-    let mut text = format!(
-        "command: {command}\ndirectory: {}\n",
-        display_path(&record.directory)
-    );
-    let env = if record.manifest.env.is_empty() {
-        "none".to_owned()
-    } else {
-        record.manifest.env.join(", ")
+    let manifest = &record.manifest;
+    let command = super::sanitize_line(&manifest.command.join(" "));
+    let directory = display_path(&record.directory);
+    let env = match manifest.env.as_slice() {
+        [] => "none".to_owned(),
+        env => env.join(", "),
     };
-    let _ = writeln!(text, "environment variables from the manifest: {env}");
+    let mut text = format!(
+        "command: {command}\ndirectory: {directory}\nenvironment variables from the manifest: {env}\n"
+    );
     let setting = |setting: &SettingDecl| {
         let note = if setting.secret { " (secret)" } else { "" };
-        format!("{}.{}{note}", record.manifest.name, setting.name)
+        format!("{}.{}{note}", manifest.name, setting.name)
     };
-    let settings: Vec<String> = record.manifest.settings.iter().map(setting).collect();
-    if !settings.is_empty() {
-        let _ = writeln!(text, "settings: {}", settings.join(", "));
-    }
+    write_names(&mut text, "settings", manifest.settings.iter().map(setting));
     text
+}
+
+/// Writes a line with a list of names, unless the list is empty.
+fn write_names(text: &mut String, label: &str, names: impl Iterator<Item = String>) {
+    let names: Vec<_> = names.collect();
+    if !names.is_empty() {
+        let _ = writeln!(text, "{label}: {}", names.join(", "));
+    }
 }
 
 fn display_path(path: &Path) -> String {
@@ -430,64 +373,43 @@ fn display_path(path: &Path) -> String {
 
 /// Returns the tools of a plugin that replace built-in tools.
 fn replaced_tools(descriptor: &Descriptor, builtin: &Framework) -> Vec<String> {
-    let names: Vec<_> = builtin
+    let builtin: Vec<_> = builtin
         .tools()
         .iter()
         .map(|tool| tool.spec().model_name())
         .collect();
-    let replaced = descriptor
-        .tools
-        .iter()
-        .filter(|tool| names.contains(&tool.model_name()));
+    let tools = descriptor.tools.iter();
+    let replaced = tools.filter(|tool| builtin.contains(&tool.model_name()));
     replaced.map(|tool| tool.name.clone()).collect()
 }
 
 /// Lists the hooks, tools, channels and commands of a plugin.
 fn describe_capabilities(descriptor: &Descriptor, builtin: &Framework) -> String {
-    let mut text = String::new();
     let replaced = replaced_tools(descriptor, builtin);
-    let is_builtin = |name: &str| replaced.iter().any(|tool| tool == name);
-    let tool = |name: &str| {
-        format!(
-            "{name}{}",
-            if is_builtin(name) {
-                " (replaces the built-in tool)"
-            } else {
-                ""
-            }
-        )
+    let tool_label = |name: &String| {
+        let is_builtin = replaced.contains(name);
+        let note = if is_builtin {
+            " (replaces the built-in tool)"
+        } else {
+            ""
+        };
+        format!("{name}{note}")
     };
-    let tools: Vec<String> = descriptor.tools.iter().map(|it| tool(&it.name)).collect();
-    let mut line = |label: &str, names: Vec<&str>| {
-        if !names.is_empty() {
-            let _ = writeln!(text, "{label}: {}", names.join(", "));
-        }
-    };
-    line(
-        "hooks",
-        descriptor
-            .hooks
-            .iter()
-            .map(|hook| hook.name.as_str())
-            .collect(),
-    );
-    line("tools", tools.iter().map(String::as_str).collect());
-    line(
-        "channels",
-        descriptor
-            .channels
-            .iter()
-            .map(|channel| channel.name.as_str())
-            .collect(),
-    );
-    line(
-        "commands",
-        descriptor
-            .commands
-            .iter()
-            .map(|command| command.name.as_str())
-            .collect(),
-    );
+    let hooks = descriptor.hooks.iter().map(|hook| hook.name.clone());
+    let tools = descriptor.tools.iter().map(|tool| tool_label(&tool.name));
+    let channels = descriptor
+        .channels
+        .iter()
+        .map(|channel| channel.name.clone());
+    let commands = descriptor
+        .commands
+        .iter()
+        .map(|command| command.name.clone());
+    let mut text = String::new();
+    write_names(&mut text, "hooks", hooks);
+    write_names(&mut text, "tools", tools);
+    write_names(&mut text, "channels", channels);
+    write_names(&mut text, "commands", commands);
     if text.is_empty() {
         text.push_str("implements no hooks, tools, channels, or commands\n");
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{Channel, MessageHandler};
-use bub_model::{CallOptions, ChatRequest, ModelId, Models};
+use bub_model::{CallOptions, ChatRequest, ModelId};
 use bub_settings::Settings;
 use serde_json::json;
 
@@ -12,13 +12,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Sends a short request to a model. The error text says what to do.
 pub(super) async fn probe_model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
-    let client = super::model_client(settings);
-    let models = Models::new(Arc::clone(settings), Arc::new(client.clone()))
-        .map_err(|error| error.to_string())?;
-    let endpoint = models
-        .endpoint(id)
-        .await
-        .map_err(|error| error.to_string())?;
+    let models = super::models(settings).map_err(|error| error.message().to_owned())?;
+    let endpoint = models.endpoint(id).await;
+    let endpoint = endpoint.map_err(|error| error.to_string())?;
     let request = ChatRequest {
         model: id.model().to_owned(),
         messages: Arc::new(vec![json!({"role": "user", "content": "Say ok."})]),
@@ -32,11 +28,13 @@ pub(super) async fn probe_model(settings: &Arc<Settings>, id: &ModelId) -> Resul
         timeout: Some(PROBE_TIMEOUT),
         ..CallOptions::from_settings(settings)
     };
-    let answer = client.complete(endpoint, request, options).await;
+    let answer = super::model_client(settings)
+        .complete(endpoint, request, options)
+        .await;
     answer.map(drop).map_err(|error| error.to_string())
 }
 
-/// Checks a channel with its platform and returns the account it runs as, if the channel has one.
+/// Checks the connection of a channel to its platform. Returns the account that the channel uses, if it has one.
 pub(super) async fn probe_channel(channel: &dyn Channel) -> Result<Option<String>, String> {
     match tokio::time::timeout(PROBE_TIMEOUT, channel.check_connection()).await {
         Ok(outcome) => outcome.map_err(|error| error.message().to_owned()),

@@ -3,78 +3,53 @@
 //! It runs a gateway for one message. Lane and turn work as for every channel, the journal is in memory, and the
 //! channel prints the replies.
 
-use std::{
-    io::Read,
-    process::ExitCode,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{io::Read, process::ExitCode, sync::Arc};
 
 use bub::{
-    AppCommand, CommandContext, logging,
+    CommandContext, logging,
     signals::{self, StopSignal},
 };
 use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelMessage,
-    ChannelRole, Error, Framework, Inbound, InboundReceipt, MessageHandler, MessageOutcome,
-    Outbound, ReplyOrigin, Result, Sender, TurnReport,
+    ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelMessage, ChannelRole,
+    Error, Framework, Inbound, InboundReceipt, MessageHandler, MessageOutcome, Outbound,
+    ReplyOrigin, Result, Sender, TurnReport, async_trait,
 };
 use bub_settings::Settings;
 use bub_terminal::channel::CHANNEL_NAME;
-use clap::{Arg, ArgMatches, Command};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{approve::TerminalApprover, exit, output};
+use super::{approve::TerminalApprover, exit, output, parse_non_blank};
 
 /// Maximum size of a message from stdin, in bytes.
 const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
 
-pub(super) fn command() -> AppCommand {
-    let option = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("ID").help(help)
-    };
-    let command = Command::new("run")
-        .about("Send one message and print the replies")
-        .arg(
-            Arg::new("message")
-                .value_name("MESSAGE")
-                .required(true)
-                .value_parser(parse_non_blank)
-                .help("Message to send; `-` reads stdin"),
-        )
-        .arg(
-            option("channel", "Channel of the message")
-                .value_name("NAME")
-                .default_value("cli"),
-        )
-        .arg(option("chat-id", "Chat within the channel").default_value("local"))
-        .arg(option("sender-id", "Sender of the message").default_value("human"))
-        .arg(
-            option("session-id", "Session to use [default: CHANNEL:CHAT-ID]")
-                .value_parser(parse_non_blank),
-        );
-    AppCommand::new(command, run)
+#[derive(clap::Args)]
+pub(super) struct RunArgs {
+    /// Message to send; `-` reads stdin
+    #[arg(value_parser = parse_non_blank)]
+    message: String,
+    /// Channel of the message
+    #[arg(long, value_name = "NAME", default_value = "cli")]
+    channel: String,
+    /// Chat within the channel
+    #[arg(long, value_name = "ID", default_value = "local")]
+    chat_id: String,
+    /// Sender of the message
+    #[arg(long, value_name = "ID", default_value = "human")]
+    sender_id: String,
+    /// Session to use [default: CHANNEL:CHAT-ID]
+    #[arg(long, value_name = "ID", value_parser = parse_non_blank)]
+    session_id: Option<String>,
 }
 
-fn parse_non_blank(message: &str) -> Result<String, String> {
-    if message.trim().is_empty() {
-        Err("the value must not be empty".to_owned())
-    } else {
-        Ok(message.to_owned())
-    }
-}
-
-async fn run(context: CommandContext) -> Result<ExitCode> {
-    let CommandContext {
-        framework,
-        matches,
-        settings,
-        ..
-    } = context;
-    let inbound = inbound(&matches, message(&matches)?);
+pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
+    let (framework, settings) = (context.framework, context.settings);
+    let inbound = args.into_inbound()?;
     let stop = signals::listen_for_stop();
     logging::suppress_turn_failures();
-    let channel = Arc::<PrintChannel>::default();
+    let channel = Arc::new(PrintChannel::new(&inbound));
     let turn = run_turn(&framework, &settings, &channel, inbound, &stop);
     let report = framework.run_scoped(turn).await;
     let is_stopped = stop.token().is_cancelled();
@@ -87,7 +62,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let mut text = channel.replies(failure.is_some() || is_stopped);
     if report.error.is_some() && !report.output.trim().is_empty() && !channel.has_answer() {
         // The answer, or a part of it, exists but was not delivered.
-        text.push_str(&block(&channel.chat(), &report.output));
+        text.extend([&channel.chat, "\n", &report.output, "\n"]);
     }
     let printed = output::print_untrusted(&settings.redactor().redact(&text))?;
     if is_stopped {
@@ -118,7 +93,6 @@ async fn run_turn(
     let handler = handler.ok_or_else(|| {
         Error::unknown("cannot send the message: the gateway has no message handler; report this")
     })?;
-    channel.set_chat(&inbound);
     let receipt = Arc::new(InboundReceipt::new(None));
     inbound.receipt = Some(Arc::clone(&receipt));
     inbound.cancel = stop.token();
@@ -147,9 +121,10 @@ fn report(outcome: MessageOutcome) -> Result<TurnReport> {
             report: Some(report),
             ..
         } => Ok(report),
-        MessageOutcome::Dropped { reason } => Err(Error::unknown(format!(
-            "the message was not answered: {reason}"
-        ))),
+        MessageOutcome::Dropped { reason } => {
+            let text = format!("the message was not answered: {reason}");
+            Err(Error::unknown(text))
+        }
         MessageOutcome::Unfinished { error } => Err(error),
         _ => Err(Error::unknown(
             "the message was not answered: it was added to another turn; see `bub tape show`",
@@ -158,96 +133,77 @@ fn report(outcome: MessageOutcome) -> Result<TurnReport> {
 }
 
 /// The channel of `bub run`: collects replies for printing and asks for approvals at the terminal.
-#[derive(Default)]
 struct PrintChannel {
-    chat: Mutex<ChatAddress>,
+    /// Headline of replies to the chat of the message.
+    chat: String,
     replies: Mutex<Vec<PrintedReply>>,
     terminal: TerminalApprover,
 }
 
 /// A reply to print.
 struct PrintedReply {
-    chat: ChatAddress,
-    content: String,
+    text: String,
+    is_blank: bool,
     origin: ReplyOrigin,
 }
 
-/// A chat, as shown in the headline of a reply.
-#[derive(Clone, Default)]
-struct ChatAddress {
-    channel: String,
-    chat_id: String,
-}
-
 impl PrintChannel {
-    fn set_chat(&self, inbound: &Inbound) {
+    fn new(inbound: &Inbound) -> Self {
         let (channel, chat_id) = (inbound.message.channel(), inbound.message.chat_id());
-        *lock(&self.chat) = ChatAddress {
-            channel: channel.unwrap_or_default().into_owned(),
-            chat_id: chat_id.unwrap_or_default().into_owned(),
-        };
+        Self {
+            chat: headline(&channel.unwrap_or_default(), &chat_id.unwrap_or_default()),
+            replies: Mutex::default(),
+            terminal: TerminalApprover::default(),
+        }
     }
 
-    fn chat(&self) -> ChatAddress {
-        lock(&self.chat).clone()
-    }
-
-    /// Returns the replies as text, without blank ones after a failure.
+    /// Returns the replies as text. If the turn failed, omits blank replies.
     fn replies(&self, has_failed: bool) -> String {
-        let replies = lock(&self.replies);
+        let replies = self.replies.lock();
         let shown = replies
             .iter()
-            .filter(|reply| !has_failed || !reply.content.trim().is_empty());
-        shown
-            .map(|reply| block(&reply.chat, &reply.content))
-            .collect()
+            .filter(|reply| !has_failed || !reply.is_blank);
+        shown.map(|reply| reply.text.as_str()).collect()
     }
 
     /// Returns whether the answer of the turn was delivered.
     fn has_answer(&self) -> bool {
         let is_answer = |reply: &PrintedReply| reply.origin == ReplyOrigin::Turn;
-        lock(&self.replies).iter().any(is_answer)
+        self.replies.lock().iter().any(is_answer)
     }
 }
 
-fn block(chat: &ChatAddress, content: &str) -> String {
-    format!("[{}:{}]\n{content}\n", chat.channel, chat.chat_id)
+fn headline(channel: &str, chat_id: &str) -> String {
+    format!("[{channel}:{chat_id}]")
 }
 
+#[async_trait]
 impl Channel for PrintChannel {
     fn name(&self) -> &str {
         CHANNEL_NAME
     }
 
-    fn start(&self, _: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn start(&self, _: CancellationToken) -> Result<()> {
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        // `app.rs` prints the failure of the turn once, on stderr.
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        // Skip notices about the failure of the turn, because `App` prints its error on stderr.
         if reply.origin != ReplyOrigin::Notice {
-            let chat = ChatAddress {
-                channel: reply.channel().unwrap_or("stdout".into()).into_owned(),
-                chat_id: reply.chat_id().unwrap_or("local".into()).into_owned(),
-            };
-            lock(&self.replies).push(PrintedReply {
-                chat,
-                content: reply.content().into_owned(),
+            let channel = reply.channel().unwrap_or("stdout".into());
+            let chat = headline(&channel, &reply.chat_id().unwrap_or("local".into()));
+            let content = reply.content();
+            self.replies.lock().push(PrintedReply {
+                text: format!("{chat}\n{content}\n"),
+                is_blank: content.trim().is_empty(),
                 origin: reply.origin,
             });
         }
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
-    fn request_approval<'a>(
-        &'a self,
-        request: &'a ApprovalRequest,
-    ) -> BoxFuture<'a, Result<Option<ApprovalAnswer>>> {
-        Box::pin(async { self.terminal.ask(request).await.map(Some) })
+    async fn request_approval(&self, request: &ApprovalRequest) -> Result<Option<ApprovalAnswer>> {
+        self.terminal.ask(request).await.map(Some)
     }
 
     fn role(&self) -> ChannelRole {
@@ -255,25 +211,28 @@ impl Channel for PrintChannel {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl RunArgs {
+    fn into_inbound(self) -> Result<Inbound> {
+        let content = match self.message.as_str() {
+            "-" => read_message()?,
+            _ => self.message,
+        };
+        let session = self.session_id;
+        let session = session.unwrap_or_else(|| format!("{}:{}", self.channel, self.chat_id));
+        let message = ChannelMessage::new(session, self.channel, content)
+            .chat_id(self.chat_id)
+            .context("sender_id", self.sender_id);
+        // The command line can name any channel and sender id, so the authenticated sender is always the user of this
+        // terminal.
+        Ok(Inbound::from(message).with_sender(Sender::terminal()))
+    }
 }
 
-/// Returns the message from the command line, or from stdin if the argument is `-`.
-fn message(matches: &ArgMatches) -> Result<String> {
-    let typed = matches
-        .get_one::<String>("message")
-        .cloned()
-        .unwrap_or_default();
-    if typed != "-" {
-        return Ok(typed);
-    }
+/// Reads the message from stdin.
+fn read_message() -> Result<String> {
     let mut bytes = Vec::new();
-    std::io::stdin()
-        .lock()
-        .take(MAX_INPUT_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_INPUT_BYTES {
+    let mut stdin = std::io::stdin().lock().take(MAX_INPUT_BYTES + 1);
+    if stdin.read_to_end(&mut bytes)? as u64 > MAX_INPUT_BYTES {
         return Err(Error::invalid_input(format!(
             "the message is too long: the maximum is {MAX_INPUT_BYTES} bytes; write it to a file and send its path"
         )));
@@ -286,16 +245,4 @@ fn message(matches: &ArgMatches) -> Result<String> {
     parse_non_blank(&text).map_err(|_| {
         Error::invalid_input("no message: stdin is empty; pipe the message to `bub run -`")
     })
-}
-
-fn inbound(matches: &ArgMatches, content: String) -> Inbound {
-    let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
-    let (channel, chat_id) = (text("channel"), text("chat-id"));
-    let session = matches.get_one::<String>("session-id").cloned();
-    let session = session.unwrap_or_else(|| format!("{channel}:{chat_id}"));
-    let message = ChannelMessage::new(session, channel, content)
-        .chat_id(chat_id)
-        .context("sender_id", text("sender-id"));
-    // The channel and sender id of the message are free text; it was typed at this terminal.
-    Inbound::from(message).with_sender(Sender::terminal())
 }

@@ -2,142 +2,123 @@
 
 use std::{
     fmt::Write as _,
-    io::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use bub::{AppCommand, CommandContext};
+use bub::CommandContext;
 use bub_agent::{LoadedSkills, SkillProblem, Skills};
-use bub_kernel::Result;
-use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
+use bub_kernel::{Error, Result};
 use serde_json::json;
 
 use super::{output, tape::text::format_count};
 
-/// Exit code if a skill is invalid.
-const EXIT_FAILURE: u8 = 1;
-/// Exit code for invalid arguments.
-const EXIT_USAGE: u8 = 2;
-
-pub(super) fn command() -> AppCommand {
-    let flag = |name: &'static str, help| {
-        Arg::new(name)
-            .long(name)
-            .action(ArgAction::SetTrue)
-            .help(help)
-    };
-    let name = || {
-        Arg::new("name")
-            .value_name("NAME")
-            .required(true)
-            .help("Name of the skill")
-    };
-    let list = Command::new("list")
-        .about("List available skills")
-        .arg(flag("json", "Print JSON"));
-    let show = Command::new("show")
-        .about("Print a skill as the model sees it")
-        .arg(name());
-    let check = Command::new("check").about("Check skills for errors").arg(
-        Arg::new("directory")
-            .value_name("DIR")
-            .num_args(0..)
-            .value_parser(ValueParser::path_buf())
-            .help("Directory with a SKILL.md [default: all skills]"),
-    );
-    let new = Command::new("new")
-        .about("Create a skill in the workspace")
-        .arg(name())
-        .arg(
-            Arg::new("description")
-                .long("description")
-                .value_name("TEXT")
-                .help("Text that tells the model what the skill does and when to use it"),
-        )
-        .arg(flag("global", "Create it in your home directory"));
-    let command = Command::new("skill")
-        .about("List, show, check, and create skills")
-        .long_about(
-            "List, show, check, and create skills. A skill is a directory with a SKILL.md in `.agents/skills` of the \
-             workspace or of your home directory.",
-        )
-        .subcommand_required(true)
-        .disable_help_subcommand(true)
-        .subcommands([list, show, check, new]);
-    AppCommand::new(
-        command,
-        |context: CommandContext| async move { run(&context) },
-    )
+#[derive(clap::Args)]
+#[command(
+    long_about = "List, show, check, and create skills. A skill is a directory with a SKILL.md in `.agents/skills` of \
+                  the workspace or of your home directory.",
+    disable_help_subcommand = true,
+    arg_required_else_help = false
+)]
+pub(super) struct SkillArgs {
+    #[command(subcommand)]
+    command: SkillCommand,
 }
 
-fn run(context: &CommandContext) -> Result<ExitCode> {
-    let settings = &context.settings;
-    let (skills, workspace) = (Skills::new(settings), context.framework.workspace());
-    match context.matches.subcommand() {
-        Some(("list", matches)) => list_skills(&skills, workspace, matches.get_flag("json")),
-        Some(("show", matches)) => show_skill(&skills, workspace, skill_name(matches)),
-        Some(("check", matches)) => check_skills(&skills, workspace, matches),
-        Some((_, matches)) => create_skill(&skills, workspace, matches),
-        None => Ok(ExitCode::from(EXIT_USAGE)),
+#[derive(clap::Subcommand)]
+enum SkillCommand {
+    /// List available skills
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a skill as the model sees it
+    Show {
+        /// Name of the skill
+        name: String,
+    },
+    /// Check skills for errors
+    Check {
+        /// Directory with a SKILL.md [default: all skills]
+        #[arg(value_name = "DIR", num_args = 0..)]
+        directory: Vec<PathBuf>,
+    },
+    /// Create a skill in the workspace
+    New {
+        /// Name of the skill
+        name: String,
+        /// Text that tells the model what the skill does and when to use it
+        #[arg(long, value_name = "TEXT")]
+        description: Option<String>,
+        /// Create it in your home directory
+        #[arg(long)]
+        global: bool,
+    },
+}
+
+pub(super) async fn run(context: CommandContext, args: SkillArgs) -> Result<ExitCode> {
+    let skills = Skills::new(&context.settings);
+    let workspace = context.framework.workspace();
+    match args.command {
+        SkillCommand::List { json } => list_skills(&skills, workspace, json),
+        SkillCommand::Show { name } => {
+            let skill = skills.find(Some(workspace), &name).ok_or_else(|| {
+                Error::invalid_input(format!("unknown skill {name:?}; see `bub skill list`"))
+            })?;
+            let text = skills.load(&skill, &LoadedSkills::default());
+            output::print_untrusted(&format!("{text}\n"))
+        }
+        SkillCommand::Check { directory } => check_skills(&skills, workspace, &directory),
+        SkillCommand::New {
+            name,
+            description,
+            global,
+        } => {
+            let base = Some(workspace).filter(|_| !global);
+            let directory = skills.skills_directory(base).ok_or_else(|| {
+                Error::invalid_input(
+                    "cannot create a global skill: your home directory is unknown; set `HOME`",
+                )
+            })?;
+            let default = "Describe what the skill does and when to use it.";
+            let description = description.as_deref().unwrap_or(default);
+            let file = Skills::create_skill(&directory, &name, description)
+                .map_err(|problem| Error::invalid_input(problem.to_string()))?;
+            output::print(&format!("created {}\n", file.display()))
+        }
     }
 }
 
 fn list_skills(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
     let all = skills.list(Some(workspace));
-    let width = all
-        .iter()
-        .map(|skill| skill.name().len())
-        .max()
-        .unwrap_or_default();
+    let width = all.iter().map(|skill| skill.name().len()).max();
+    let width = width.unwrap_or_default();
     let mut text = String::new();
     for skill in all {
-        let (name, source, description) = (skill.name(), skill.source(), skill.description());
+        let (name, source, description) = (
+            skill.name(),
+            skill.source().to_string(),
+            skill.description(),
+        );
         let _ = if as_json {
-            let (source, location) = (source.to_string(), skill.location());
-            let line = json!({"name": name, "source": source, "description": description, "location": location, "env": skill.requested_env()});
+            let line = json!({"name": name, "source": source, "description": description, "location": skill.location(), "env": skill.requested_env()});
             writeln!(text, "{line}")
         } else {
-            let source = source.to_string();
-            writeln!(
-                text,
-                "{name:width$}  {source:7}  {}",
-                output::sanitize_line(description)
-            )
+            let description = output::sanitize_line(description);
+            writeln!(text, "{name:width$}  {source:7}  {description}")
         };
     }
     print_problems(&skills.problems(Some(workspace)));
     output::print(&text)
 }
 
-fn show_skill(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
-    let Some(skill) = skills.find(Some(workspace), name) else {
-        return Ok(report_usage_error(&format!(
-            "unknown skill {name:?}; see `bub skill list`"
-        )));
-    };
-    output::print_untrusted(&format!(
-        "{}\n",
-        skills.load(&skill, &LoadedSkills::default())
-    ))
-}
-
-fn check_skills(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
-    let directories: Vec<_> = matches
-        .get_many::<PathBuf>("directory")
-        .into_iter()
-        .flatten()
-        .collect();
+fn check_skills(skills: &Skills, workspace: &Path, directories: &[PathBuf]) -> Result<ExitCode> {
     let (mut text, mut problems) = (String::new(), Vec::new());
     if directories.is_empty() {
         problems = skills.problems(Some(workspace));
-        let available = skills.list(Some(workspace)).len();
-        let _ = writeln!(
-            text,
-            "{} available, {} invalid",
-            format_count(available as u64, "skill", "skills"),
-            problems.len()
-        );
+        let available = format_count(skills.list(Some(workspace)).len(), "skill", "skills");
+        let _ = writeln!(text, "{available} available, {} invalid", problems.len());
     }
     for directory in directories {
         match Skills::check_skill(directory) {
@@ -149,51 +130,12 @@ fn check_skills(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Resu
     }
     output::print(&text)?;
     print_problems(&problems);
-    Ok(if problems.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(EXIT_FAILURE)
-    })
-}
-
-fn create_skill(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
-    let base = if matches.get_flag("global") {
-        None
-    } else {
-        Some(workspace)
-    };
-    let Some(directory) = skills.skills_directory(base) else {
-        return Ok(report_usage_error(
-            "cannot create a global skill: your home directory is unknown; set `HOME`",
-        ));
-    };
-    let description = matches.get_one::<String>("description").map_or(
-        "Describe what the skill does and when to use it.",
-        String::as_str,
-    );
-    match Skills::create_skill(&directory, skill_name(matches), description) {
-        Ok(file) => output::print(&format!("created {}\n", file.display())),
-        Err(problem) => Ok(report_usage_error(&problem.to_string())),
-    }
-}
-
-fn skill_name(matches: &ArgMatches) -> &str {
-    matches.get_one::<String>("name").map_or("", String::as_str)
+    Ok(ExitCode::from(u8::from(!problems.is_empty())))
 }
 
 /// Prints problems to stderr.
 fn print_problems(problems: &[SkillProblem]) {
     for problem in problems {
-        let _ = writeln!(
-            std::io::stderr(),
-            "{}",
-            output::sanitize_line(&problem.to_string())
-        );
+        notice!("{}", output::sanitize_line(&problem.to_string()));
     }
-}
-
-/// Prints an error and returns the exit code for invalid arguments.
-fn report_usage_error(text: &str) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "error: {}", output::sanitize_line(text));
-    ExitCode::from(EXIT_USAGE)
 }

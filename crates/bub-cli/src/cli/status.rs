@@ -1,37 +1,35 @@
 //! `bub status`: shows the state of the gateway.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, process::ExitCode};
 
-use bub::{AppCommand, CommandContext};
+use bub::CommandContext;
 use bub_gateway::{gateway_directory, status};
-
-use clap::{Arg, ArgAction, Command};
+use bub_kernel::Result;
 use serde_json::{Value, json};
 
 use super::{gateway, output};
 
-pub(super) fn command() -> AppCommand {
-    let json = Arg::new("json")
-        .long("json")
-        .action(ArgAction::SetTrue)
-        .help("Print JSON");
-    let command = Command::new("status")
-        .about("Show gateway status: channels, queues, and undelivered replies")
-        .arg(gateway::name_arg())
-        .arg(json);
-    AppCommand::new(command, |context: CommandContext| async move {
-        let settings = &context.settings;
-        let name = gateway::gateway_name(&context.matches);
-        let status =
-            status::send_request(&gateway_directory(settings, name), &json!({"do": "status"}))
-                .await?;
-        let text = match status {
-            Some(status) if context.matches.get_flag("json") => format!("{status}\n"),
-            Some(status) => status_text(name, &status),
-            None if context.matches.get_flag("json") => format!("{}\n", json!({"running": false})),
-            None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
-        };
-        output::print_untrusted(&text)
+#[derive(clap::Args)]
+pub(super) struct StatusArgs {
+    /// Gateway name, if several share one home
+    #[arg(long, default_value = "main", value_parser = gateway::parse_name)]
+    name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(
+    context: CommandContext,
+    StatusArgs { name, json }: StatusArgs,
+) -> Result<ExitCode> {
+    let directory = gateway_directory(&context.settings, &name);
+    let status = status::send_request(&directory, &json!({"do": "status"})).await?;
+    output::print_untrusted(&match status {
+        Some(status) if json => format!("{status}\n"),
+        Some(status) => status_text(&name, &status),
+        None if json => format!("{}\n", json!({"running": false})),
+        None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
     })
 }
 
@@ -47,94 +45,79 @@ pub(super) fn roles_line(owners: &[String]) -> String {
     )
 }
 
+/// Returns a number in an answer of the gateway, or 0.
+pub(super) fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// Returns a text in an answer of the gateway in one line, or an empty string.
+pub(super) fn line(value: &Value) -> String {
+    output::sanitize_line(value.as_str().unwrap_or_default())
+}
+
+/// Returns the items of a list in an answer of the gateway.
+pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
 fn status_text(name: &str, status: &Value) -> String {
-    let count = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let text_at = |value: &Value, key: &str| {
-        output::sanitize_line(value.get(key).and_then(Value::as_str).unwrap_or(""))
-    };
-    let state = if status.get("stopping") == Some(&Value::Bool(true)) {
-        "stopping"
-    } else {
-        "running"
-    };
-    let mut text = format!("gateway {name}: {state}, pid {}\n", count(status, "pid"));
-    for channel in status
-        .get("channels")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-    {
+    let is_stopping = status["stopping"] == true;
+    let state = if is_stopping { "stopping" } else { "running" };
+    let mut text = format!("gateway {name}: {state}, pid {}\n", count(&status["pid"]));
+    for channel in items(&status["channels"]) {
         let _ = write!(
             text,
             "channel {}: {}, {} accepted, {} undelivered",
-            text_at(channel, "name"),
-            text_at(channel, "state"),
-            count(channel, "accepted"),
-            count(channel, "undelivered"),
+            line(&channel["name"]),
+            line(&channel["state"]),
+            count(&channel["accepted"]),
+            count(&channel["undelivered"]),
         );
         // A gateway of the previous release has only the old key.
-        let access = if channel.get("access").is_some() {
-            "access"
-        } else {
-            "audience"
-        };
-        for (label, key) in [("last error", "last_error"), ("access", access)] {
-            let detail = text_at(channel, key);
+        let access = channel.get("access").unwrap_or(&channel["audience"]);
+        for (label, detail) in [("last error", &channel["last_error"]), ("access", access)] {
+            let detail = line(detail);
             if !detail.is_empty() {
                 let _ = write!(text, "; {label}: {detail}");
             }
         }
-        let _ = writeln!(text);
+        text.push('\n');
     }
     let _ = writeln!(
         text,
         "messages: {} unfinished in {} sessions, {} turns running",
-        count(status, "unfinished"),
-        count(status, "busy_sessions"),
-        count(status, "running_turns"),
+        count(&status["unfinished"]),
+        count(&status["busy_sessions"]),
+        count(&status["running_turns"]),
     );
     // A gateway of the previous release has only the old key.
-    let failed = if status.get("failed").is_some() {
-        "failed"
-    } else {
-        "given_up"
-    };
+    let failed = status.get("failed").unwrap_or(&status["given_up"]);
     let _ = writeln!(
         text,
         "replies: {} undelivered ({} failed, {} unclaimed); see `bub outbox list`",
-        count(status, "undelivered"),
-        count(status, failed),
-        count(status, "unclaimed"),
+        count(&status["undelivered"]),
+        count(failed),
+        count(&status["unclaimed"]),
     );
     if let Some(process) = status.get("process") {
-        let (memory, files) = (count(process, "memory_mb"), count(process, "files"));
         let _ = writeln!(
             text,
-            "process: {memory} MB, {files} open files, {} tasks",
-            count(process, "tasks")
+            "process: {} MB, {} open files, {} tasks",
+            count(&process["memory_mb"]),
+            count(&process["files"]),
+            count(&process["tasks"]),
         );
     }
-    let owners = status
-        .get("owners")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
-    let owners: Vec<String> = owners
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect();
+    let owners = items(&status["owners"]).filter_map(Value::as_str);
+    let owners: Vec<_> = owners.map(str::to_owned).collect();
     let _ = writeln!(text, "{}", roles_line(&owners));
-    for session in status
-        .get("sessions")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-    {
-        let (unfinished, running) = (count(session, "unfinished"), count(session, "running"));
+    for session in items(&status["sessions"]) {
         let _ = writeln!(
             text,
-            "session {}: {unfinished} unfinished, {running} running",
-            text_at(session, "id")
+            "session {}: {} unfinished, {} running",
+            line(&session["id"]),
+            count(&session["unfinished"]),
+            count(&session["running"]),
         );
     }
     text

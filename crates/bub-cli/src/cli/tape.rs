@@ -1,163 +1,112 @@
 //! `bub tape`: lists, shows, searches, forks, exports and repairs tapes.
 
-mod anchors;
 mod check;
-mod color;
 mod export;
-mod find;
 mod fork;
-mod info;
 mod list;
-mod markdown;
 mod payload;
 mod progress;
 mod prune;
-mod reindex;
 mod search;
 mod show;
 pub(super) mod text;
 mod workspace_tapes;
 mod writer;
 
-use std::{io::Write, process::ExitCode};
+use std::process::ExitCode;
 
-use bub::{AppCommand, CommandContext};
-use bub_kernel::Error;
-use bub_settings::Settings;
-use bub_tape::{EntryKind, Result, TapeError, TapeErrorKind};
-use clap::{ArgMatches, Command};
+use bub::CommandContext;
+use bub_kernel::{Error, Result};
+use bub_tape::{EntryKind, TapeError, TapeErrorKind};
+use clap::{Args, Subcommand};
 
 use self::workspace_tapes::{HomeTapes, WorkspaceTapes};
 
-/// Exit code for invalid arguments.
-const EXIT_USAGE: u8 = 2;
-
-pub(super) fn command() -> AppCommand {
-    let command = Command::new("tape")
-        .about("List, show, search, fork, export, and repair tapes")
-        .long_about(
-            "List, show, search, fork, export, and repair tapes. TAPE is a session id, a tape name, or a unique prefix of \
-             either.",
-        )
-        .subcommand_required(true)
-        .disable_help_subcommand(true)
-        .subcommand(list::command())
-        .subcommand(show::command())
-        .subcommand(search::command())
-        .subcommand(anchors::command())
-        .subcommand(info::command())
-        .subcommand(fork::command())
-        .subcommand(export::command())
-        .subcommand(check::command())
-        .subcommand(reindex::command())
-        .subcommand(prune::command());
-    AppCommand::new(command, run)
+#[derive(Args)]
+#[command(
+    long_about = "List, show, search, fork, export, and repair tapes. TAPE is a session id, a tape name, or a unique \
+                  prefix of either.",
+    disable_help_subcommand = true,
+    arg_required_else_help = false
+)]
+pub(super) struct TapeArgs {
+    #[command(subcommand)]
+    command: TapeCommand,
 }
 
-async fn run(context: CommandContext) -> bub_kernel::Result<ExitCode> {
-    let framework = &context.framework;
-    let settings = &context.settings;
-    let Some((name, matches)) = context.matches.subcommand() else {
-        return Ok(ExitCode::from(EXIT_USAGE));
-    };
-    let outcome = match name {
-        // These work on the files of the home, even if a plugin provides another store.
-        "check" | "reindex" | "prune" => {
-            run_on_files(name, &HomeTapes::new(framework, settings), matches).await
+#[derive(Subcommand)]
+enum TapeCommand {
+    #[command(flatten)]
+    OnStore(StoreCommand),
+    #[command(flatten)]
+    OnFiles(FileCommand),
+}
+
+// Commands that work on the tape store of the program. A doc comment would replace the help of the command.
+#[derive(Subcommand)]
+enum StoreCommand {
+    List(list::ListArgs),
+    Show(show::ShowArgs),
+    Search(search::SearchArgs),
+    /// List the anchors of a tape
+    Anchors(show::SummaryArgs),
+    /// Show statistics of a tape
+    Info(show::SummaryArgs),
+    Fork(fork::ForkArgs),
+    Export(export::ExportArgs),
+}
+
+// Commands that work on the files of the home, even if a plugin provides another store.
+#[derive(Subcommand)]
+enum FileCommand {
+    Check(check::CheckArgs),
+    Reindex(check::ReindexArgs),
+    Prune(prune::PruneArgs),
+}
+
+const KINDS_HELP: &str = "Only entries of these kinds: message, system, anchor, tool_call, tool_result, event, error, or any other";
+
+pub(super) async fn run(context: CommandContext, args: TapeArgs) -> Result<ExitCode> {
+    let (framework, settings) = (&context.framework, &context.settings);
+    let outcome = match args.command {
+        TapeCommand::OnFiles(command) => {
+            let files = HomeTapes::new(framework, settings);
+            match command {
+                FileCommand::Check(args) => check::check(&files, args).await,
+                FileCommand::Reindex(args) => check::reindex(&files, args).await,
+                FileCommand::Prune(args) => prune::run(&files, args).await,
+            }
         }
-        _ => {
+        TapeCommand::OnStore(command) => {
             let work = async {
-                Ok(run_on_store(name, &WorkspaceTapes::open(framework, settings)?, matches).await)
+                let tapes = WorkspaceTapes::open(framework, settings)?;
+                Ok(match command {
+                    StoreCommand::List(args) => list::run(&tapes, args).await,
+                    StoreCommand::Show(args) => show::run(&tapes, args).await,
+                    StoreCommand::Search(args) => search::run(&tapes, args).await,
+                    StoreCommand::Anchors(args) => show::list_anchors(&tapes, args).await,
+                    StoreCommand::Info(args) => show::show_info(&tapes, args).await,
+                    StoreCommand::Fork(args) => fork::run(&tapes, args).await,
+                    StoreCommand::Export(args) => export::run(&tapes, args).await,
+                })
             };
             framework.run_scoped(work).await?
         }
     };
-    outcome.or_else(|error| report_error(error, settings))
+    outcome.map_err(command_error)
 }
 
-async fn run_on_store(
-    name: &str,
-    tapes: &WorkspaceTapes,
-    matches: &ArgMatches,
-) -> Result<ExitCode> {
-    match name {
-        "list" => list::run(tapes, matches).await,
-        "show" => show::run(tapes, matches).await,
-        "search" => search::run(tapes, matches).await,
-        "anchors" => anchors::run(tapes, matches).await,
-        "info" => info::run(tapes, matches).await,
-        "fork" => fork::run(tapes, matches).await,
-        _ => export::run(tapes, matches).await,
+/// Converts errors in the arguments, such as an unknown tape, to usage errors.
+fn command_error(error: TapeError) -> Error {
+    match error.kind() {
+        TapeErrorKind::InvalidInput | TapeErrorKind::NotFound => {
+            Error::invalid_input(error.to_string())
+        }
+        _ => Error::from_boxed(error.into()),
     }
 }
 
-async fn run_on_files(name: &str, files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    match name {
-        "check" => check::run(files, matches).await,
-        "reindex" => reindex::run(files, matches).await,
-        _ => prune::run(files, matches).await,
-    }
-}
-
-/// Reports errors in the arguments with exit code 2, and all other errors as a failure of the command.
-fn report_error(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
-    if !matches!(
-        error.kind(),
-        TapeErrorKind::InvalidInput | TapeErrorKind::NotFound
-    ) {
-        return Err(Error::from_boxed(error.into()));
-    }
-    let line = text::sanitize_line(&error.to_string());
-    let _ = writeln!(
-        std::io::stderr(),
-        "error: {}",
-        settings.redactor().redact(&line)
-    );
-    Ok(ExitCode::from(EXIT_USAGE))
-}
-
-/// Prints a note to stderr.
-fn print_note(text: &str) {
-    // Ignore errors: stderr is closed and there is nowhere to report them.
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Returns the argument that names a tape.
-fn tape_arg() -> clap::Arg {
-    clap::Arg::new("tape")
-        .value_name("TAPE")
-        .required(true)
-        .help("Session id, tape name, or a unique prefix")
-}
-
-fn json_arg() -> clap::Arg {
-    flag_arg("json", "Print JSON")
-}
-
-fn flag_arg(name: &'static str, help: &'static str) -> clap::Arg {
-    clap::Arg::new(name)
-        .long(name)
-        .action(clap::ArgAction::SetTrue)
-        .help(help)
-}
-
-fn kinds_arg() -> clap::Arg {
-    clap::Arg::new("kinds").long("kinds").value_name("KIND,…").value_delimiter(',').action(clap::ArgAction::Append).help(
-        "Only entries of these kinds: message, system, anchor, tool_call, tool_result, event, error, or any other",
-    )
-}
-
-/// Returns the kinds from `--kinds`. An empty list means all kinds.
-fn selected_kinds(matches: &ArgMatches) -> Vec<EntryKind> {
-    matches
-        .get_many::<String>("kinds")
-        .into_iter()
-        .flatten()
-        .map(|kind| EntryKind::from(kind.trim()))
-        .collect()
-}
-
-/// Returns the value of a text argument.
-fn text_arg<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
-    matches.get_one::<String>(name).map(String::as_str)
+fn entry_kinds(names: &[String]) -> Vec<EntryKind> {
+    let names = names.iter().map(|name| name.trim());
+    names.map(EntryKind::from).collect()
 }

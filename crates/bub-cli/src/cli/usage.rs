@@ -1,80 +1,57 @@
 //! `bub usage`: shows token usage and cost by session, model or day.
 
-use std::{io::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
-use bub::{AppCommand, CommandContext};
+use bub::CommandContext;
 use bub_agent::usage::{GroupBy, UsageRow, usage_report};
-use bub_kernel::{Error, ErrorKind, Result};
+use bub_kernel::{Error, Result};
 use bub_model::Catalog;
-use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
 use super::{output, tape::text};
 
-/// Exit code for invalid arguments.
-const EXIT_USAGE: u8 = 2;
-
-pub(super) fn command() -> AppCommand {
-    let by = Arg::new("by")
-        .long("by")
-        .value_parser(["session", "model", "day"])
-        .default_value("day");
-    let since = Arg::new("since").long("since").value_name("DATE");
-    let json = Arg::new("json").long("json").action(ArgAction::SetTrue);
-    let command = Command::new("usage")
-        .about("Show token usage and cost by session, model, or day")
-        .long_about(
-            "Show token usage and cost by session, model, or day, from the tapes of all workspaces. Costs are in US dollars. \
-             They use public prices or `providers.<name>.prices`; unknown prices are marked.",
-        )
-        .arg(by.help("Group by"))
-        .arg(since.help("Only calls since this date (YYYY-MM-DD)"))
-        .arg(json.help("Print JSON"));
-    AppCommand::new(command, run)
+#[derive(clap::Args)]
+#[command(
+    long_about = "Show token usage and cost by session, model, or day, from the tapes of all workspaces. Costs are in \
+                  US dollars. They use public prices or `providers.<name>.prices`; unknown prices are marked."
+)]
+pub(super) struct UsageArgs {
+    /// Group by
+    #[arg(long, value_name = "by", value_parser = ["session", "model", "day"], default_value = "day")]
+    by: String,
+    /// Only calls since this date (YYYY-MM-DD)
+    #[arg(long, value_name = "DATE")]
+    since: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-async fn run(context: CommandContext) -> Result<ExitCode> {
-    let framework = &context.framework;
-    let settings = &context.settings;
+pub(super) async fn run(context: CommandContext, args: UsageArgs) -> Result<ExitCode> {
+    let (framework, settings) = (&context.framework, &context.settings);
     let catalog = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
-    let argument = |name: &str| context.matches.get_one::<String>(name).map(String::as_str);
-    let (by, head) = match argument("by") {
-        Some("session") => (GroupBy::Session, "SESSION"),
-        Some("model") => (GroupBy::Model, "MODEL"),
-        _ => (GroupBy::Day, "DAY"),
+    let by = match args.by.as_str() {
+        "session" => GroupBy::Session,
+        "model" => GroupBy::Model,
+        _ => GroupBy::Day,
     };
     let work = async {
-        let store = framework.tape_store().ok_or_else(|| {
-            Error::config("no tape store: no plugin provides one; see `bub hooks`")
-        })?;
-        Ok(usage_report(&*store, &catalog, by, argument("since")).await)
+        let store = super::tape_store(framework)?;
+        usage_report(&*store, &catalog, by, args.since.as_deref()).await
     };
-    let (rows, sum, problems) = match framework.run_scoped(work).await? {
-        Err(error) if error.kind() == ErrorKind::InvalidInput => {
-            let _ = writeln!(
-                std::io::stderr(),
-                "error: {}",
-                output::sanitize_line(error.message())
-            );
-            return Ok(ExitCode::from(EXIT_USAGE));
-        }
-        outcome => outcome?,
-    };
+    let (rows, sum, problems) = framework.run_scoped(work).await?;
     for problem in problems {
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: {}",
-            output::sanitize_line(&problem)
-        );
+        notice!("skipped: {}", output::sanitize_line(&problem));
     }
-    let text = if context.matches.get_flag("json") {
-        rows.iter()
-            .map(|row| row_json(row, &head.to_lowercase()).to_string() + "\n")
-            .collect()
+    let text = if args.json {
+        let lines = rows
+            .iter()
+            .map(|row| format!("{}\n", row_json(row, &args.by)));
+        lines.collect()
     } else if rows.is_empty() {
         "(no calls)\n".to_owned()
     } else {
-        usage_table(head, &rows, &sum)
+        usage_table(&args.by.to_uppercase(), &rows, &sum)
     };
     output::print(&settings.redactor().redact(&text))
 }
@@ -86,20 +63,12 @@ fn usage_table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
         ..sum.clone()
     };
     lines.extend(rows.iter().chain([&total]).map(|row| {
-        let counts = [
-            row.calls,
-            row.tokens.input,
-            row.tokens.cached,
-            row.tokens.output,
-        ]
-        .map(|count| count.to_string());
-        let [calls, input, cached, output] = counts;
         [
             output::sanitize_line(&row.name),
-            calls,
-            input,
-            cached,
-            output,
+            row.calls.to_string(),
+            row.tokens.input.to_string(),
+            row.tokens.cached.to_string(),
+            row.tokens.output.to_string(),
             cost_text(row),
         ]
     }));
@@ -108,14 +77,11 @@ fn usage_table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
 
 /// Returns the cost of a row. Calls without a known price never count as free.
 fn cost_text(row: &UsageRow) -> String {
+    let calls = text::format_count(row.unpriced, "call", "calls");
     match row.unpriced {
         0 => format!("${:.4}", row.cost),
         all if all == row.calls => "unknown".to_owned(),
-        some => format!(
-            "${:.4} and {} of unknown price",
-            row.cost,
-            text::format_count(some, "call", "calls")
-        ),
+        _ => format!("${:.4} and {calls} of unknown price", row.cost),
     }
 }
 

@@ -133,7 +133,7 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
         ),
         (
             &["set", "log.filter", "loud"],
-            "`log.filter` is `loud`, expected error, warn",
+            "`log.filter` is `loud`, expected a log level (error, warn",
         ),
         (&["unset", "max_steps"], "does not set `max_steps`"),
         (&["unset", "modle"], "did you mean `model`?"),

@@ -182,7 +182,7 @@ fn a_filter_by_words_names_levels_and_targets() {
         run.code == Some(2)
             && run
                 .stderr
-                .contains("`log.filter` is `loud`, expected error, warn"),
+                .contains("`log.filter` is `loud`, expected a log level (error, warn"),
         "{run:?}"
     );
     assert_eq!(

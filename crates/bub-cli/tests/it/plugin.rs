@@ -360,31 +360,31 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "api",
             "settings: [{name: key}]\n",
             nothing(),
-            "its variable BUB_API_KEY belongs to a provider",
+            "variables with the ending of BUB_API_KEY are reserved for providers",
         ),
         (
             "openai",
             "settings: [{name: api_key}]\n",
             nothing(),
-            "its variable BUB_OPENAI_API_KEY belongs to a provider",
+            "variables with the ending of BUB_OPENAI_API_KEY are reserved for providers",
         ),
         (
             "openai_api",
             "settings: [{name: key}]\n",
             nothing(),
-            "its variable BUB_OPENAI_API_KEY belongs to a provider",
+            "variables with the ending of BUB_OPENAI_API_KEY are reserved for providers",
         ),
         (
             "lab",
             "settings: [{name: Api_Base}]\n",
             nothing(),
-            "its variable BUB_LAB_API_BASE belongs to a provider",
+            "variables with the ending of BUB_LAB_API_BASE are reserved for providers",
         ),
         (
             "a_api_key",
             "settings: [{name: command}]\n",
             nothing(),
-            "its variable BUB_A_API_KEY_COMMAND belongs to a provider",
+            "variables with the ending of BUB_A_API_KEY_COMMAND are reserved for providers",
         ),
     ]) {
         let refused = add_described_plugin(&sandbox, name, manifest, &descriptor);

@@ -96,7 +96,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
         ]
     );
     let loaded = settings(&[]);
-    let keys: Vec<&str> = loaded.entries().map(|entry| entry.setting.key()).collect();
+    let keys: Vec<&str> = loaded.entries().map(|entry| &*entry.setting.key).collect();
     let listed = table.iter().filter_map(|row| row.split(' ').next());
     assert_eq!(
         keys,
@@ -115,10 +115,10 @@ fn declarations_follow_the_rules() {
     let all = settings.entries().count();
     assert_eq!(variables.len(), all, "two settings share a variable");
     for entry in settings.entries() {
-        let key = entry.setting.key();
-        assert!(entry.setting.help().ends_with('.'), "{key}");
+        let key = &*entry.setting.key;
+        assert!(entry.setting.help.ends_with('.'), "{key}");
         assert!(key.matches('.').count() <= 1, "{key}");
-        assert_eq!(entry.setting.is_secret(), is_sensitive_name(key), "{key}");
+        assert_eq!(entry.setting.secret, is_sensitive_name(key), "{key}");
     }
 }
 
@@ -132,12 +132,12 @@ fn the_configuration_page_names_every_setting_and_every_trusted_one() {
         .find(|part| part.starts_with("The `.env`"))
         .unwrap();
     for entry in settings(&[]).entries() {
-        let (key, variable) = (entry.setting.key(), entry.setting.variable());
+        let (key, variable) = (&*entry.setting.key, entry.setting.variable());
         let named = table.contains(&format!("`{key}`")) || table.contains(&format!("`{variable}`"));
         assert!(named, "{key} is missing");
         assert_eq!(
             workspace.contains(&format!("`{key}`")),
-            entry.setting.is_trusted(),
+            entry.setting.trusted,
             "{key}"
         );
     }

@@ -365,11 +365,9 @@ fn an_export_is_the_tape_or_a_document() {
 
 // L6: tapes of the Python version, with its statistics.
 #[test]
+#[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]
 fn the_tapes_of_the_python_version_are_read() {
-    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
-        return;
-    };
-    let fixtures = PathBuf::from(fixtures).join("tapes");
+    let fixtures = bub_testkit::fixtures("tapes");
     let sandbox = Sandbox::new();
     fs::create_dir_all(tapes(&sandbox)).unwrap();
     for file in fs::read_dir(&fixtures)

@@ -467,16 +467,22 @@ fn check_gateway(fixture: &TurnFailureFixture) {
     let callbacks = CallbackServer::default();
     let callback = callbacks.listen(|| 200);
     let mut gateway = fixture.gateway();
-    // A message is accepted after its session is resolved, which may hang.
+    // A message is accepted after its session is resolved, which may hang. A message that was accepted has an id, which
+    // reaches the client independently of the stage that hangs.
     let id = std::thread::scope(|scope| {
         let address = gateway.address.clone();
         let callback = callback.as_str();
         let posting = scope.spawn(move || post(&address, 1, 1, callback));
         fixture.wait_until_reached();
-        if case.failure == Failure::Kill {
+        let hangs_before_acceptance = case.stage == FailingStageCase::ResolveSession;
+        if case.failure == Failure::Kill && hangs_before_acceptance {
             gateway.kill();
         }
-        posting.join().unwrap()
+        let id = posting.join().unwrap();
+        if case.failure == Failure::Kill && !hangs_before_acceptance {
+            gateway.kill();
+        }
+        id
     });
     // A message whose session cannot be resolved is rejected.
     assert_eq!(

@@ -97,6 +97,8 @@ fn the_cap_of_a_day_outlives_the_process() {
         &["run", "hi"],
     )
     .ok();
+    // `bub doctor` checks the limit first, and must not make bub forget that usage.
+    run(&sandbox, &server, &capped, &["doctor", "--offline"]);
     run(&sandbox, &server, &capped, &["run", "hi"]).ok();
     let refused = run(&sandbox, &server, &capped, &["run", "hi"]);
     assert_ne!(refused.code, Some(0));

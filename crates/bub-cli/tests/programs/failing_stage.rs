@@ -5,7 +5,7 @@
 
 use std::{fs, io::Write as _, path::Path, process::ExitCode, time::Duration};
 
-use bub::prelude::*;
+use bub::{StatePatch, prelude::*};
 
 struct FailingStage;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bub::kernel::{BoxFuture, CancellationToken};
+use bub::kernel::{CancellationToken, async_trait};
 use bub_settings::Redactor;
 use bub_terminal::{
     ChatHost, ColorMode,
@@ -15,18 +15,15 @@ use bub_terminal::{
 
 struct PanickingChatHost;
 
+#[async_trait]
 impl ChatHost for PanickingChatHost {
-    fn submit_line(&self, _line: u64, _text: String) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn submit_line(&self, _line: u64, _text: String) {}
 
-    fn cancel_turn(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn cancel_turn(&self) {}
 
     fn withdraw_line(&self) {}
 
-    fn cancel_all(&self) -> BoxFuture<'_, ()> {
+    async fn cancel_all(&self) {
         panic!("on purpose")
     }
 }

@@ -1,9 +1,10 @@
-//! The file of the journal. It is replaced by a new one when it is too large or after a failed write.
+//! The file of the journal. When it is too large or after a failed write, a new file with the live records replaces it.
+//! Live records are those of unfinished messages, undelivered replies and idempotency keys.
 
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,10 +13,11 @@ use bub_tape::{
     Durability,
     fs::{Fs, FsFile, OpenMode},
 };
+use parking_lot::Mutex;
 
-use super::{lock, record::JournalRecord, state::JournalState};
+use super::{record::JournalRecord, state::JournalState};
 
-/// Size in bytes from which a file is replaced by a new one with only the live records.
+/// Minimum size in bytes at which a new file with only the live records replaces the current file.
 const ROTATE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How long to wait for the lock file.
@@ -36,8 +38,8 @@ pub(crate) struct JournalFile {
     _lock: Box<dyn FsFile>,
 }
 
-/// Acquires the lock file. Waits up to [`LOCK_TIMEOUT`]: if a process was killed while it started a command, its forked
-/// child holds the lock until it executes the command.
+/// Acquires the lock file. Returns `false` if another process still holds it after [`LOCK_TIMEOUT`]. The wait is for
+/// the forked child of a killed gateway: it holds the lock until it executes its command.
 fn try_lock_with_timeout(lock_file: &dyn FsFile) -> io::Result<bool> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     while !lock_file.try_lock()? {
@@ -69,13 +71,11 @@ impl JournalFile {
         directory: &Path,
         durability: Durability,
     ) -> Result<(Self, JournalState, JournalRecovery)> {
-        let open_error = |action: &str, error: io::Error| journal_error(directory, action, &error);
-        fs.create_dir_all(directory)
-            .map_err(|error| open_error("create", error))?;
-        let lock_file = fs
-            .open(&directory.join("lock"), OpenMode::Write)
-            .map_err(|error| open_error("lock", error))?;
-        if !try_lock_with_timeout(&*lock_file).map_err(|error| open_error("lock", error))? {
+        let failed = |action: &'static str| move |error| journal_error(directory, action, &error);
+        fs.create_dir_all(directory).map_err(failed("create"))?;
+        let lock_file = fs.open(&directory.join("lock"), OpenMode::Write);
+        let lock_file = lock_file.map_err(failed("lock"))?;
+        if !try_lock_with_timeout(&*lock_file).map_err(failed("lock"))? {
             let path = directory.display();
             let text = format!(
                 "gateway directory `{path}` is in use: another gateway runs there; stop it or pass `--name`"
@@ -85,9 +85,9 @@ impl JournalFile {
         let (live, recovered, numbers) = read_directory(&*fs, directory)?;
         let newest = numbers.last().copied();
         let number = newest.unwrap_or(0) + 1;
-        let (file, length) =
-            create_file(&*fs, &file_path(directory, number), durability, &live, &[])
-                .map_err(|error| open_error("write", error))?;
+        let path = file_path(directory, number);
+        let created = create_file(&*fs, &path, durability, &live, &[]);
+        let (file, length) = created.map_err(failed("write"))?;
         for old_number in numbers {
             let path = file_path(directory, old_number);
             let outcome = if recovered.damaged_lines > 0 && Some(old_number) == newest {
@@ -153,14 +153,8 @@ impl JournalFile {
         let (fs, directory) = (&*self.fs, &self.directory);
         let old_path = file_path(directory, self.number);
         let number = self.number + 1;
-        let created = create_file(
-            fs,
-            &file_path(directory, number),
-            self.durability,
-            &lock(live),
-            lines,
-        )?;
-        (self.file, self.length) = created;
+        let path = file_path(directory, number);
+        (self.file, self.length) = create_file(fs, &path, self.durability, &live.lock(), lines)?;
         self.number = number;
         self.rotate_at = ROTATE_BYTES.max(self.length * 2);
         self.is_broken = false;
@@ -179,30 +173,22 @@ impl JournalFile {
     }
 }
 
-/// Reads the live records and the numbers of all files. Changes nothing.
+/// Reads the live records from the newest journal file, and lists the numbers of all journal files. Changes nothing.
 pub(super) fn read_directory(
     fs: &dyn Fs,
     directory: &Path,
 ) -> Result<(JournalState, JournalRecovery, Vec<u64>)> {
     let read_error = |error| journal_error(directory, "read", &error);
-    let mut numbers: Vec<u64> = fs
-        .read_dir(directory)
-        .map_err(read_error)?
-        .iter()
-        .filter_map(|name| file_number(name))
-        .collect();
+    let names = fs.read_dir(directory).map_err(read_error)?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| file_number(name)).collect();
     numbers.sort_unstable();
     let (mut live, mut recovered) = (JournalState::default(), JournalRecovery::default());
     if let Some(number) = numbers.last() {
-        let file = fs
-            .open(&file_path(directory, *number), OpenMode::Read)
-            .map_err(read_error)?;
+        let file = fs.open(&file_path(directory, *number), OpenMode::Read);
+        let file = file.map_err(read_error)?;
         let length = usize::try_from(file.stat().map_err(read_error)?.size).unwrap_or(usize::MAX);
-        replay_lines(
-            &file.read_range(0, length).map_err(read_error)?,
-            &mut live,
-            &mut recovered,
-        );
+        let bytes = file.read_range(0, length).map_err(read_error)?;
+        replay_lines(&bytes, &mut live, &mut recovered);
     }
     recovered.messages = live.unfinished_messages().count();
     recovered.replies = live.undelivered_replies().count();
@@ -263,7 +249,8 @@ fn replay_lines(bytes: &[u8], into: &mut JournalState, recovered: &mut JournalRe
     recovered.torn_bytes = remaining.len();
 }
 
-/// Replays lines and returns the lines of the resulting file, for fuzzing. Lines without a valid checksum get one.
+/// Replays the lines of a journal and returns the lines that a new file would contain, for fuzzing. Before the replay,
+/// adds a checksum to each line that is not a valid record.
 #[doc(hidden)]
 pub fn replay_for_fuzzing(lines: &[u8]) -> Vec<u8> {
     let (mut live, mut recovered) = (JournalState::default(), JournalRecovery::default());
@@ -289,8 +276,6 @@ fn file_path(directory: &Path, number: u64) -> PathBuf {
 }
 
 fn file_number(name: &str) -> Option<u64> {
-    name.strip_prefix("journal-")?
-        .strip_suffix(".log")?
-        .parse()
-        .ok()
+    let number = name.strip_prefix("journal-")?.strip_suffix(".log")?;
+    number.parse().ok()
 }

@@ -1,6 +1,8 @@
 //! Records of the journal. Each record is one line with a checksum.
 
-use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Role, Sender, SessionId};
+use std::ops::Not;
+
+use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Sender, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -20,8 +22,8 @@ pub(crate) enum JournalRecord {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session: Option<SessionId>,
     },
-    /// The message and the messages merged with it steer the turn of another message. The record is written before the
-    /// turn can read them.
+    /// The message `id` steers the turn of the message `into`. `with` has the messages that are merged with `id`. The
+    /// record is written before the turn can read the message.
     Steered {
         id: MessageId,
         into: MessageId,
@@ -34,22 +36,22 @@ pub(crate) enum JournalRecord {
     Dropped {
         ids: Vec<MessageId>,
         reason: String,
-        /// Whether the sender knows that the message was rejected and may send it again with the same key.
-        #[serde(default, skip_serializing_if = "is_false")]
+        /// Whether the sender knows that the message was rejected and may send it again with the same idempotency key.
+        #[serde(default, skip_serializing_if = "Not::not")]
         is_rejected: bool,
     },
-    /// A gateway resolves the session of a recovered message.
+    /// The gateway starts to resolve the session of a recovered message. These records count the attempts.
     Resolving {
         id: MessageId,
     },
     Reply(ReplyRecord),
-    /// Fingerprints of one version of the replies that were sent for an unfinished message.
+    /// Fingerprints of the replies that were sent for an unfinished message, all with the version `print_version`.
     Replied {
         id: MessageId,
         prints: Vec<u64>,
         #[serde(default, skip_serializing_if = "is_zero")]
         print_version: u8,
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "Not::not")]
         has_spoken: bool,
     },
     Attempt {
@@ -88,8 +90,9 @@ pub(crate) struct AcceptedMessage {
     pub(crate) session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// The sender that the channel authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sender: Option<StoredSender>,
+    pub(crate) sender: Option<Sender>,
     pub(crate) message: Box<RawValue>,
 }
 
@@ -107,31 +110,16 @@ pub(crate) struct ReplyRecord {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) print_version: u8,
     /// Whether a tool sent the reply to the chat of the turn.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub(crate) by_tool: bool,
-    /// Whether the client fetches the reply with its idempotency key.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// Whether a client fetches the reply with the idempotency key of its message.
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub(crate) is_claimed: bool,
     /// Whether this record also marks the inbound message as finished. One record does both, so that a crash in between
     /// cannot cause a retry of a message whose failure was reported.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "Not::not")]
     pub(crate) is_last: bool,
     pub(crate) message: Box<RawValue>,
-}
-
-/// The sender that the channel authenticated.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct StoredSender {
-    role: String,
-    channel: String,
-    chat_id: String,
-    id: String,
-    name: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
@@ -139,48 +127,12 @@ fn is_zero(value: &u8) -> bool {
     *value == 0
 }
 
-impl StoredSender {
-    pub(crate) fn new(sender: &Sender) -> Self {
-        let Sender {
-            role,
-            channel,
-            chat_id,
-            id,
-            name,
-        } = sender.clone();
-        Self {
-            role: role.name().to_owned(),
-            channel,
-            chat_id,
-            id,
-            name,
-        }
-    }
-
-    fn into_sender(self) -> Sender {
-        let Self {
-            role,
-            channel,
-            chat_id,
-            id,
-            name,
-        } = self;
-        Sender {
-            role: Role::from_name(&role).unwrap_or_default(),
-            channel,
-            chat_id,
-            id,
-            name,
-        }
-    }
-}
-
 impl AcceptedMessage {
-    /// Returns the accepted message, without the parts that cannot be stored.
+    /// Returns the accepted message and its sender, without what cannot be stored, such as the receipt.
     pub(crate) fn to_inbound(&self) -> Inbound {
         let inbound = Inbound::new(decode_envelope(&self.message));
         match &self.sender {
-            Some(sender) => inbound.with_sender(sender.clone().into_sender()),
+            Some(sender) => inbound.with_sender(sender.clone()),
             None => inbound,
         }
     }

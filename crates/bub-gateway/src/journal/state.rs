@@ -1,11 +1,12 @@
 //! The live state of the journal in memory: unfinished messages, undelivered replies and idempotency keys.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
 use bub_kernel::{MessageId, ReplyId, SessionId};
+use hashlink::LinkedHashMap;
 
 use super::record::{AcceptedMessage, JournalRecord, ReplyRecord};
 use crate::fingerprint::Fingerprint;
@@ -23,7 +24,7 @@ pub(crate) struct UnfinishedMessage {
     pub(crate) session: SessionId,
     /// Number of turns that started and may have written the message to the tape.
     pub(crate) attempt: u32,
-    /// Number of times that a gateway resolved the session of the recovered message.
+    /// Number of times that a gateway, after a restart, started to resolve the session of this message.
     pub(crate) resolve_attempts: u32,
     /// Message whose turn this message steers.
     pub(crate) into: Option<MessageId>,
@@ -41,22 +42,20 @@ pub(crate) struct UndeliveredReply {
     pub(crate) reply: Arc<ReplyRecord>,
     pub(crate) attempt: u32,
     pub(crate) error: Option<String>,
-    /// Whether delivery stopped. It resumes when a user retries the reply or a client claims it.
+    /// Whether delivery stopped. It resumes when a user retries the reply, or when a client fetches it with its
+    /// idempotency key.
     pub(crate) is_stuck: bool,
 }
 
 /// Unfinished messages and undelivered replies in order of arrival, and idempotency keys.
 #[derive(Debug, Default)]
 pub(crate) struct JournalState {
-    next: u64,
-    message_order: HashMap<MessageId, u64>,
-    reply_order: HashMap<ReplyId, u64>,
-    inbounds: BTreeMap<u64, UnfinishedMessage>,
-    outgoing: BTreeMap<u64, UndeliveredReply>,
+    messages: LinkedHashMap<MessageId, UnfinishedMessage>,
+    replies: LinkedHashMap<ReplyId, UndeliveredReply>,
     /// Number of undelivered replies per channel.
     undelivered: HashMap<String, usize>,
-    keys: HashMap<String, MessageId>,
-    key_ages: VecDeque<(u64, String)>,
+    /// Idempotency keys, oldest first, each with the message that has it and the time in milliseconds since 1970.
+    keys: LinkedHashMap<String, (MessageId, u64)>,
 }
 
 impl JournalState {
@@ -70,34 +69,34 @@ impl JournalState {
                 with,
                 session,
             } => {
-                if let Some(entry) = self.message_mut(&id) {
+                if let Some(entry) = self.messages.get_mut(&id) {
                     (entry.attempt, entry.into, entry.with) = (attempt, None, with);
                     entry.session = session.unwrap_or_else(|| entry.accepted.session.clone());
                 }
             }
             JournalRecord::Steered { id, into, with } => {
-                if let Some(entry) = self.message_mut(&id) {
+                if let Some(entry) = self.messages.get_mut(&id) {
                     (entry.attempt, entry.into, entry.with) =
                         (entry.attempt.max(1), Some(into), with);
                 }
             }
             JournalRecord::Done { ids } => {
                 for id in ids {
-                    self.remove_message(&id);
+                    self.messages.remove(&id);
                 }
             }
             JournalRecord::Dropped {
                 ids, is_rejected, ..
             } => {
                 for id in ids {
-                    self.remove_message(&id);
+                    self.messages.remove(&id);
                     if is_rejected {
-                        self.release_keys(&id);
+                        self.keys.retain(|_, (owner, _)| *owner != id);
                     }
                 }
             }
             JournalRecord::Resolving { id } => {
-                if let Some(entry) = self.message_mut(&id) {
+                if let Some(entry) = self.messages.get_mut(&id) {
                     entry.resolve_attempts += 1;
                 }
             }
@@ -108,35 +107,27 @@ impl JournalState {
                 print_version: version,
                 has_spoken,
             } => {
-                if let Some(entry) = self.message_mut(&id) {
-                    entry
-                        .fingerprints
-                        .retain(|fingerprint| fingerprint.version != version);
-                    let fingerprints = prints.into_iter();
-                    entry
-                        .fingerprints
-                        .extend(fingerprints.map(|hash| Fingerprint { version, hash }));
+                if let Some(entry) = self.messages.get_mut(&id) {
                     entry.has_spoken = has_spoken;
+                    let known = &mut entry.fingerprints;
+                    known.retain(|fingerprint| fingerprint.version != version);
+                    known.extend(prints.into_iter().map(|hash| Fingerprint { version, hash }));
                 }
             }
             JournalRecord::Attempt { id, attempt, error } => {
-                if let Some(entry) = self.reply_mut(&id) {
+                if let Some(entry) = self.replies.get_mut(&id) {
                     (entry.attempt, entry.error) = (attempt, Some(error));
                 }
             }
             JournalRecord::Undeliverable { id, error } => self.apply_undeliverable(&id, error),
             JournalRecord::Retry { id } => {
-                if let Some(entry) = self.reply_mut(&id) {
+                if let Some(entry) = self.replies.get_mut(&id) {
                     (entry.is_stuck, entry.attempt) = (false, 0);
                 }
             }
             JournalRecord::Delivered { id } | JournalRecord::Forgotten { id } => {
-                let removed = self
-                    .reply_order
-                    .remove(&id)
-                    .and_then(|position| self.outgoing.remove(&position));
-                if let Some(count) =
-                    removed.and_then(|removed| self.undelivered.get_mut(&removed.reply.channel))
+                if let Some(removed) = self.replies.remove(&id)
+                    && let Some(count) = self.undelivered.get_mut(&removed.reply.channel)
                 {
                     *count = count.saturating_sub(1);
                 }
@@ -150,9 +141,7 @@ impl JournalState {
         if let Some(key) = &accepted.key {
             self.insert_key(key.clone(), accepted.id.clone(), accepted.at);
         }
-        let position = self.next_position();
-        self.message_order.insert(accepted.id.clone(), position);
-        let new_entry = UnfinishedMessage {
+        let message = UnfinishedMessage {
             session: accepted.session.clone(),
             accepted: Arc::new(accepted),
             attempt: 0,
@@ -162,16 +151,16 @@ impl JournalState {
             fingerprints: Vec::new(),
             has_spoken: false,
         };
-        self.inbounds.insert(position, new_entry);
+        self.messages.insert(message.accepted.id.clone(), message);
     }
 
     fn apply_undeliverable(&mut self, id: &ReplyId, error: String) {
-        let Some(entry) = self.reply_mut(id) else {
+        let Some(entry) = self.replies.get_mut(id) else {
             return;
         };
         (entry.is_stuck, entry.error) = (true, Some(error));
         let sent_by_tool_for = entry.reply.inbound.clone().filter(|_| entry.reply.by_tool);
-        if let Some(inbound) = sent_by_tool_for.and_then(|id| self.message_mut(&id)) {
+        if let Some(inbound) = sent_by_tool_for.and_then(|id| self.messages.get_mut(&id)) {
             // A failed reply does not answer the message. If another reply was delivered, answering twice is better
             // than not at all.
             inbound.has_spoken = false;
@@ -179,47 +168,42 @@ impl JournalState {
     }
 
     fn apply_reply(&mut self, reply: ReplyRecord) {
-        if let Some(entry) = reply.inbound.as_ref().and_then(|id| self.message_mut(id)) {
+        if let Some(entry) = reply
+            .inbound
+            .as_ref()
+            .and_then(|id| self.messages.get_mut(id))
+        {
             entry.fingerprints.push(reply.fingerprint());
             entry.has_spoken |= reply.by_tool;
         }
         if let Some(id) = reply.inbound.as_ref().filter(|_| reply.is_last) {
-            let merged = self
-                .remove_message(id)
-                .map(|inbound| inbound.with)
-                .unwrap_or_default();
-            for id in merged {
-                self.remove_message(&id);
+            let removed = self.messages.remove(id);
+            for id in removed.into_iter().flat_map(|message| message.with) {
+                self.messages.remove(&id);
             }
         }
-        let position = self.next_position();
-        self.reply_order.insert(reply.id.clone(), position);
         *self.undelivered.entry(reply.channel.clone()).or_default() += 1;
-        let new_entry = UndeliveredReply {
+        let undelivered = UndeliveredReply {
             reply: Arc::new(reply),
             attempt: 0,
             error: None,
             is_stuck: false,
         };
-        self.outgoing.insert(position, new_entry);
+        self.replies
+            .insert(undelivered.reply.id.clone(), undelivered);
     }
 
     /// Returns the records that restore this state.
     pub(crate) fn to_records(&self) -> Vec<JournalRecord> {
-        let mut records = Vec::with_capacity(
-            self.key_ages.len() + self.message_order.len() + self.reply_order.len(),
-        );
-        for (at, key) in &self.key_ages {
-            if let Some(id) = self.keys.get(key) {
-                records.push(JournalRecord::Key {
-                    key: key.clone(),
-                    id: id.clone(),
-                    at: *at,
-                });
-            }
-        }
-        // Replies come first. The records of the messages then set all fingerprints.
-        for outgoing in self.outgoing.values() {
+        let keys = self.keys.iter().map(|(key, (id, at))| JournalRecord::Key {
+            key: key.clone(),
+            id: id.clone(),
+            at: *at,
+        });
+        let mut records: Vec<_> = keys.collect();
+        // Replies come before messages, so that they add no fingerprints when they are applied. The `Replied` records
+        // of a message then restore all its fingerprints.
+        for outgoing in self.replies.values() {
             let id = outgoing.reply.id.clone();
             records.push(JournalRecord::Reply((*outgoing.reply).clone()));
             let error = outgoing.error.clone().unwrap_or_default();
@@ -234,7 +218,7 @@ impl JournalState {
                 records.push(JournalRecord::Undeliverable { id, error });
             }
         }
-        for inbound in self.inbounds.values() {
+        for inbound in self.messages.values() {
             let id = inbound.accepted.id.clone();
             // The key has a separate record.
             records.push(JournalRecord::Accepted(AcceptedMessage {
@@ -283,56 +267,45 @@ impl JournalState {
     /// Reserves an idempotency key for a message. Returns the message that already has the key, if any.
     pub(crate) fn reserve_key(&mut self, key: &str, id: &MessageId, at: u64) -> Option<MessageId> {
         self.remove_expired_keys(at);
-        if let Some(owner) = self.keys.get(key) {
-            return Some(owner.clone());
+        let owner = self.key_owner(key).cloned();
+        if owner.is_none() {
+            self.insert_key(key.to_owned(), id.clone(), at);
         }
-        self.insert_key(key.to_owned(), id.clone(), at);
-        None
+        owner
     }
 
     /// Releases an idempotency key whose message was not accepted.
     pub(crate) fn release_key(&mut self, key: &str, id: &MessageId) {
-        if self.keys.get(key).is_some_and(|owner| owner == id) {
+        if self.key_owner(key) == Some(id) {
             self.keys.remove(key);
-            self.key_ages.retain(|(_, other)| other != key);
-        }
-    }
-
-    /// Releases the idempotency keys of a message that was rejected.
-    fn release_keys(&mut self, id: &MessageId) {
-        let keys = &mut self.keys;
-        let key_count = keys.len();
-        keys.retain(|_, owner| owner != id);
-        if keys.len() < key_count {
-            self.key_ages.retain(|(_, key)| keys.contains_key(key));
         }
     }
 
     pub(crate) fn key_owner(&self, key: &str) -> Option<&MessageId> {
-        self.keys.get(key)
+        self.keys.get(key).map(|(owner, _)| owner)
     }
 
     pub(crate) fn unfinished_messages(&self) -> impl Iterator<Item = &UnfinishedMessage> {
-        self.inbounds.values()
+        self.messages.values()
     }
 
     pub(crate) fn undelivered_replies(&self) -> impl Iterator<Item = &UndeliveredReply> {
-        self.outgoing.values()
+        self.replies.values()
     }
 
     pub(crate) fn unfinished_message(&self, id: &MessageId) -> Option<&UnfinishedMessage> {
-        self.inbounds.get(self.message_order.get(id)?)
+        self.messages.get(id)
     }
 
-    /// Returns whether a message is answered and all its replies are delivered.
+    /// Returns whether nothing is left to do for a message: neither a turn nor the delivery of a reply.
     pub(crate) fn is_finished(&self, id: &MessageId) -> bool {
         let answers_message =
             |outgoing: &UndeliveredReply| outgoing.reply.inbound.as_ref() == Some(id);
-        self.unfinished_message(id).is_none() && !self.outgoing.values().any(answers_message)
+        self.unfinished_message(id).is_none() && !self.replies.values().any(answers_message)
     }
 
     pub(crate) fn undelivered_reply(&self, id: &ReplyId) -> Option<&UndeliveredReply> {
-        self.outgoing.get(self.reply_order.get(id)?)
+        self.replies.get(id)
     }
 
     /// Returns the number of undelivered replies of a channel.
@@ -340,40 +313,19 @@ impl JournalState {
         self.undelivered.get(channel).copied().unwrap_or(0)
     }
 
-    fn message_mut(&mut self, id: &MessageId) -> Option<&mut UnfinishedMessage> {
-        self.inbounds.get_mut(self.message_order.get(id)?)
-    }
-
-    fn remove_message(&mut self, id: &MessageId) -> Option<UnfinishedMessage> {
-        self.inbounds.remove(&self.message_order.remove(id)?)
-    }
-
-    fn reply_mut(&mut self, id: &ReplyId) -> Option<&mut UndeliveredReply> {
-        self.outgoing.get_mut(self.reply_order.get(id)?)
-    }
-
-    fn next_position(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
     fn insert_key(&mut self, key: String, id: MessageId, at: u64) {
-        if self.keys.insert(key.clone(), id).is_none() {
-            self.key_ages.push_back((at, key));
-        }
+        let (owner, _) = self.keys.entry(key).or_insert_with(|| (id.clone(), at));
+        *owner = id;
         self.remove_expired_keys(at);
     }
 
     fn remove_expired_keys(&mut self, now: u64) {
-        while let Some((at, _)) = self.key_ages.front() {
-            if self.key_ages.len() <= MAX_IDEMPOTENCY_KEYS
-                && now.saturating_sub(*at) < IDEMPOTENCY_KEY_TTL_MS
-            {
+        while let Some((_, (_, at))) = self.keys.front() {
+            let is_valid = now.saturating_sub(*at) < IDEMPOTENCY_KEY_TTL_MS;
+            if self.keys.len() <= MAX_IDEMPOTENCY_KEYS && is_valid {
                 break;
             }
-            if let Some((_, key)) = self.key_ages.pop_front() {
-                self.keys.remove(&key);
-            }
+            self.keys.pop_front();
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Collects messages that arrive close together into one turn.
 //!
 //! A message that addresses bub starts the wait. Each further message that addresses bub extends the wait, up to the
-//! maximum. Other messages join while the chat is active and are dropped otherwise.
+//! setting `max_wait_seconds`. After a message that addresses bub, the chat is active for the time in the setting
+//! `active_time_window`. Messages that do not address bub join the turn while the chat is active, and are dropped
+//! otherwise.
 
-use bub_kernel::Inbound;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::{ChatKey, QueuedMessage};
 use crate::gateway::GatewayInner;
@@ -20,7 +21,7 @@ pub(super) struct Debouncer {
 }
 
 impl Debouncer {
-    /// Holds a message. Returns it unheld if it does not address bub and the chat is not active.
+    /// Holds a message. Returns the message instead if it does not address bub and the chat is not active.
     pub(super) fn hold(
         &mut self,
         item: QueuedMessage,
@@ -79,36 +80,16 @@ impl Debouncer {
 
     pub(super) fn wake_time(&self, inner: &GatewayInner) -> Option<Instant> {
         // One millisecond after the window, because the window includes its end.
-        let window_end = || {
-            Some(
-                self.last_active?
-                    + inner.options.active_window
-                    + std::time::Duration::from_millis(1),
-            )
-        };
-        self.due.or_else(window_end)
+        let window = inner.options.active_window + Duration::from_millis(1);
+        self.due.or_else(|| Some(self.last_active? + window))
     }
 
     /// Merges all held messages into one and returns it.
     pub(super) fn take_merged(&mut self) -> Option<QueuedMessage> {
         (self.due, self.since) = (None, None);
         let mut held = std::mem::take(&mut self.held);
-        merge_messages(&mut held)
+        let mut last = held.pop()?;
+        last.merge(held);
+        Some(last)
     }
-}
-
-/// Merges messages into the last one.
-pub(crate) fn merge_messages(items: &mut Vec<QueuedMessage>) -> Option<QueuedMessage> {
-    if items.len() > 1 {
-        let batch = items
-            .iter_mut()
-            .map(|item| std::mem::take(&mut item.inbound));
-        let merged = Inbound::merge_batch(batch.collect());
-        let mut last = items.pop()?;
-        // Only an empty batch cannot be merged.
-        last.inbound = merged.unwrap_or_default();
-        last.merged = std::mem::take(items);
-        return Some(last);
-    }
-    items.pop()
 }

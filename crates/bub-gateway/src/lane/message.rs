@@ -17,7 +17,7 @@ pub(crate) struct QueuedMessage {
     /// Number of turns that were started for the message.
     pub(crate) attempt: u32,
     pub(crate) is_recovered: bool,
-    /// Whether the message was queued in the lane of another session. It is not admitted again.
+    /// Whether the message was queued in the lane of another session. If so, it is not admitted again.
     pub(crate) was_queued: bool,
     /// Whether the debounce of another session held the message. This session debounces it, too.
     pub(crate) was_held: bool,
@@ -25,7 +25,7 @@ pub(crate) struct QueuedMessage {
     pub(crate) moves_to: Option<SessionId>,
     /// Messages that were merged into this message, oldest first.
     pub(crate) merged: Vec<QueuedMessage>,
-    /// Messages that steered the turn in an earlier process. Empty once the turn has started.
+    /// Messages that steered the turn of this message in an earlier process. Empty once the turn has started.
     pub(crate) steered: Vec<QueuedMessage>,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     pub(crate) slot: Option<QueueSlot>,
@@ -47,6 +47,20 @@ impl QueuedMessage {
             permit: None,
             slot: None,
         }
+    }
+
+    /// Merges earlier messages into this message.
+    pub(crate) fn merge(&mut self, mut earlier: Vec<Self>) {
+        if earlier.is_empty() {
+            return;
+        }
+        let items = earlier.iter_mut().chain([&mut *self]);
+        let batch = items
+            .map(|item| std::mem::take(&mut item.inbound))
+            .collect();
+        // Only an empty batch cannot be merged.
+        self.inbound = Inbound::merge_batch(batch).unwrap_or_default();
+        self.merged = earlier;
     }
 
     pub(super) fn chat_key(&self) -> ChatKey {

@@ -1,22 +1,23 @@
 //! The map of lanes and the event queue of each lane.
 //!
-//! A message reserves a slot in the queue of its session before it is accepted. Passing an accepted message to its
-//! lane therefore neither fails nor waits, and the limit of a session bounds its queue. Other events are merged with
-//! queued events of the same kind.
+//! A message reserves a slot in the queue of its session before it is accepted. Passing an accepted message to its lane
+//! therefore neither fails nor waits, and the limit of a session bounds its queue. Other events, such as a
+//! cancellation, cannot fill the queue, because repeated ones are merged or dropped.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use bub_kernel::{CancellationToken, MessageId, SessionId};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::{Lane, QueuedMessage};
-use crate::{gateway::GatewayInner, journal::lock};
+use crate::gateway::GatewayInner;
 
 /// All lanes by session.
 #[derive(Debug, Default)]
@@ -27,7 +28,8 @@ struct LaneMap {
     by_session: HashMap<SessionId, Arc<LaneQueue>>,
     /// Messages that are being accepted and are not in a lane yet.
     arrivals: HashMap<MessageId, ArrivalState>,
-    /// The last message of each chat that is being accepted.
+    /// For each chat, the latest of its messages that are being accepted. Its token is cancelled when the message is
+    /// accepted or rejected.
     last_arrivals: HashMap<ChatKey, (MessageId, CancellationToken)>,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct LaneQueue {
     events: Mutex<EventQueue>,
     wake: Notify,
     unfinished: AtomicUsize,
-    /// Number of started turns. Turns that wait for a permit are not counted.
+    /// Number of turns that are running now. Turns that wait for a permit are not counted.
     pub(super) running: AtomicUsize,
 }
 
@@ -67,7 +69,7 @@ pub(super) enum LaneEvent {
         except: Option<MessageId>,
         done: Vec<oneshot::Sender<()>>,
     },
-    /// Cancels running turns only.
+    /// Cancels the running turns. Queued messages stay in the queue.
     Cancel,
     /// Drops the last queued message.
     Withdraw,
@@ -93,11 +95,13 @@ impl Drop for QueueSlot {
     }
 }
 
-/// A message that is being accepted. If its chat is switched to another session in the meantime, the message follows.
+/// A message that is being accepted. If its chat is switched to another session in the meantime, the message goes to
+/// that session.
 pub(crate) struct Arrival {
     inner: Arc<GatewayInner>,
     id: MessageId,
-    /// Cancelled when the message of the same chat that arrived before is accepted or rejected.
+    /// Cancelled when the previous message of the chat is accepted or rejected. `None` if no earlier message of the
+    /// chat is being accepted.
     earlier: Option<CancellationToken>,
     /// Cancelled when this message is accepted or rejected.
     ended: CancellationToken,
@@ -105,7 +109,7 @@ pub(crate) struct Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        let mut map = lock(&self.inner.lanes.0);
+        let mut map = self.inner.lanes.0.lock();
         if let Some(arrival) = map.arrivals.remove(&self.id)
             && let Entry::Occupied(last) = map.last_arrivals.entry(arrival.chat)
             && last.get().0 == self.id
@@ -132,7 +136,7 @@ impl Arrival {
 
     /// Puts the message into the lane of its session.
     pub(crate) fn push_to_lane(self, session_id: &SessionId, item: QueuedMessage) {
-        let mut map = lock(&self.inner.lanes.0);
+        let mut map = self.inner.lanes.0.lock();
         let switches = map.arrivals.get(&self.id);
         let switches = switches.map_or(&[][..], |arrival| &arrival.switches);
         let mut session_id = session_id.clone();
@@ -153,7 +157,7 @@ impl LaneMap {
         session_id: &SessionId,
     ) -> Arc<LaneQueue> {
         if let Some(queue) = self.by_session.get(session_id)
-            && !lock(&queue.events).is_closed
+            && !queue.events.lock().is_closed
         {
             return Arc::clone(queue);
         }
@@ -181,14 +185,15 @@ impl LaneMap {
 }
 
 impl Lanes {
-    /// Announces a message of a chat before its session is resolved.
+    /// Registers a message that is being accepted, before its session is resolved. Dropping the returned [`Arrival`]
+    /// removes the registration.
     pub(crate) fn announce_message(
         inner: &Arc<GatewayInner>,
         id: &MessageId,
         chat: ChatKey,
     ) -> Arrival {
         let ended = CancellationToken::new();
-        let mut map = lock(&inner.lanes.0);
+        let mut map = inner.lanes.0.lock();
         let last = (id.clone(), ended.clone());
         let earlier = map.last_arrivals.insert(chat.clone(), last);
         let switches = Vec::new();
@@ -208,30 +213,30 @@ impl Lanes {
         session_id: &SessionId,
         limit: usize,
     ) -> Option<QueueSlot> {
-        let mut map = lock(&inner.lanes.0);
+        let mut map = inner.lanes.0.lock();
         let queue = map.by_session.get(session_id);
         let unfinished = queue.map_or(0, |queue| queue.unfinished.load(Ordering::Relaxed));
         (unfinished < limit).then(|| QueueSlot::new(&map.queue_or_start(inner, session_id)))
     }
 
-    /// Puts a message that has no reservation into the lane of its session.
+    /// Puts a message into the lane of a session. Reserves a slot in the queue if the message has none there.
     pub(crate) fn push_message(
         inner: &Arc<GatewayInner>,
         session_id: &SessionId,
         item: QueuedMessage,
     ) {
-        lock(&inner.lanes.0).push_message(inner, session_id, item);
+        inner.lanes.0.lock().push_message(inner, session_id, item);
     }
 
-    /// Switches a chat from one session to another. Messages that are being accepted follow. Returns the queued
-    /// messages that the lane has not received yet.
+    /// Switches a chat from one session to another. Messages that are being accepted go to the new session. Returns the
+    /// messages that are still in the queue of the old session.
     pub(super) fn switch_chat(
         &self,
         chat: &ChatKey,
         from: &SessionId,
         to: &SessionId,
     ) -> Vec<QueuedMessage> {
-        let mut map = lock(&self.0);
+        let mut map = self.0.lock();
         for arrival in map.arrivals.values_mut() {
             if arrival.chat == *chat {
                 arrival.switches.push((from.clone(), to.clone()));
@@ -250,9 +255,9 @@ impl Lanes {
         session_id: &SessionId,
         queue: &LaneQueue,
     ) -> bool {
-        let mut map = lock(&self.0);
+        let mut map = self.0.lock();
         let is_busy = queue.unfinished.load(Ordering::Relaxed) > 0;
-        if is_busy || !lock(&queue.events).events.is_empty() {
+        if is_busy || !queue.events.lock().events.is_empty() {
             return false;
         }
         map.by_session.remove(session_id);
@@ -263,29 +268,25 @@ impl Lanes {
 
     /// Removes a lane unconditionally.
     pub(super) fn remove_lane(&self, inner: &GatewayInner, session_id: &SessionId) {
-        lock(&self.0).by_session.remove(session_id);
+        self.0.lock().by_session.remove(session_id);
         inner.idle.notify_waiters();
     }
 
-    /// Returns whether a message is being accepted, which includes `resolve_session`.
+    /// Returns whether a message is still being accepted. Acceptance ends when the message is in a lane or is rejected.
     pub(crate) fn is_arriving(&self, id: &MessageId) -> bool {
-        lock(&self.0).arrivals.contains_key(id)
+        self.0.lock().arrivals.contains_key(id)
     }
 
-    pub(crate) fn has_arrivals(&self) -> bool {
-        !lock(&self.0).arrivals.is_empty()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        let map = lock(&self.0);
-        map.by_session
-            .values()
-            .all(|queue| lock(&queue.events).is_closed)
+    /// Returns whether no message is being accepted and no lane has work.
+    pub(crate) fn are_idle(&self) -> bool {
+        let map = self.0.lock();
+        let mut queues = map.by_session.values();
+        map.arrivals.is_empty() && queues.all(|queue| queue.events.lock().is_closed)
     }
 
     /// Returns the id, the number of unfinished messages and the number of running turns of each session with a lane.
     pub(crate) fn session_loads(&self) -> Vec<(SessionId, usize, usize)> {
-        let map = lock(&self.0);
+        let map = self.0.lock();
         let load = |(session_id, queue): (&SessionId, &Arc<LaneQueue>)| {
             let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
             (
@@ -299,15 +300,18 @@ impl Lanes {
 
     /// Cancels the running turns of a session.
     pub(crate) fn cancel_turns(&self, session_id: &SessionId) {
-        if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push_event(LaneEvent::Cancel);
-        }
+        self.push_event(session_id, LaneEvent::Cancel);
     }
 
     /// Drops the last queued message of a session.
     pub(crate) fn withdraw_last(&self, session_id: &SessionId) {
-        if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push_event(LaneEvent::Withdraw);
+        self.push_event(session_id, LaneEvent::Withdraw);
+    }
+
+    /// Passes an event to the lane of a session. Without a lane, the event is dropped.
+    fn push_event(&self, session_id: &SessionId, event: LaneEvent) {
+        if let Some(queue) = self.0.lock().by_session.get(session_id) {
+            queue.push_event(event);
         }
     }
 
@@ -315,21 +319,16 @@ impl Lanes {
     /// Waits until the cancelled turns have ended.
     pub(crate) async fn quit_session(&self, session_id: &SessionId, except: Option<MessageId>) {
         let (done, ended) = oneshot::channel();
-        match lock(&self.0).by_session.get(session_id) {
-            Some(queue) => queue.push_event(LaneEvent::Quit {
-                except,
-                done: vec![done],
-            }),
-            None => return,
-        }
-        // An error means that the lane has ended, and all its turns with it.
+        let done = vec![done];
+        self.push_event(session_id, LaneEvent::Quit { except, done });
+        // An error means that the session has no lane, or that the lane and all its turns have ended.
         let _ = ended.await;
     }
 }
 
 impl LaneQueue {
     fn push_event(&self, event: LaneEvent) {
-        let mut queue = lock(&self.events);
+        let mut queue = self.events.lock();
         if queue.is_closed {
             return;
         }
@@ -367,27 +366,25 @@ impl LaneQueue {
     }
 
     fn pop(&self) -> Option<LaneEvent> {
-        lock(&self.events).events.pop_front()
+        self.events.lock().events.pop_front()
     }
 
     /// Removes and returns the queued messages of a chat.
     fn take_messages(&self, chat: &ChatKey) -> Vec<QueuedMessage> {
-        let mut queue = lock(&self.events);
-        let (taken, remaining): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut queue.events).into_iter().partition(
-                |event| matches!(event, LaneEvent::Message(item) if item.chat_key() == *chat),
-            );
-        queue.events = remaining;
-        let item = |event| match event {
-            LaneEvent::Message(item) => Some(*item),
-            _ => None,
-        };
-        taken.into_iter().filter_map(item).collect()
+        let mut queue = self.events.lock();
+        let mut taken = Vec::new();
+        for event in std::mem::take(&mut queue.events) {
+            match event {
+                LaneEvent::Message(item) if item.chat_key() == *chat => taken.push(*item),
+                event => queue.events.push_back(event),
+            }
+        }
+        taken
     }
 
     /// Closes the queue and drops the queued events.
     pub(super) fn close(&self) {
-        let mut queue = lock(&self.events);
+        let mut queue = self.events.lock();
         queue.is_closed = true;
         let dropped = std::mem::take(&mut queue.events);
         drop(queue);
@@ -414,7 +411,7 @@ mod tests {
     use super::*;
 
     fn len(queue: &LaneQueue) -> usize {
-        lock(&queue.events).events.len()
+        queue.events.lock().events.len()
     }
 
     #[test]

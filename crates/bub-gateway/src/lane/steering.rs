@@ -1,6 +1,6 @@
 //! Steering of the running turn, and the order of steering messages among the queued ones.
 
-use bub_kernel::{Inbound, InboundAttempt};
+use bub_kernel::Inbound;
 
 use super::{Lane, QueuedMessage};
 use crate::journal::JournalRecord;
@@ -11,29 +11,19 @@ impl Lane {
         &mut self,
         item: QueuedMessage,
     ) -> Option<QueuedMessage> {
-        let Some(into) = self
-            .running
-            .values()
-            .next()
-            .map(|turn| turn.item.id.clone())
-        else {
+        let Some(turn) = self.running.values().next() else {
             return Some(item);
         };
-        let with = item.merged_ids();
-        // Write the journal first: the turn may write the message to the tape at once, and the next process must know.
-        let journaled = self
-            .inner
-            .journal
-            .append(JournalRecord::Steered {
-                id: item.id.clone(),
-                into,
-                with,
-            })
-            .await;
-        if journaled.is_err() {
-            Some(item)
-        } else {
-            self.steer_journaled(item).await
+        let record = JournalRecord::Steered {
+            id: item.id.clone(),
+            into: turn.item.id.clone(),
+            with: item.merged_ids(),
+        };
+        // Write the journal first: the turn may write the message to the tape at once, and the gateway must know this
+        // after a restart.
+        match self.inner.journal.append(record).await {
+            Ok(()) => self.steer_journaled(item).await,
+            Err(_) => Some(item),
         }
     }
 
@@ -50,10 +40,9 @@ impl Lane {
     /// not accept it.
     async fn steer_journaled(&mut self, item: QueuedMessage) -> Option<QueuedMessage> {
         let mut inbound = item.inbound.clone();
-        inbound.attempt = Some(InboundAttempt {
-            number: item.attempt + 1,
-            ..self.inbound_attempt(&item)
-        });
+        let mut attempt = self.inbound_attempt(&item);
+        attempt.number += 1;
+        inbound.attempt = Some(attempt);
         let framework = &self.inner.framework;
         match framework.steer_message(&self.session_id, inbound).await {
             Ok(true) => {
@@ -73,10 +62,8 @@ impl Lane {
         if self.steered.is_empty() {
             return Vec::new();
         }
-        let unread = match self.inner.framework.steering_inbox() {
-            Some(inbox) => inbox.drain(&self.session_id).await.unwrap_or_default(),
-            None => Vec::new(),
-        };
+        let unread = self.inner.framework.take_steered(&self.session_id).await;
+        let unread = unread.unwrap_or_default();
         let unread: Vec<_> = unread.iter().filter_map(Inbound::message_id).collect();
         let is_unread = |item: &QueuedMessage| unread.contains(&&item.id);
         let (unread, read): (Vec<_>, Vec<_>) = std::mem::take(&mut self.steered)
@@ -91,7 +78,8 @@ impl Lane {
         read
     }
 
-    /// Removes and returns the latest message whose turn has not started. Steering messages are older than queued ones.
+    /// Removes and returns the latest message that no turn has read: the last queued message or, if none is queued, the
+    /// last steering message.
     pub(super) async fn pop_last_pending(&mut self) -> Option<QueuedMessage> {
         if let Some(item) = self.pending.pop_back() {
             return Some(item);

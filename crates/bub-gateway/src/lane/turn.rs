@@ -6,13 +6,13 @@ use std::{
 };
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, Inbound, MessageId, Result, SessionId, TurnReport,
+    Error, ErrorKind, Inbound, InboundAttempt, MessageId, Result, SessionId, TurnReport,
 };
 use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{LaneQueue, QueuedMessage};
+use super::LaneQueue;
 use crate::{gateway::GatewayInner, journal::JournalRecord, reply_scope::ReplyScope, router};
 
 /// Number of attempts after which a message that crashes the process is abandoned. If the agent can run, it abandons
@@ -61,18 +61,17 @@ pub(super) struct LaneTurnOutcome {
 pub(super) struct LaneTurn {
     pub(super) inner: Arc<GatewayInner>,
     pub(super) session_id: SessionId,
-    pub(super) id: MessageId,
     pub(super) inbound: Inbound,
-    pub(super) attempt: u32,
+    pub(super) attempt: InboundAttempt,
+    /// Ids of the messages that are merged with the message.
     pub(super) with: Vec<MessageId>,
-    pub(super) cancel: CancellationToken,
     pub(super) queue: Arc<LaneQueue>,
 }
 
 impl LaneTurn {
     /// Runs the turn. The turn is cancelled when the gateway stops.
     pub(super) async fn run(self) -> LaneTurnOutcome {
-        let (halt, cancel) = (self.inner.halt.clone(), self.cancel.clone());
+        let (halt, cancel) = (self.inner.halt.clone(), self.inbound.cancel.clone());
         let halted = async move {
             halt.cancelled().await;
             cancel.cancel();
@@ -88,11 +87,12 @@ impl LaneTurn {
     async fn run_unless_cancelled(mut self) -> LaneTurnOutcome {
         let inner = Arc::clone(&self.inner);
         let scope = Arc::new(self.reply_scope());
-        if self.attempt > MAX_CRASH_ATTEMPTS {
+        if self.attempt.number > MAX_CRASH_ATTEMPTS {
             return Box::pin(self.abandon(&scope)).await;
         }
         let Some(_permit) = self.wait_and_begin().await else {
-            // The journal keeps a message for the next start only if the gateway stops.
+            // If the gateway stops, a durable journal keeps the message for the next start. Otherwise reject the
+            // message.
             if !inner.journal.is_durable() || !inner.halt.is_cancelled() {
                 let error = Error::new(ErrorKind::Cancelled, "the turn was cancelled");
                 inner.framework.reject_inbound(self.inbound, &error).await;
@@ -103,12 +103,13 @@ impl LaneTurn {
             };
         };
         let mut inbound = self.inbound;
+        let cancel = inbound.cancel.clone();
         // A message can request a stream even if the setting is off.
         let asks_for_stream = inbound.message.field("stream_output");
         inbound.stream_output |= inner.options.stream_output
             || asks_for_stream.and_then(Value::as_bool).unwrap_or(false);
         // An answer that an earlier attempt sent is not shown again while the resumed turn repeats it.
-        inbound.stream_output &= !scope.has_earlier_replies();
+        inbound.stream_output &= !scope.has_earlier_replies;
         inbound.reply_target = Some(Arc::clone(&scope) as _);
         // Boxed separately to keep this future small: many turns may wait for a permit.
         let turn = Box::pin(inner.framework.process_turn(inbound));
@@ -120,8 +121,7 @@ impl LaneTurn {
             ),
         };
         let is_cancelled = |error: &Error| error.kind() == ErrorKind::Cancelled;
-        let was_cancelled =
-            failure.as_ref().is_some_and(is_cancelled) && self.cancel.is_cancelled();
+        let was_cancelled = failure.as_ref().is_some_and(is_cancelled) && cancel.is_cancelled();
         let unreported = match failure.filter(|error| !is_cancelled(error)) {
             Some(error) => {
                 let reporting =
@@ -140,22 +140,23 @@ impl LaneTurn {
 
     /// Returns the target for replies, with the replies of earlier attempts.
     fn reply_scope(&self) -> ReplyScope {
-        let scope = ReplyScope::new(&self.inner, self.id.clone(), &self.inbound.message);
-        match self.inner.journal.lock_state().unfinished_message(&self.id) {
+        let id = &self.attempt.message_id;
+        let scope = ReplyScope::new(&self.inner, id.clone(), &self.inbound.message);
+        match self.inner.journal.lock_state().unfinished_message(id) {
             Some(earlier) => scope.with_earlier_replies(earlier),
             None => scope,
         }
     }
 
-    /// Abandons the message. If an earlier attempt answered it, the sender gets that answer without further hooks.
-    /// Otherwise the sender gets a notice, unless a reply was already sent.
+    /// Abandons the message. If an earlier attempt sent a reply, does nothing else. If the tape has an answer from an
+    /// earlier attempt, sends this answer without rendering it. Otherwise sends a failure notice.
     async fn abandon(self, scope: &Arc<ReplyScope>) -> LaneTurnOutcome {
-        let (session_id, inbound_id) = (&self.session_id, &self.id);
+        let (session_id, inbound_id) = (&self.session_id, &self.attempt.message_id);
         tracing::error!(%session_id, %inbound_id, "lane.attempts_exhausted");
         let text = format!(
             "bub stopped unexpectedly {MAX_CRASH_ATTEMPTS} times while it processed this message. The message will not be retried."
         );
-        if scope.has_earlier_replies() {
+        if scope.has_earlier_replies {
             // The message was answered; only the end of its turn is not journaled.
             return LaneTurnOutcome::default();
         }
@@ -171,7 +172,8 @@ impl LaneTurn {
             let reply = scope.plain_reply(session_id, &inner.redact(&answer));
             router::send_final_reply(inner, scope, reply).await
         };
-        // If the gateway is stopping, the next start reports it. If the channel does not exist, no one can be notified.
+        // If the gateway is stopping, the next start reports the failure. If the channel does not exist, no one can be
+        // notified.
         let is_unreported = !is_reported && inner.halt.is_cancelled();
         LaneTurnOutcome {
             replies: scope.reply_count(),
@@ -184,13 +186,9 @@ impl LaneTurn {
     /// Waits for the session and a permit, and journals the start of the turn. Returns `None` if the turn was
     /// cancelled.
     async fn wait_and_begin(&mut self) -> Option<TurnPermit> {
-        let record = started_record(
-            &self.inner,
-            &self.id,
-            &self.session_id,
-            (self.attempt, std::mem::take(&mut self.with)),
-        );
         let (inner, session_id) = (&self.inner, &self.session_id);
+        let with = std::mem::take(&mut self.with);
+        let record = started_record(inner, session_id, &self.attempt, with);
         // The turn continues after an error and reports it.
         let should_continue = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
@@ -213,38 +211,27 @@ impl LaneTurn {
         };
         tokio::select! {
             biased;
-            () = self.cancel.cancelled() => None,
+            () = self.inbound.cancel.cancelled() => None,
             permit = waiting => permit,
         }
     }
 }
 
-/// Returns the journal record for the start of a turn. It contains the session only if the session has changed.
-fn started_record(
+/// Returns the journal record for the start of a turn. It contains the session of the turn only if it differs from the
+/// session that the message was accepted for.
+pub(super) fn started_record(
     inner: &GatewayInner,
-    id: &MessageId,
     session_id: &SessionId,
-    (attempt, with): (u32, Vec<MessageId>),
+    attempt: &InboundAttempt,
+    with: Vec<MessageId>,
 ) -> JournalRecord {
-    let live = inner.journal.lock_state();
-    let accepted = live
-        .unfinished_message(id)
-        .map(|message| &message.accepted.session);
+    let state = inner.journal.lock_state();
+    let message = state.unfinished_message(&attempt.message_id);
+    let accepted = message.map(|message| &message.accepted.session);
     JournalRecord::Started {
-        id: id.clone(),
-        attempt,
+        id: attempt.message_id.clone(),
+        attempt: attempt.number,
         with,
         session: (accepted != Some(session_id)).then(|| session_id.clone()),
     }
-}
-
-/// Writes to the journal that the stop of the gateway interrupted a turn. The interrupted attempt does not count.
-pub(super) fn journal_interruption(
-    inner: &GatewayInner,
-    item: &QueuedMessage,
-    session_id: &SessionId,
-) {
-    let attempt = item.attempt.saturating_sub(1).max(1);
-    let record = started_record(inner, &item.id, session_id, (attempt, item.merged_ids()));
-    inner.journal.append_later(record);
 }

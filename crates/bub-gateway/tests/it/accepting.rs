@@ -3,8 +3,9 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bub_kernel::{ErrorKind, Role};
+use bub_testkit::run_process;
 
-use crate::harness::{Echo, FakeChannel, GatewayFixture, options, replies, run_process};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options, replies};
 
 fn echo() -> Echo {
     Echo::new(vec![FakeChannel::new("lab")])
@@ -136,7 +137,7 @@ async fn a_stopping_gateway_rejects_a_message_in_resolve_session() {
     assert_eq!(error.kind(), ErrorKind::Temporary);
     assert_eq!(
         error.message(),
-        "message rejected: the gateway is stopping; send it again later"
+        "message rejected: bub is stopping; send it again later"
     );
     let fixture = GatewayFixture::with(options(dir.path()), echo()).await;
     assert_eq!(fixture.recovered.messages, 0);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, Framework,
-    Inbound, Lifespan, LifespanScope, ModelStream, Outbound, Result, Role, State, Turn,
-    TurnSnapshot,
+    CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, Framework, Inbound,
+    Lifespan, LifespanScope, ModelStream, Outbound, Result, Role, State, Turn, TurnSnapshot,
+    async_trait,
 };
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
@@ -15,21 +15,22 @@ use crate::harness::{FakeChannel, GatewayFixture};
 /// A channel with only the required methods.
 struct MinimalChannel;
 
+#[async_trait]
 impl Channel for MinimalChannel {
     fn name(&self) -> &'static str {
         "minimal"
     }
 
-    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn start(&self, _stop: CancellationToken) -> Result<()> {
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn stop(&self) -> Result<()> {
+        Ok(())
     }
 
-    fn send<'a>(&'a self, _reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn send(&self, _reply: &Outbound) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -118,16 +119,17 @@ async fn a_channel_may_end_the_gateway() {
 
 struct FakeTypingScope(watch::Sender<&'static str>);
 
+#[async_trait]
 impl LifespanScope for FakeTypingScope {
-    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+    async fn enter(&mut self) -> Result<()> {
         self.0.send_replace("begun");
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
-    fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+    async fn exit(&mut self, error: Option<&Error>) -> Result<()> {
         self.0
             .send_replace(if error.is_some() { "failed" } else { "ended" });
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 }
 

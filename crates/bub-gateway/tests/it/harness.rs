@@ -9,10 +9,10 @@ use std::{
 
 use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery};
 use bub_kernel::{
-    Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error,
-    ErrorKind, Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId,
-    MessageOutcome, Outbound, Prompt, Provided, Result, Role, Sender, SessionId, StatePatch,
-    SteeringInbox, Turn, TurnSnapshot, hooks,
+    Admission, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, ErrorKind,
+    Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId, MessageOutcome,
+    Outbound, Prompt, Provided, Result, Role, Sender, SessionId, StatePatch, SteeringInbox, Turn,
+    TurnSnapshot, async_trait, hooks,
 };
 use bub_tape::{Durability, MemoryStore, TapeStore, fs::Fs};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -121,57 +121,54 @@ async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
 
 pub(crate) struct FakeHandle(pub(crate) Arc<FakeChannel>);
 
+#[async_trait]
 impl Channel for FakeHandle {
     fn name(&self) -> &str {
         &self.0.name
     }
 
-    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let _ = self.0.stop.set(stop.clone());
-            self.0.starts.send_modify(|count| *count += 1);
-            if self.0.blocks_in_start {
-                stop.cancelled().await;
-            }
-            self.0
-                .start_failures
-                .lock()
-                .unwrap()
-                .pop()
-                .map_or(Ok(()), Err)
-        })
+    async fn start(&self, stop: CancellationToken) -> Result<()> {
+        let _ = self.0.stop.set(stop.clone());
+        self.0.starts.send_modify(|count| *count += 1);
+        if self.0.blocks_in_start {
+            stop.cancelled().await;
+        }
+        self.0
+            .start_failures
+            .lock()
+            .unwrap()
+            .pop()
+            .map_or(Ok(()), Err)
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+    async fn stop(&self) -> Result<()> {
         self.0.stops.send_modify(|count| *count += 1);
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 
-    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if let Some(error) = self.0.failures.lock().unwrap().pop() {
-                return Err(error);
-            }
-            let attempt = reply.attempt.as_ref().unwrap();
-            let sent = SentReply {
-                chat: reply.chat_id().unwrap().into_owned(),
-                content: reply.content().into_owned(),
-                reply_id: String::from(&attempt.reply_id),
-                message_id: attempt.message_id.clone(),
-            };
-            self.0.sent.send_modify(|all| all.push(sent));
-            Ok(())
-        })
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        if let Some(error) = self.0.failures.lock().unwrap().pop() {
+            return Err(error);
+        }
+        let attempt = reply.attempt.as_ref().unwrap();
+        let sent = SentReply {
+            chat: reply.chat_id().unwrap().into_owned(),
+            content: reply.content().into_owned(),
+            reply_id: String::from(&attempt.reply_id),
+            message_id: attempt.message_id.clone(),
+        };
+        self.0.sent.send_modify(|all| all.push(sent));
+        Ok(())
     }
 
-    fn admit_message<'a>(
-        &'a self,
-        _message: &'a Inbound,
-        turn: &'a TurnSnapshot,
-    ) -> BoxFuture<'a, Result<Option<Admission>>> {
+    async fn admit_message(
+        &self,
+        _message: &Inbound,
+        turn: &TurnSnapshot,
+    ) -> Result<Option<Admission>> {
         self.0.snapshots.lock().unwrap().push(turn.clone());
         let decided = self.0.admission.lock().unwrap().clone();
-        Box::pin(std::future::ready(Ok(decided)))
+        Ok(decided)
     }
 
     fn needs_debounce(&self) -> bool {
@@ -221,12 +218,9 @@ pub(crate) struct FakeSteeringInbox {
     pub(crate) arrived: Notify,
 }
 
+#[async_trait]
 impl SteeringInbox for FakeSteeringInbox {
-    fn enqueue<'a>(
-        &'a self,
-        session_id: &'a SessionId,
-        message: Inbound,
-    ) -> BoxFuture<'a, Result<bool>> {
+    async fn enqueue(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
         self.held
             .lock()
             .unwrap()
@@ -234,17 +228,17 @@ impl SteeringInbox for FakeSteeringInbox {
             .or_default()
             .push(message);
         self.arrived.notify_one();
-        Box::pin(std::future::ready(Ok(true)))
+        Ok(true)
     }
 
-    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
+    async fn drain(&self, session_id: &SessionId) -> Result<Vec<Inbound>> {
         let admission = self
             .held
             .lock()
             .unwrap()
             .remove(session_id)
             .unwrap_or_default();
-        Box::pin(std::future::ready(Ok(admission)))
+        Ok(admission)
     }
 
     fn count(&self, session_id: &SessionId) -> usize {
@@ -527,14 +521,4 @@ pub(crate) fn dropped(outcome: &MessageOutcome) -> String {
         MessageOutcome::Dropped { reason } => reason.to_string(),
         other => panic!("{other:?}"),
     }
-}
-
-/// Runs a future on a new runtime, which simulates one process. When it ends, all its tasks are gone.
-pub(crate) fn run_process<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(work)
 }

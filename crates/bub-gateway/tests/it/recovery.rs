@@ -5,9 +5,9 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use bub_gateway::GatewayOptions;
 use bub_kernel::{Role, Sender};
 use bub_tape::Durability;
-use bub_testkit::{Faults, PowerLossEffect};
+use bub_testkit::{Faults, PowerLossEffect, run_process};
 
-use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on, run_process};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
 
 fn on(faults: &Faults, dir: &Path, durability: Durability) -> GatewayOptions {
     options_on(faults.fs(), dir, durability)

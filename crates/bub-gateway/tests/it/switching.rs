@@ -6,7 +6,7 @@ use bub_kernel::{
     Admission, AdmissionDecision, ChannelMessage, InboundReceipt, MessageOutcome, Role, SessionId,
 };
 use bub_tape::{Durability, EntryRange, LeaseWait, MemoryStore};
-use bub_testkit::Faults;
+use bub_testkit::{Faults, run_process};
 
 use crate::harness::{Echo, FakeChannel, GatewayFixture, options, options_on};
 
@@ -152,16 +152,6 @@ async fn count_recovered(directory: &std::path::Path) -> usize {
     let recovered_count = fixture.recovered.messages + fixture.recovered.replies;
     fixture.stop().await;
     recovered_count
-}
-
-/// Runs a future on a new runtime, which simulates one process.
-fn run_process<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(work)
 }
 
 // L1: an interrupted turn resumes in the session in which it started, even if its message was accepted for another.

@@ -3,7 +3,8 @@
 use super::{HookPoint, Next};
 use crate::ids::SessionId;
 
-/// The types that a hook method can declare for an argument: the argument's own type, and `&str` for a [`SessionId`].
+/// An argument of a hook that a method can declare with the type `T`: the argument's own type, or `&str` for a
+/// [`SessionId`].
 #[diagnostic::on_unimplemented(
     message = "this hook argument has the type `{Self}`, not `{T}`",
     label = "use `{Self}`"
@@ -30,8 +31,9 @@ pub fn convert_argument<A: AcceptedAs<T>, T>(argument: A) -> T {
     argument.into_accepted()
 }
 
-/// A type that no hook method can declare. With a second candidate type, the compiler reports a wrong type with the
-/// message of [`AcceptedAs`] instead of an error in the generated code.
+/// A type that no hook method can declare. It only improves a compile error. Because each argument type has a second
+/// impl of [`AcceptedAs`], the compiler reports a wrong type with the message of that trait, not as an error in the
+/// generated code.
 #[derive(Debug)]
 pub enum UnsupportedType {}
 

@@ -3,25 +3,26 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    AsyncHook, HookCall, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook, point,
+    AsyncHook, HookCall, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook,
+    implementation::HookFn, point,
 };
 use crate::error::Result;
 
 impl HookSet {
     /// Adds a synchronous implementation.
     pub fn add_sync<P: HookPoint>(&mut self, hook: impl SyncHook<P>) {
-        P::implementations_mut(self).push(Implementation::new_sync(hook));
+        P::implementations_mut(self).push(Implementation::new(HookFn::Sync(Box::new(hook))));
     }
 
     /// Adds an asynchronous implementation.
     pub fn add_async<P: HookPoint>(&mut self, hook: impl AsyncHook<P>) {
-        P::implementations_mut(self).push(Implementation::new_async(hook));
+        P::implementations_mut(self).push(Implementation::new(HookFn::Async(Box::new(hook))));
     }
 
-    /// Makes the last added `before_tool_call` observe-only: if it fails, the tool call continues.
+    /// Makes the last added implementation of `before_tool_call` observe-only: if it fails, the tool call continues.
     pub fn set_last_observe_only(&mut self) {
         if let Some(last) = point::BeforeToolCall::implementations_mut(self).last_mut() {
-            last.set_observe_only();
+            last.observe_only = true;
         }
     }
 
@@ -30,6 +31,7 @@ impl HookSet {
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
+        // Every turn runs this loop. It needs no check of the registration index, unlike that of `Next`.
         for implementation in P::implementations(self).iter().rev() {
             if let Some(value) = implementation.call(self, args).await? {
                 return Ok(Some(value));
@@ -57,12 +59,7 @@ impl HookSet {
         &'a self,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        for implementation in P::implementations(self).iter().rev() {
-            if let Some(value) = implementation.call_sync(self, args).transpose()?.flatten() {
-                return Ok(Some(value));
-            }
-        }
-        Ok(None)
+        self.next_after::<P>(usize::MAX, args).call_first_sync()
     }
 
     /// Calls all synchronous implementations and returns every result, including `None`. Skips asynchronous
@@ -77,35 +74,29 @@ impl HookSet {
             .collect()
     }
 
-    /// Calls the implementation of the plugin with this [registration index](HookCall::registration_index). Its `next`
-    /// runs the implementations in `chain`.
+    /// Calls the implementation of the plugin with this [registration index](HookCall::registration_index). If the
+    /// implementation calls `next`, the implementations in `chain` run.
     pub async fn call_plugin<'a, P: HookPoint>(
         &'a self,
         registration_index: usize,
         args: P::Args<'a>,
         chain: &'a Self,
     ) -> Result<Option<P::Output>> {
-        match P::implementations(self)
-            .iter()
-            .find(|implementation| implementation.registration_index() == registration_index)
-        {
+        let mut all = P::implementations(self).iter();
+        match all.find(|own| own.registration_index() == registration_index) {
             Some(implementation) => implementation.call(chain, args).await,
             None => Ok(None),
         }
     }
 
-    /// Returns the `next` of the plugin with this registration index, for calls that are made after the plugin's
-    /// own call has ended.
+    /// Returns the plugins that run after the plugin with this registration index. That plugin can call them even after
+    /// its own call has ended.
     pub fn next_after<'a, P: HookPoint>(
         &'a self,
         registration_index: usize,
         args: P::Args<'a>,
     ) -> Next<'a, P> {
-        Next(HookCall {
-            args,
-            set: self,
-            registration_index,
-        })
+        Next(HookCall::new(self, registration_index, args))
     }
 
     /// Returns whether any plugin implements the hook.
@@ -128,12 +119,8 @@ impl HookSet {
 
 impl fmt::Debug for HookSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map()
-            .entries(
-                self.implemented_hooks()
-                    .iter()
-                    .map(|(spec, plugins)| (spec.name, plugins)),
-            )
-            .finish()
+        let hooks = self.implemented_hooks();
+        let entries = hooks.iter().map(|(spec, plugins)| (spec.name, plugins));
+        f.debug_map().entries(entries).finish()
     }
 }

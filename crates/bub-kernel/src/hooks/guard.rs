@@ -1,21 +1,17 @@
 //! Converts panics and timeouts in plugin code into errors.
 //!
-//! The kernel runs all plugin code through this module: hooks, the streams they return, channels, lifespans and scope
-//! guards.
+//! The kernel runs plugin code through this module: hooks, the streams they return, tools, stream events of channels,
+//! lifespans and scope guards.
 
 use std::{
     any::Any,
-    future::Future,
+    future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
-    task::{Context, Poll},
+    task::Poll,
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    time::{Sleep, sleep},
-};
+use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
     BoxFuture,
@@ -29,7 +25,8 @@ pub(crate) fn catch_panic<T>(code: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_error(panic.as_ref()))
 }
 
-/// Timeout for asynchronous plugin code, except for hooks that run a model. It is long because a hook may ask a user.
+/// Timeout for asynchronous plugin code, except for hooks that run a model or request an approval. It is long because
+/// other hooks may ask a user, too.
 pub const HOOK_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Runs asynchronous code with [`HOOK_TIMEOUT`]. Converts a timeout, or a panic while the future is created or polled,
@@ -40,60 +37,37 @@ pub(crate) async fn run_with_timeout<'a, T>(make: impl FnOnce() -> BoxFuture<'a,
 
 /// Runs asynchronous code with a time limit, or without one for `None`. Converts a timeout or a panic into an error.
 pub(crate) async fn run_with_limit<'a, T>(
-    limit: Option<Duration>,
+    mut limit: Option<Duration>,
     make: impl FnOnce() -> BoxFuture<'a, T>,
 ) -> Result<T> {
-    GuardedFuture {
-        future: catch_panic(make)?,
-        limit,
-        timer: None,
-    }
+    let mut future = catch_panic(make)?;
+    let mut timer = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(value) = catch_panic(|| future.as_mut().poll(cx))? {
+            return Poll::Ready(Ok(value));
+        }
+        let Some(duration) = limit else {
+            return Poll::Pending;
+        };
+        // The timer is created when the future is first pending: a future that is ready at once needs none.
+        if timer.is_none() && Handle::try_current().is_ok() {
+            timer = catch_panic(|| Box::pin(sleep(duration))).ok();
+        }
+        let Some(timer) = &mut timer else {
+            // Without a runtime that has timers, the code runs without a limit.
+            limit = None;
+            return Poll::Pending;
+        };
+        timer
+            .as_mut()
+            .poll(cx)
+            .map(|()| Err(timeout_error(duration)))
+    })
     .await
 }
 
-struct GuardedFuture<'a, T> {
-    future: BoxFuture<'a, T>,
-    limit: Option<Duration>,
-    /// Created when the future is first pending, so that a future that is ready at once needs no timer.
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl<T> GuardedFuture<'_, T> {
-    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(limit) = self.limit else {
-            return false;
-        };
-        if self.timer.is_none() {
-            // Without a runtime that has timers, the code runs without a limit.
-            self.timer = Handle::try_current()
-                .ok()
-                .and_then(|_| catch_panic(|| Box::pin(sleep(limit))).ok());
-        }
-        let Some(timer) = &mut self.timer else {
-            self.limit = None;
-            return false;
-        };
-        timer.as_mut().poll(cx).is_ready()
-    }
-}
-
-impl<T> Future for GuardedFuture<'_, T> {
-    type Output = Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match catch_panic(|| self.future.as_mut().poll(cx)) {
-            Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-            Ok(Poll::Pending) if self.poll_timeout(cx) => {
-                Poll::Ready(Err(timeout_error(self.limit)))
-            }
-            Ok(Poll::Pending) => Poll::Pending,
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    }
-}
-
-fn timeout_error(limit: Option<Duration>) -> Error {
-    let seconds = limit.unwrap_or_default().as_secs();
+fn timeout_error(limit: Duration) -> Error {
+    let seconds = limit.as_secs();
     Error::new(
         ErrorKind::Temporary,
         format!("plugin code timed out: no answer within {seconds} s; try again"),

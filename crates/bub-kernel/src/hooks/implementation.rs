@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
 };
 
-/// One call of an implementation: the arguments and the position in the chain.
+/// One call of an implementation: the arguments, and the plugin's index in the registration order.
 pub struct HookCall<'a, P: HookPoint> {
     /// The arguments.
     pub args: P::Args<'a>,
@@ -17,6 +17,14 @@ pub struct HookCall<'a, P: HookPoint> {
 }
 
 impl<'a, P: HookPoint> HookCall<'a, P> {
+    pub(super) fn new(set: &'a HookSet, registration_index: usize, args: P::Args<'a>) -> Self {
+        Self {
+            args,
+            set,
+            registration_index,
+        }
+    }
+
     /// Returns the plugin's index in the registration order.
     pub fn registration_index(&self) -> usize {
         self.registration_index
@@ -52,7 +60,7 @@ pub trait AsyncHook<P: HookPoint>: Send + Sync + 'static {
 }
 
 /// The code of an implementation. Synchronous code needs no boxed future.
-enum HookFn<P: HookPoint> {
+pub(super) enum HookFn<P: HookPoint> {
     Sync(Box<dyn SyncHook<P>>),
     Async(Box<dyn AsyncHook<P>>),
 }
@@ -62,19 +70,11 @@ pub struct Implementation<P: HookPoint> {
     body: HookFn<P>,
     plugin: Arc<str>,
     registration_index: usize,
-    observe_only: bool,
+    pub(super) observe_only: bool,
 }
 
 impl<P: HookPoint> Implementation<P> {
-    pub(super) fn new_sync(hook: impl SyncHook<P>) -> Self {
-        Self::new(HookFn::Sync(Box::new(hook)))
-    }
-
-    pub(super) fn new_async(hook: impl AsyncHook<P>) -> Self {
-        Self::new(HookFn::Async(Box::new(hook)))
-    }
-
-    fn new(body: HookFn<P>) -> Self {
+    pub(super) fn new(body: HookFn<P>) -> Self {
         Self {
             body,
             plugin: Arc::from(""),
@@ -86,10 +86,6 @@ impl<P: HookPoint> Implementation<P> {
     pub(super) fn set_plugin(&mut self, index: usize, plugin: &Arc<str>) {
         self.plugin = Arc::clone(plugin);
         self.registration_index = index;
-    }
-
-    pub(super) fn set_observe_only(&mut self) {
-        self.observe_only = true;
     }
 
     /// Returns the name of the plugin.
@@ -113,11 +109,7 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        let call = HookCall {
-            args,
-            set,
-            registration_index: self.registration_index,
-        };
+        let call = HookCall::new(set, self.registration_index, args);
         let outcome = match &self.body {
             HookFn::Sync(hook) => guard::catch_panic(|| hook.call(call)),
             HookFn::Async(hook) => {
@@ -133,11 +125,7 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Option<Result<Option<P::Output>>> {
-        let call = HookCall {
-            args,
-            set,
-            registration_index: self.registration_index,
-        };
+        let call = HookCall::new(set, self.registration_index, args);
         match &self.body {
             HookFn::Sync(hook) => Some(self.convert_result(guard::catch_panic(|| hook.call(call)))),
             HookFn::Async(_) => {
@@ -148,7 +136,8 @@ impl<P: HookPoint> Implementation<P> {
         }
     }
 
-    /// Merges the result of the hook with a panic or timeout, and adds the hook and plugin to an error.
+    /// Returns the result of the implementation. An error, panic or timeout becomes one [`Error`] that names the hook
+    /// and the plugin.
     fn convert_result(&self, outcome: Result<HookReturn<P::Output>>) -> Result<Option<P::Output>> {
         let error = match outcome {
             Ok(Ok(value)) => return Ok(value),

@@ -1,11 +1,12 @@
-//! The chained hooks around model and tool calls, and their failure rules.
+//! The hooks before and after model and tool calls, and their failure rules.
 //!
 //! | Hook | If it fails, times out or returns an invalid value |
 //! |---|---|
 //! | `before_tool_call` | The call is denied, unless the implementation is observe-only. |
 //! | `before_llm_call`, `after_llm_call`, `after_tool_call` | The failure is logged and ignored. |
 //!
-//! Each decision is returned as a [`HookDecision`], so that the caller can record it on the tape.
+//! The failures of an observe-only implementation are logged and ignored. Each decision is returned as a
+//! [`HookDecision`], so that the caller can record it on the tape.
 
 use std::sync::Arc;
 
@@ -35,11 +36,11 @@ pub struct InvalidReturn {
 /// The record of a decision or change by one implementation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HookDecision {
-    /// The hook.
+    /// The name of the hook.
     pub hook: &'static str,
-    /// The plugin.
+    /// The name of the plugin.
     pub plugin: Arc<str>,
-    /// `rewrote`, `finished`, `replaced`, `denied` or `failed`.
+    /// What the implementation did: `rewrote`, `finished`, `replaced`, `denied` or `failed`.
     pub action: &'static str,
     /// The reason or the error, if any.
     pub detail: Option<String>,
@@ -55,7 +56,7 @@ impl HookDecision {
 /// The outcome of the `before_llm_call` chain.
 #[derive(Debug)]
 pub struct BeforeLlmOutcome {
-    /// The request to send.
+    /// The request to send, as the hooks changed it.
     pub request: LlmRequest,
     /// The answer, if a hook answered in place of the model.
     pub finish: Option<String>,
@@ -66,7 +67,7 @@ pub struct BeforeLlmOutcome {
 /// The outcome of the `before_tool_call` chain.
 #[derive(Debug)]
 pub struct BeforeToolOutcome {
-    /// The call to make.
+    /// The call to make, with the arguments that the hooks changed.
     pub call: ToolCall,
     /// [`ToolDecision::Proceed`], or the result or denial that replaces the call.
     pub decision: ToolDecision,
@@ -76,42 +77,32 @@ pub struct BeforeToolOutcome {
 
 impl HookSet {
     /// Runs the `before_llm_call` chain.
-    pub async fn before_llm_call(&self, request: LlmRequest, turn: &Turn) -> BeforeLlmOutcome {
-        let mut outcome = BeforeLlmOutcome {
-            request,
-            finish: None,
-            notes: Vec::new(),
-        };
+    pub async fn before_llm_call(&self, mut request: LlmRequest, turn: &Turn) -> BeforeLlmOutcome {
+        let (mut finish, mut notes) = (None, Vec::new());
         for implementation in BeforeLlmCall::implementations(self).iter().rev() {
-            let args = args::BeforeLlmCall {
-                request: &outcome.request,
-                state: turn.state(),
-                turn,
-            };
+            let args = args::BeforeLlmCall::new(&request, turn.state(), turn);
             match implementation.call(self, args).await {
                 Ok(None) => {}
-                Ok(Some(LlmDecision::Proceed(request))) => {
-                    outcome
-                        .notes
-                        .push(hook_decision(implementation, "rewrote", None));
-                    outcome.request = request;
+                Ok(Some(LlmDecision::Proceed(changed))) => {
+                    notes.push(implementation.decision("rewrote", None));
+                    request = changed;
                 }
                 Ok(Some(LlmDecision::Finish(text))) => {
-                    outcome
-                        .notes
-                        .push(hook_decision(implementation, "finished", None));
-                    outcome.finish = Some(text);
-                    return outcome;
+                    notes.push(implementation.decision("finished", None));
+                    finish = Some(text);
+                    break;
                 }
-                Err(error) => outcome
-                    .notes
-                    .push(log_failed_decision(implementation, &error)),
+                Err(error) => notes.push(implementation.failed_decision(&error)),
             }
         }
-        outcome
+        BeforeLlmOutcome {
+            request,
+            finish,
+            notes,
+        }
     }
 
-    /// Runs all `after_llm_call` implementations and returns the failures.
+    /// Runs all `after_llm_call` implementations. Returns a decision with the action `failed` for each failure.
     pub async fn after_llm_call(
         &self,
         request: &LlmRequest,
@@ -120,64 +111,56 @@ impl HookSet {
     ) -> Vec<HookDecision> {
         let mut notes = Vec::new();
         for implementation in AfterLlmCall::implementations(self).iter().rev() {
-            let args = args::AfterLlmCall {
-                request,
-                result,
-                state: turn.state(),
-                turn,
-            };
+            let args = args::AfterLlmCall::new(request, result, turn.state(), turn);
             if let Err(error) = implementation.call(self, args).await {
-                notes.push(log_failed_decision(implementation, &error));
+                notes.push(implementation.failed_decision(&error));
             }
         }
         notes
     }
 
-    /// Runs the `before_tool_call` chain. A failing implementation denies the call, unless it is observe-only.
-    pub async fn before_tool_call(&self, call: ToolCall, turn: &Turn) -> BeforeToolOutcome {
-        let mut outcome = BeforeToolOutcome {
-            call,
-            decision: ToolDecision::Proceed(None),
-            notes: Vec::new(),
-        };
+    /// Runs the `before_tool_call` chain. A failing implementation denies the call, unless it is
+    /// [observe-only](Implementation::is_observe_only).
+    pub async fn before_tool_call(&self, mut call: ToolCall, turn: &Turn) -> BeforeToolOutcome {
+        let (mut last, mut notes) = (ToolDecision::Proceed(None), Vec::new());
         for implementation in BeforeToolCall::implementations(self).iter().rev() {
-            let args = args::BeforeToolCall {
-                call: &outcome.call,
-                state: turn.state(),
-                turn,
-            };
+            let args = args::BeforeToolCall::new(&call, turn.state(), turn);
             let decision = match implementation.call(self, args).await {
                 Ok(decision) => decision,
                 Err(error) => {
-                    outcome
-                        .notes
-                        .push(log_failed_decision(implementation, &error));
+                    notes.push(implementation.failed_decision(&error));
                     if implementation.is_observe_only() {
                         continue;
                     }
-                    let reason = format!(
-                        "the `before_tool_call` hook of plugin `{}` failed: {error}",
-                        implementation.plugin()
-                    );
+                    let plugin = implementation.plugin();
+                    let reason =
+                        format!("the `before_tool_call` hook of plugin `{plugin}` failed: {error}");
                     Some(ToolDecision::Deny(Some(reason)))
                 }
             };
             match decision {
                 None | Some(ToolDecision::Proceed(None)) => {}
                 Some(ToolDecision::Proceed(Some(arguments))) => {
-                    outcome
-                        .notes
-                        .push(hook_decision(implementation, "rewrote", None));
-                    outcome.call.arguments = arguments;
+                    notes.push(implementation.decision("rewrote", None));
+                    call.arguments = arguments;
                 }
-                Some(last) => {
-                    outcome.notes.push(final_decision(implementation, &last));
-                    outcome.decision = last;
-                    return outcome;
+                Some(ToolDecision::Replace(result)) => {
+                    notes.push(implementation.decision("replaced", None));
+                    last = ToolDecision::Replace(result);
+                    break;
+                }
+                Some(ToolDecision::Deny(reason)) => {
+                    notes.push(implementation.decision("denied", reason.clone()));
+                    last = ToolDecision::Deny(reason);
+                    break;
                 }
             }
         }
-        outcome
+        BeforeToolOutcome {
+            call,
+            decision: last,
+            notes,
+        }
     }
 
     /// Runs the `after_tool_call` chain. Each implementation sees the result that the previous one returned. The error
@@ -190,60 +173,38 @@ impl HookSet {
     ) -> (ToolOutcome, Vec<HookDecision>) {
         let mut notes = Vec::new();
         for implementation in AfterToolCall::implementations(self).iter().rev() {
-            let args = args::AfterToolCall {
-                call,
-                result: &outcome,
-                state: turn.state(),
-                turn,
-            };
+            let args = args::AfterToolCall::new(call, &outcome, turn.state(), turn);
             match implementation.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {
-                    notes.push(hook_decision(implementation, "rewrote", None));
+                    notes.push(implementation.decision("rewrote", None));
                     outcome.result = Ok(value);
                 }
                 Ok(_) => {}
-                Err(error) => notes.push(log_failed_decision(implementation, &error)),
+                Err(error) => notes.push(implementation.failed_decision(&error)),
             }
         }
         (outcome, notes)
     }
 }
 
-fn final_decision(
-    implementation: &Implementation<BeforeToolCall>,
-    decision: &ToolDecision,
-) -> HookDecision {
-    match decision {
-        ToolDecision::Deny(reason) => hook_decision(implementation, "denied", reason.clone()),
-        ToolDecision::Proceed(_) | ToolDecision::Replace(_) => {
-            hook_decision(implementation, "replaced", None)
+impl<P: HookPoint> Implementation<P> {
+    fn decision(&self, action: &'static str, detail: Option<String>) -> HookDecision {
+        HookDecision {
+            hook: P::SPEC.name,
+            plugin: self.plugin(),
+            action,
+            detail,
         }
     }
-}
 
-fn hook_decision<P: HookPoint>(
-    implementation: &Implementation<P>,
-    action: &'static str,
-    detail: Option<String>,
-) -> HookDecision {
-    HookDecision {
-        hook: P::SPEC.name,
-        plugin: implementation.plugin(),
-        action,
-        detail,
+    /// Logs a failure of the implementation and returns the decision `failed`.
+    fn failed_decision(&self, error: &Error) -> HookDecision {
+        let (hook, adapter) = (P::SPEC.name, self.plugin());
+        if let Some(InvalidReturn { got, expected }) = error.downcast_ref() {
+            tracing::warn!(%hook, %adapter, %got, %expected, "hook.agent_hook_bad_return");
+        } else {
+            tracing::warn!(%hook, %adapter, %error, "hook.agent_hook_failed");
+        }
+        self.decision("failed", Some(error.to_string()))
     }
-}
-
-/// Logs the failure of an implementation and returns the decision `failed`.
-fn log_failed_decision<P: HookPoint>(
-    implementation: &Implementation<P>,
-    error: &Error,
-) -> HookDecision {
-    let (hook, plugin) = (P::SPEC.name, implementation.plugin());
-    if let Some(InvalidReturn { got, expected }) = error.downcast_ref() {
-        tracing::warn!(%hook, adapter = %plugin, %got, %expected, "hook.agent_hook_bad_return");
-    } else {
-        tracing::warn!(%hook, adapter = %plugin, %error, "hook.agent_hook_failed");
-    }
-    hook_decision(implementation, "failed", Some(error.to_string()))
 }

@@ -6,7 +6,7 @@
 use futures_util::StreamExt;
 
 use super::{
-    Chained, HookCall, HookPoint, HookSet, Implementation, Next, args,
+    Chained, HookCall, HookSet, Next, args,
     point::{RunModel, RunModelStream},
 };
 use crate::{
@@ -19,42 +19,34 @@ use crate::{
 impl HookSet {
     /// Runs the model stage. Returns `None` if no plugin answers.
     pub async fn run_model_stage(&self, args: args::RunModel<'_>) -> Result<Option<ModelStream>> {
-        self.call_models_before(args, usize::MAX).await
+        self.next_after::<RunModel>(usize::MAX, args)
+            .call_models()
+            .await
     }
+}
 
-    async fn call_models_before(
-        &self,
-        args: args::RunModel<'_>,
-        index: usize,
-    ) -> Result<Option<ModelStream>> {
-        let args::RunModel {
-            prompt,
-            session_id,
-            state,
-            turn,
-        } = args;
-        let mut streams =
-            registered_before(RunModelStream::implementations(self), index).peekable();
-        let mut texts = registered_before(RunModel::implementations(self), index).peekable();
+impl Next<'_, RunModel> {
+    async fn call_models(self) -> Result<Option<ModelStream>> {
+        let HookCall {
+            args,
+            set,
+            registration_index,
+        } = self.0;
+        let stream_args =
+            args::RunModelStream::new(args.prompt, args.session_id, args.state, args.turn);
+        let streams = set.next_after::<RunModelStream>(registration_index, stream_args);
+        let mut streams = streams.implementations().peekable();
+        let mut texts = self.implementations().peekable();
         loop {
-            let next_text = texts
-                .peek()
-                .map(|implementation| implementation.registration_index());
+            let next_text = texts.peek().map(|next| next.registration_index());
             // If the indexes are equal, one plugin implements both hooks: its stream comes first.
-            if let Some(implementation) = streams
-                .next_if(|implementation| Some(implementation.registration_index()) >= next_text)
+            if let Some(next) = streams.next_if(|next| Some(next.registration_index()) >= next_text)
             {
-                let args = args::RunModelStream {
-                    prompt,
-                    session_id,
-                    state,
-                    turn,
-                };
-                if let Some(stream) = implementation.call(self, args).await? {
+                if let Some(stream) = next.call(set, stream_args).await? {
                     return Ok(Some(stream));
                 }
-            } else if let Some(implementation) = texts.next() {
-                if let Some(text) = implementation.call(self, args).await? {
+            } else if let Some(next) = texts.next() {
+                if let Some(text) = next.call(set, args).await? {
                     return Ok(Some(ModelStream::from_text(text)));
                 }
             } else {
@@ -64,55 +56,30 @@ impl HookSet {
     }
 }
 
-/// Returns the implementations of plugins registered before an index, the last one first.
-fn registered_before<P: HookPoint>(
-    implementations: &[Implementation<P>],
-    index: usize,
-) -> impl Iterator<Item = &Implementation<P>> {
-    implementations
-        .iter()
-        .rev()
-        .filter(move |implementation| implementation.registration_index() < index)
-}
-
 impl Chained for RunModelStream {
     fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<ModelStream>>> {
-        let HookCall {
-            args:
-                args::RunModelStream {
-                    prompt,
-                    session_id,
-                    state,
-                    turn,
-                },
-            set,
-            registration_index,
-        } = next.0;
-        Box::pin(set.call_models_before(
-            args::RunModel {
-                prompt,
-                session_id,
-                state,
-                turn,
-            },
-            registration_index,
-        ))
+        let call = next.0;
+        let args = args::RunModel::new(
+            call.args.prompt,
+            call.args.session_id,
+            call.args.state,
+            call.args.turn,
+        );
+        let next = call
+            .set
+            .next_after::<RunModel>(call.registration_index, args);
+        Box::pin(next.call_models())
     }
 }
 
 impl Chained for RunModel {
     fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
-        let HookCall {
-            args,
-            set,
-            registration_index,
-        } = next.0;
         Box::pin(async move {
-            let Some(stream) = set.call_models_before(args, registration_index).await? else {
+            let Some(stream) = next.call_models().await? else {
                 return Ok(None);
             };
             let mut text = String::new();
-            set.collect_text(stream, &mut text, None).await?;
+            next.0.set.collect_text(stream, &mut text, None).await?;
             Ok(Some(text))
         })
     }
@@ -122,7 +89,7 @@ impl Chained for RunModel {
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 impl HookSet {
-    /// Reads a stream to its end and appends its text to `text`. Reports [`StreamEvent::Error`] events.
+    /// Reads a stream to its end and appends its text to `text`. Reports [`StreamEvent::Error`] events to `on_error`.
     ///
     /// # Errors
     ///
@@ -151,18 +118,18 @@ impl HookSet {
         Ok(())
     }
 
-    /// Logs a model error that does not end the stage, and notifies the observers.
+    /// Logs a model error that does not end the stage, and reports it to `on_error`.
     pub(crate) async fn report_model_error(&self, error: &Error, turn: Option<&Turn>) {
         tracing::warn!(target: crate::pipeline::TURN_LOG_TARGET, %error, "run_model.error");
         if let Some(turn) = turn {
             turn.set_model_error(error);
         }
-        self.notify_error(args::OnError {
-            stage: "run_model",
+        self.notify_error(args::OnError::new(
+            "run_model",
             error,
-            message: turn.map(Turn::message),
+            turn.map(Turn::message),
             turn,
-        })
+        ))
         .await;
     }
 }

@@ -1,12 +1,12 @@
-//! Calling the next plugin.
+//! Calling the next plugins from an implementation.
 
-use super::{HookCall, HookPoint};
+use super::{HookCall, HookPoint, Implementation};
 use crate::{BoxFuture, error::Result};
 
 /// The plugins that run after the current plugin: those registered before it.
 ///
-/// An implementation of a first-result hook can take it as the argument `next`. It can then wrap the result of the next
-/// plugins, or call them with other arguments:
+/// An implementation of a first-result hook can declare an argument `next` of this type. The implementation can then
+/// wrap the result of the next plugins, or call them with other arguments:
 ///
 /// ```
 /// use bub_kernel::{Prompt, Result, hooks, hooks::{Next, point}};
@@ -15,7 +15,7 @@ use crate::{BoxFuture, error::Result};
 ///
 /// #[hooks(crate = bub_kernel)]
 /// impl Polite {
-///     async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
+///     async fn build_prompt(&self, next: Next<'_>) -> Result<Option<Prompt>> {
 ///         Ok(next.call().await?.map(|prompt| Prompt::from(format!("{}, please", prompt.text()))))
 ///     }
 /// }
@@ -23,7 +23,7 @@ use crate::{BoxFuture, error::Result};
 pub struct Next<'a, P: HookPoint>(pub(super) HookCall<'a, P>);
 
 impl<'a, P: HookPoint> Next<'a, P> {
-    /// Returns the arguments of the current call.
+    /// Returns the arguments that the next plugins get.
     pub fn args(&self) -> P::Args<'a> {
         self.0.args
     }
@@ -34,32 +34,36 @@ impl<'a, P: HookPoint> Next<'a, P> {
     where
         'a: 'b,
     {
-        Next(HookCall {
-            args,
-            set: self.0.set,
-            registration_index: self.0.registration_index,
-        })
+        self.0.set.next_after(self.0.registration_index, args)
+    }
+
+    /// Returns the implementations of the next plugins, in the order in which they run.
+    pub(super) fn implementations(self) -> impl Iterator<Item = &'a Implementation<P>> {
+        let all = P::implementations(self.0.set).iter().rev();
+        all.filter(move |next| next.registration_index() < self.0.registration_index)
     }
 
     pub(super) async fn call_first(self) -> Result<Option<P::Output>> {
-        let HookCall {
-            args,
-            set,
-            registration_index,
-        } = self.0;
-        for implementation in P::implementations(set)
-            .iter()
-            .rev()
-            .filter(|implementation| implementation.registration_index() < registration_index)
-        {
-            if let Some(value) = implementation.call(set, args).await? {
+        for implementation in self.implementations() {
+            if let Some(value) = implementation.call(self.0.set, self.0.args).await? {
                 return Ok(Some(value));
             }
         }
         Ok(None)
     }
 
-    /// Calls the next plugins. Returns `None` if none of them has a result.
+    pub(super) fn call_first_sync(self) -> Result<Option<P::Output>> {
+        for implementation in self.implementations() {
+            let result = implementation.call_sync(self.0.set, self.0.args);
+            if let Some(value) = result.transpose()?.flatten() {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Calls the next plugins until one returns a result that is not `None`, and returns that result. Returns `None` if
+    /// no plugin has one.
     pub fn call(self) -> BoxFuture<'a, Result<Option<P::Output>>>
     where
         P: Chained,
@@ -67,26 +71,13 @@ impl<'a, P: HookPoint> Next<'a, P> {
         P::call_next(self)
     }
 
-    /// Calls the next plugins without waiting. Skips asynchronous implementations with a warning.
+    /// Calls the synchronous implementations of the next plugins until one returns a result that is not `None`, and
+    /// returns that result. Skips asynchronous implementations with a warning.
     pub fn call_sync(self) -> Result<Option<P::Output>>
     where
         P: ChainedSync,
     {
-        let HookCall {
-            args,
-            set,
-            registration_index,
-        } = self.0;
-        for implementation in P::implementations(set)
-            .iter()
-            .rev()
-            .filter(|implementation| implementation.registration_index() < registration_index)
-        {
-            if let Some(value) = implementation.call_sync(set, args).transpose()?.flatten() {
-                return Ok(Some(value));
-            }
-        }
-        Ok(None)
+        self.call_first_sync()
     }
 }
 
@@ -108,7 +99,7 @@ pub trait Chained: HookPoint {
     fn call_next(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>>;
 }
 
-/// Hooks whose implementations can call the next plugin without waiting.
+/// Hooks whose implementations can call the next plugins with [`Next::call_sync`], without `await`.
 #[diagnostic::on_unimplemented(
     message = "the next plugins of this hook must be awaited",
     label = "make this an `async fn` and use `next.call().await`"

@@ -1,4 +1,4 @@
-//! Notifying observers of an error. Their own failures have no effect.
+//! Calling the `on_error` implementations of all plugins. Their own failures are logged and ignored.
 
 use super::{HookPoint, HookSet, args, point::OnError};
 use crate::error::Error;
@@ -13,7 +13,7 @@ impl HookSet {
         }
     }
 
-    /// Calls all synchronous `on_error` implementations, for code that cannot wait. Skips asynchronous ones with a
+    /// Calls all synchronous `on_error` implementations, for code that is not `async`. Skips asynchronous ones with a
     /// warning.
     pub fn notify_error_sync(&self, args: args::OnError<'_>) {
         for observer in OnError::implementations(self).iter().rev() {

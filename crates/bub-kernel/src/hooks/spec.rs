@@ -5,27 +5,25 @@ use std::time::Duration;
 use super::{Implementation, table::HookSet};
 
 /// How the results of a hook's implementations are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum HookKind {
     /// The first result that is not `None` wins. The remaining implementations are not called.
+    #[strum(serialize = "first-result")]
     First,
     /// All implementations are called, and all results are used.
     Broadcast,
     /// All implementations are called. Failures are logged and ignored.
     Observer,
-    /// Each implementation sees the decision of the previous one. The first final decision ends the chain.
+    /// Each implementation sees the changes that the previous ones made. A final decision, such as the denial of a tool
+    /// call, ends the chain.
     Chain,
 }
 
 impl HookKind {
     /// Returns the name that reports and docs use.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::First => "first-result",
-            Self::Broadcast => "broadcast",
-            Self::Observer => "observer",
-            Self::Chain => "chain",
-        }
+        self.into()
     }
 }
 
@@ -38,7 +36,7 @@ pub struct HookArg {
     pub type_name: &'static str,
 }
 
-/// One row of the hook table.
+/// The description of a hook: one row of the hook table.
 #[derive(Clone, Copy, Debug)]
 pub struct HookSpec {
     /// The name of the hook and of the method that implements it.
@@ -47,7 +45,7 @@ pub struct HookSpec {
     pub kind: HookKind,
     /// Whether only synchronous implementations are called. Asynchronous ones are skipped with a warning.
     pub sync_only: bool,
-    /// Time limit of an asynchronous implementation. `None` for hooks that run a model or ask a user.
+    /// Time limit of an asynchronous implementation. `None` for hooks that run a model or request an approval.
     pub time_limit: Option<Duration>,
     /// The arguments that an implementation can take.
     pub args: &'static [HookArg],
@@ -65,7 +63,7 @@ pub trait HookPoint: Sized + Send + Sync + 'static {
     type Args<'a>: Copy + Send + Sync;
     /// The result of an implementation.
     type Output: Send + 'static;
-    /// The row of the hook table.
+    /// The description of the hook: its row of the hook table.
     const SPEC: &'static HookSpec;
 
     /// Returns the implementations in registration order.

@@ -1,8 +1,8 @@
 //! The table of all hooks.
 //!
 //! A row has: method name, type name, kind, arguments, arguments that are not passed to external plugins, result. The
-//! argument structs, the typed registry, the checks of `#[hooks]`, `bub hooks` and the reference page are generated
-//! from it. To add a hook, add a row.
+//! rows generate the argument structs, the type `HookSet`, the checks of `#[hooks]`, the output of `bub hooks` and the
+//! reference page. To add a hook, add a row.
 
 use std::{path::Path, sync::Arc};
 
@@ -56,13 +56,13 @@ macro_rules! hook_table {
             $( hook_table!(@args $point $(#[doc = $doc])+ ($($arg: $ty,)* $($own: $own_ty,)?)); )*
         }
 
-        /// The implementations of all hooks, each in registration order.
+        /// The implementations of all hooks. Those of one hook are in registration order.
         #[derive(Default)]
         pub struct HookSet {
             $( $name: Vec<Implementation<point::$point>>, )*
         }
 
-        /// All rows of the table.
+        /// The descriptions of all hooks, in the order of the hook table.
         pub const HOOKS: &[&HookSpec] = &[$(<point::$point as HookPoint>::SPEC),*];
 
         $(
@@ -97,7 +97,7 @@ macro_rules! hook_table {
                 $( self.$name.extend(plugin.$name); )*
             }
 
-            /// Sets the plugin of all implementations in the set.
+            /// Sets the name and registration index of the plugin that all implementations in the set belong to.
             pub(crate) fn set_plugin(&mut self, index: usize, name: &Arc<str>) {
                 $( for implementation in &mut self.$name { implementation.set_plugin(index, name); } )*
             }
@@ -157,6 +157,14 @@ macro_rules! hook_table {
         pub struct $point<'a> {
             $( pub $arg: $ty, )+
         }
+
+        impl<'a> $point<'a> {
+            /// Creates the arguments, in the order of the fields.
+            #[allow(clippy::too_many_arguments, reason = "the hook determines the arguments")]
+            pub fn new($($arg: $ty),+) -> Self {
+                Self { $($arg),+ }
+            }
+        }
     };
     (@args_type $point:ident ()) => { () };
     (@args_type $point:ident ($($arg:ident)+)) => { args::$point<'a> };
@@ -214,12 +222,12 @@ hook_table! {
         partial_output: &'a str, error: Option<&'a Error>
     ) {turn: &'a Turn} -> ();
 
-    /// Converts the model output into outbound messages. Default: one message with the output.
+    /// Converts the model output into outbound messages. `builtin` always adds one message with the output.
     render_outbound RenderOutbound: broadcast (
         message: &'a Envelope, session_id: &'a SessionId, state: &'a State, model_output: &'a str
     ) {turn: &'a Turn} -> Vec<Envelope>;
 
-    /// Delivers one outbound message. Returns whether it was delivered.
+    /// Delivers one outbound message. bub ignores the result.
     dispatch_outbound DispatchOutbound: broadcast (message: &'a Envelope) {turn: Option<&'a Turn>} -> bool;
 
     /// Adds commands to the `bub` command line.

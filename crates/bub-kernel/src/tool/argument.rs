@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Number, Value, json};
 
-/// A type of tool arguments; see [`tool`](macro@crate::tool).
+/// A type that an argument of a tool can have; see [`tool`](macro@crate::tool).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a tool argument",
     note = "use `String`, `bool`, an integer, `f64`, `serde_json::Value` or `Map`, or a `Vec` or `Option` of these",
@@ -59,26 +59,21 @@ impl ToolArgument for bool {
     }
 }
 
-/// Converts a whole number, which may be text or have a fraction of zero.
+/// Converts a whole number. It may be text, such as `"3"`, or be written with a fraction, such as `3.0`.
 fn parse_integer(value: &Value) -> Result<i128, String> {
     let number = match value {
         Value::Number(number) => Some(number.clone()),
         Value::String(text) => text.trim().trim_start_matches('+').parse::<Number>().ok(),
         _ => None,
     };
-    let whole = number.as_ref().and_then(|number| {
-        let fraction = || {
-            number
-                .as_f64()
-                .filter(|float| float.fract() == 0.0 && float.abs() < 1e15)
-        };
+    let whole = number.and_then(|number| {
+        let float = number.as_f64();
+        let float = float.filter(|float| float.fract() == 0.0 && float.abs() < 1e15);
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the value is an integer and small enough to be exact"
         )]
-        number
-            .as_i128()
-            .or_else(|| fraction().map(|float| float as i128))
+        number.as_i128().or(float.map(|float| float as i128))
     });
     whole.ok_or_else(|| expected_error("a whole number", value))
 }
@@ -189,10 +184,8 @@ pub(super) fn normalize_value(schema: &Value, value: &Value) -> Option<Value> {
         return any.iter().find_map(|schema| normalize_value(schema, value));
     }
     let whole = || {
-        parse_integer(value)
-            .ok()
-            .and_then(Number::from_i128)
-            .map(Value::Number)
+        let number = Number::from_i128(parse_integer(value).ok()?)?;
+        Some(Value::Number(number))
     };
     match schema.get("type").and_then(Value::as_str) {
         Some("boolean") => bool::from_value(value.clone()).ok().map(Value::Bool),
@@ -214,12 +207,9 @@ pub(super) fn normalize_value(schema: &Value, value: &Value) -> Option<Value> {
 
 fn expected_error(description: &str, value: &Value) -> String {
     const MAX_VALUE_CHARS: usize = 80;
-    let text = value.to_string();
-    let (start, ellipsis) = text
-        .char_indices()
-        .nth(MAX_VALUE_CHARS)
-        .map_or((text.as_str(), ""), |(end, _)| {
-            (text.get(..end).unwrap_or_default(), "…")
-        });
-    format!("expected {description}, got {start}{ellipsis}")
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_VALUE_CHARS) {
+        text.replace_range(end.., "…");
+    }
+    format!("expected {description}, got {text}")
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Tool, ToolArgument, ToolContext, ToolSpec, argument};
 use crate::{
-    BoxFuture,
+    async_trait,
     error::{BoxError, Error, ErrorKind, Result},
     hooks::guard::panic_text,
 };
@@ -21,9 +21,10 @@ pub struct FunctionTool<F> {
     function: F,
 }
 
-impl<F> FunctionTool<F>
+impl<F, R> FunctionTool<F>
 where
-    F: Fn(Arguments, ToolContext) -> BoxFuture<'static, ToolResult> + Send + Sync + 'static,
+    F: Fn(Arguments, ToolContext) -> R + Send + Sync + 'static,
+    R: Future<Output = ToolResult> + Send + 'static,
 {
     /// Creates a tool.
     pub fn new(spec: ToolSpec, function: F) -> Self {
@@ -34,52 +35,42 @@ where
     }
 }
 
-impl<F> Tool for FunctionTool<F>
+#[async_trait]
+impl<F, R> Tool for FunctionTool<F>
 where
-    F: Fn(Arguments, ToolContext) -> BoxFuture<'static, ToolResult> + Send + Sync + 'static,
+    F: Fn(Arguments, ToolContext) -> R + Send + Sync + 'static,
+    R: Future<Output = ToolResult> + Send + 'static,
 {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    /// Leaves invalid arguments unchanged. The call reports them together with all other problems.
+    /// Converts the arguments to their canonical form. Leaves invalid arguments unchanged: `call` reports them together
+    /// with all other problems.
     fn normalize_arguments(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
         for (name, is_required) in self.spec.parameters() {
-            let Some(schema) = self
-                .spec
-                .parameters
-                .get("properties")
-                .and_then(|all| all.get(name))
-            else {
-                continue;
-            };
-            match arguments.get_mut(name) {
-                // The call treats null as missing.
-                Some(Value::Null) if !is_required => drop(arguments.shift_remove(name)),
-                Some(value) => {
-                    *value =
-                        argument::normalize_value(schema, value).unwrap_or_else(|| value.take());
+            let properties = self.spec.parameters.get("properties");
+            let schema = properties.and_then(|all| all.get(name));
+            match (arguments.get_mut(name), schema) {
+                // `call` treats null for an optional argument as missing.
+                (Some(Value::Null), _) if !is_required => drop(arguments.shift_remove(name)),
+                (Some(value), Some(schema)) => {
+                    let normalized = argument::normalize_value(schema, value);
+                    *value = normalized.unwrap_or_else(|| value.take());
                 }
-                None => {}
+                _ => {}
             }
         }
         Ok(arguments)
     }
 
-    fn call(
-        &self,
-        arguments: Map<String, Value>,
-        context: ToolContext,
-    ) -> BoxFuture<'_, Result<Value>> {
-        let spec = Arc::clone(&self.spec);
-        (self.function)(
-            Arguments {
-                spec,
-                values: arguments,
-                problems: Vec::new(),
-            },
-            context,
-        )
+    async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+        let arguments = Arguments {
+            spec: Arc::clone(&self.spec),
+            values: arguments,
+            problems: Vec::new(),
+        };
+        (self.function)(arguments, context).await
     }
 }
 
@@ -166,7 +157,8 @@ impl Arguments {
         outcome.map_err(|problem| self.problems.push(problem)).ok()
     }
 
-    /// Returns whether all arguments were valid and none is left.
+    /// Returns whether all arguments were valid and all were taken. The tool does not know the arguments that were not
+    /// taken.
     pub fn is_valid(&self) -> bool {
         self.problems.is_empty() && self.values.is_empty()
     }
@@ -174,27 +166,19 @@ impl Arguments {
     /// Returns the error that lists all problems.
     pub fn into_error(mut self) -> Error {
         let tool = &self.spec.name;
-        let names: Vec<_> = self
-            .spec
-            .parameters()
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect();
+        let parameters = self.spec.parameters().into_iter();
+        let names: Vec<_> = parameters.map(|(name, _)| name).collect();
         let accepted = if names.is_empty() {
             "no arguments".to_owned()
         } else {
             names.join(", ")
         };
-        let unknown = self
-            .values
-            .keys()
-            .map(|name| format!("unknown argument '{name}' of {tool}; it takes {accepted}"));
-        self.problems.extend(unknown);
-        let message = format!(
-            "Tool '{}' argument validation failed. {}",
-            self.spec.name,
-            self.problems.join("; ")
-        );
+        for name in self.values.keys() {
+            let problem = format!("unknown argument '{name}' of {tool}; it takes {accepted}");
+            self.problems.push(problem);
+        }
+        let problems = self.problems.join("; ");
+        let message = format!("Tool '{tool}' argument validation failed. {problems}");
         Error::invalid_input(message).with_detail("errors", self.problems)
     }
 }
@@ -209,7 +193,7 @@ pub fn result_to_value(result: impl Serialize) -> Result<Value> {
     })
 }
 
-/// Converts the error of a tool.
+/// Converts the error of a tool into an [`Error`].
 pub fn tool_error(error: impl Into<BoxError>) -> Error {
     Error::from_boxed(error.into())
 }
@@ -219,17 +203,12 @@ pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| match error.try_into_panic() {
-        Ok(panic) => {
-            let text = panic_text(panic.as_ref());
-            Error::new(
-                ErrorKind::Tool,
-                format!("tool panicked: {text}; see the log"),
-            )
-        }
-        Err(_) => Error::new(
-            ErrorKind::Tool,
-            "tool did not finish: bub is shutting down; call it again after the restart",
-        ),
+    done.map_err(|error| {
+        let message = match error.try_into_panic() {
+            Ok(panic) => format!("tool panicked: {}; see the log", panic_text(panic.as_ref())),
+            Err(_) => "tool did not finish: bub is shutting down; call it again after the restart"
+                .to_owned(),
+        };
+        Error::new(ErrorKind::Tool, message)
     })
 }

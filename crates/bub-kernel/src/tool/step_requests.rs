@@ -1,6 +1,6 @@
 //! Requests from tools to the agent loop.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Requests that the agent loop executes between two steps. A handoff during a step would separate the step's tool
 /// calls from their results.
@@ -27,22 +27,17 @@ pub enum StepRequest {
 impl StepRequests {
     /// Adds a request.
     pub fn add(&self, request: StepRequest) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(request);
+        self.0.lock().push(request);
     }
 
     /// Returns whether a request resets the tape.
     pub fn has_reset(&self) -> bool {
-        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        requests
-            .iter()
-            .any(|request| matches!(request, StepRequest::Reset { .. }))
+        let is_reset = |request: &StepRequest| matches!(request, StepRequest::Reset { .. });
+        self.0.lock().iter().any(is_reset)
     }
 
     /// Takes all requests.
     pub fn take(&self) -> Vec<StepRequest> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.0.lock())
     }
 }

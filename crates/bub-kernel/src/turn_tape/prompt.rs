@@ -5,12 +5,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use bub_tape::{Entry, REPLACES_KEY};
 use serde_json::json;
 
-use super::{ResumePoint, TurnTape, lock};
+use super::{ResumePoint, TurnTape};
 use crate::{envelope::Envelope, error::Result, prompt::Prompt, steering::SteeredMessage};
 
 impl TurnTape {
     /// Records the message as an event that views omit. If the process dies before the prompt is recorded, the tape
-    /// shows that the message was interrupted.
+    /// shows that the message was not processed.
     pub(super) async fn record_message(&self, message: &Envelope) -> Result<()> {
         if message.content().is_empty() && message.media().is_empty() {
             // An empty message has nothing to lose, and an empty prompt is not recorded either.
@@ -27,8 +27,9 @@ impl TurnTape {
         Ok(())
     }
 
-    /// Records the messages that were queued before the turn began, and then the prompt, unless it is recorded already.
-    /// Commands are recorded as events elsewhere, because the model never sees them.
+    /// Records `queued`, the messages that were queued before the turn began, and then the prompt. Does nothing if the
+    /// prompt is recorded already, is empty, or is a comma command. Commands are recorded as events, because the model
+    /// never sees them.
     pub async fn record_prompt(&self, prompt: &Prompt, queued: Vec<SteeredMessage>) -> Result<()> {
         if self.prompt_id().is_some() || prompt.is_empty() || self.is_command(prompt) {
             return Ok(());
@@ -36,17 +37,18 @@ impl TurnTape {
         let mut batch = self.bootstrap_entries().await?;
         batch.extend(queued.iter().map(|message| self.steering_entry(message)));
         batch.push(self.with_inbound_id(self.user_message_entry(prompt)));
-        let id = self.append(batch).await?;
-        let mut progress = lock(&self.progress);
-        progress.prompt_id = Some(id);
-        // A plugin may have run a command before the prompt. That command is complete, but the prompt is not answered.
-        (progress.is_complete, progress.has_error) = (false, false);
-        Ok(())
+        self.append_then(batch, |progress, ids| {
+            progress.prompt_id = ids.last().copied();
+            // A plugin may have run a command before the prompt. That command is complete, but the prompt is not
+            // answered.
+            (progress.is_complete, progress.has_error) = (false, false);
+        })
+        .await
+        .map(drop)
     }
 
-    /// Records the prompt of the agent, if a plugin called the next plugin with another one. The view shows the new
-    /// message in place of the recorded prompt. If the agent has already answered, the message continues the
-    /// conversation.
+    /// Records the prompt that the agent got, if a plugin changed it. Views then show the changed prompt in place of
+    /// the one that was recorded first. But if the agent has already answered the first prompt, views show both.
     pub async fn replace_prompt(&self, prompt: &Prompt) -> Result<()> {
         let Some(recorded) = self.prompt_id() else {
             return self.record_prompt(prompt, Vec::new()).await;
@@ -58,14 +60,15 @@ impl TurnTape {
             return Ok(());
         }
         let has_answered = {
-            let mut progress = lock(&self.progress);
+            let mut progress = self.progress.lock();
+            let fingerprint = prompt_fingerprint(prompt);
             if progress
                 .prompt_fingerprint
-                .is_none_or(|recorded| recorded == prompt_fingerprint(prompt))
+                .is_none_or(|recorded| recorded == fingerprint)
             {
                 return Ok(());
             }
-            progress.prompt_fingerprint = Some(prompt_fingerprint(prompt));
+            progress.prompt_fingerprint = Some(fingerprint);
             std::mem::take(&mut progress.is_complete)
         };
         let message = self.user_message_entry(prompt);
@@ -73,18 +76,15 @@ impl TurnTape {
             self.append(vec![message]).await?;
             return Ok(());
         }
-        let message = self
-            .with_inbound_id(message)
-            .with_meta(REPLACES_KEY, recorded.get());
-        let id = self.append(vec![message]).await?;
-        lock(&self.progress).prompt_id = Some(id);
-        Ok(())
+        let message = self.with_inbound_id(message);
+        let message = message.with_meta(REPLACES_KEY, recorded.get());
+        self.record_prompt_again(message).await
     }
 
-    /// Sets the fingerprint of the prompt that the model stage gets. A resumed turn whose prompt was replaced has none, so
-    /// that the replacement stays.
+    /// Sets the fingerprint of the prompt that the model stage gets. If an earlier attempt replaced the prompt, sets no
+    /// fingerprint, so that its replacement is kept.
     pub(crate) fn set_prompt_fingerprint(&self, prompt: &Prompt) {
-        let mut progress = lock(&self.progress);
+        let mut progress = self.progress.lock();
         progress.prompt_fingerprint =
             (!progress.is_prompt_replaced).then(|| prompt_fingerprint(prompt));
     }
@@ -96,12 +96,14 @@ impl TurnTape {
 
     /// Records the prompt again after the tape was reset.
     pub async fn record_prompt_again(&self, prompt: Entry) -> Result<()> {
-        let id = self.append(vec![prompt]).await?;
-        lock(&self.progress).prompt_id = Some(id);
-        Ok(())
+        self.append_then(vec![prompt], |progress, ids| {
+            progress.prompt_id = ids.last().copied();
+        })
+        .await
+        .map(drop)
     }
 
-    /// Returns the entry of a user message of this turn.
+    /// Creates the entry of a user message: the content is the prompt, and the `run_id` is the turn's.
     pub fn user_message_entry(&self, prompt: &Prompt) -> Entry {
         let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
         self.with_run_id(Entry::message("user", content))

@@ -6,24 +6,23 @@ use bub_tape::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::{INBOUND_ID_KEY, TurnTape, lock, tape_error};
+use super::{INBOUND_ID_KEY, TurnTape, tape_error};
 use crate::{
     error::{Error, ErrorKind, Result},
-    framework::Framework,
-    ids::{MessageId, SessionId, TurnId},
+    ids::{MessageId, TurnId},
     steering::SteeredMessage,
 };
 
-/// Key in the `meta` of a message that steered the turn of another message.
+/// Key in the `meta` of an entry. It marks a message that steered the turn of another message.
 const STEERED_KEY: &str = "steered";
 
-/// The status of a failed command.
+/// The status of a failed comma command.
 pub(super) const ERROR_STATUS: &str = "error";
 
-/// The status of a command that was cancelled by its sender, or because bub stopped.
+/// The status of a comma command that was cancelled by its sender, or because bub stopped.
 pub(super) const CANCELLED_STATUS: &str = "cancelled";
 
-/// Maximum number of attempts that may end with the death of the process.
+/// Maximum number of attempts to process a message, if the process dies in each of them.
 const MAX_CRASH_ATTEMPTS: u32 = 3;
 
 /// The point at which an interrupted turn resumes.
@@ -33,11 +32,13 @@ pub enum ResumePoint {
     Answered(String),
     /// The prompt is recorded, but the turn is not complete.
     AfterSteps {
-        /// The number of model calls so far.
+        /// The number of steps so far that requested tool calls.
         steps: u64,
-        /// The undelivered answer from before the last steering message, if any.
+        /// The answer from before the last steering message. It is not delivered yet. Empty if the model had not
+        /// answered before that message.
         text: String,
-        /// Whether a tool call or its result is the last part of the conversation. A continue prompt must follow it.
+        /// Whether the conversation ends with a tool call or its result. If so, the next step needs a prompt from the
+        /// hook `continue_prompt`.
         needs_prompt: bool,
     },
     /// The process died in too many attempts at this message.
@@ -47,32 +48,27 @@ pub enum ResumePoint {
 }
 
 impl TurnTape {
-    /// Returns the entry of a message that steers this turn. Its ids let a later attempt find it.
+    /// Returns the entry of a message that steers this turn. The message id in its `meta` lets a later attempt find the
+    /// entry.
     pub fn steering_entry(&self, message: &SteeredMessage) -> Entry {
-        let entry = self
-            .user_message_entry(&message.prompt)
-            .with_meta(STEERED_KEY, true);
+        let entry = self.user_message_entry(&message.prompt);
+        let entry = entry.with_meta(STEERED_KEY, true);
         match &message.message_id {
             Some(id) => entry.with_meta(INBOUND_ID_KEY, id.as_str()),
             None => entry,
         }
     }
 
-    /// Finds the prompt and the progress of an earlier attempt. Reads the tape from its end, and only after a crash.
-    pub(super) async fn find_resume_point(
-        &mut self,
-        framework: &Framework,
-        session_id: &SessionId,
-    ) -> Result<()> {
+    /// Finds the prompt and the progress of an earlier attempt. Does nothing in the first attempt. Otherwise, reads the
+    /// tape from its end.
+    pub(super) async fn find_resume_point(&mut self) -> Result<()> {
         let Some(attempt) = self.attempt.clone().filter(|attempt| attempt.number > 1) else {
             return Ok(());
         };
         let mut prompt = None;
         let (mut later, mut steered) = (Vec::new(), Vec::new());
-        let mut newest = self
-            .tape()
-            .store()
-            .read(self.tape().name(), EntryRange::ALL.newest_first());
+        let (store, name) = (self.tape().store(), self.tape().name());
+        let mut newest = store.read(name, EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
             match &prompt {
                 None if inbound_id(&entry) == Some(attempt.message_id.as_str()) => {
@@ -93,22 +89,25 @@ impl TurnTape {
             return self.resume_command(&prompt).await;
         }
         if prompt.meta.contains_key(STEERED_KEY) {
-            // The message was part of another turn, which was answered. Only its end is missing from the journal.
+            // The message steered another turn, which answered it. The journal does not show yet that the message is
+            // finished.
             let event = self.redelivery_event("answered by an earlier turn");
             self.append(vec![event]).await?;
-            lock(&self.progress).prompt_id = Some(prompt.id);
+            self.progress.lock().prompt_id = Some(prompt.id);
             self.resume_point = Some(ResumePoint::Answered(String::new()));
             return Ok(());
         }
         later.reverse();
-        // Overlapping turns share the steering inbox, so check the entries of all turns.
+        // Other turns also take messages from the steering inbox, so check the entries of all turns.
         steered.extend(later.iter().filter_map(inbound_id).map(MessageId::from));
-        framework.discard_steered(session_id, &steered).await?;
+        self.framework
+            .discard_steered(&self.session_id, &steered)
+            .await?;
         if let Some(run_id) = run_id(&prompt) {
             self.run_id = TurnId::from(run_id);
         }
         {
-            let mut progress = lock(&self.progress);
+            let mut progress = self.progress.lock();
             progress.prompt_id = Some(prompt.id);
             progress.is_prompt_replaced = prompt.meta.contains_key(REPLACES_KEY);
         }
@@ -122,12 +121,10 @@ impl TurnTape {
                 "dropped: the process died too often",
             ),
             None => {
-                let (steps, text) = (count_steps(&own_entries), previous_answer(&own_entries));
-                let needs_prompt = ends_with_tools(&own_entries);
                 let resume_point = ResumePoint::AfterSteps {
-                    steps,
-                    text,
-                    needs_prompt,
+                    steps: count_steps(&own_entries),
+                    text: previous_answer(&own_entries),
+                    needs_prompt: ends_with_tools(&own_entries),
                 };
                 (resume_point, "resumed")
             }
@@ -143,18 +140,17 @@ impl TurnTape {
         }
         let appended = self.append_batch(batch).await?;
         if is_moved {
-            lock(&self.progress).prompt_id = appended.get(1).copied();
+            self.progress.lock().prompt_id = appended.get(1).copied();
         }
         self.resume_point = Some(resume_point);
         Ok(())
     }
 
-    /// Resumes a command. `last` is its start or end event.
+    /// Sets the resume point of a comma command. `last` is the latest event of the command: its start or its end.
     async fn resume_command(&mut self, last: &Entry) -> Result<()> {
         let text = |name: &str| {
-            last.data()
-                .and_then(|data| data.get(name)?.as_str())
-                .unwrap_or_default()
+            let text = last.data().and_then(|data| data.get(name)?.as_str());
+            text.unwrap_or_default()
         };
         let is_complete = last.name() == Some("command") && text("status") != CANCELLED_STATUS;
         let outcome = if is_complete {
@@ -172,7 +168,7 @@ impl TurnTape {
                  send it again."
             );
             let mut batch = vec![self.redelivery_event("interrupted: not run again")];
-            // A cancelled command has an end already.
+            // A cancelled command already has an end event.
             if last.name() != Some("command") {
                 let data = json!({
                     "raw": raw, "name": text("name"), "status": "interrupted", "output": output, "date": now_iso(),
@@ -188,16 +184,15 @@ impl TurnTape {
 
     fn redelivery_event(&self, outcome: &str) -> Entry {
         let attempt = self.attempt.as_ref();
-        let (id, number) = attempt
-            .map(|attempt| (&attempt.message_id, attempt.number))
-            .unzip();
+        let id = attempt.map(|attempt| &attempt.message_id);
+        let number = attempt.map(|attempt| attempt.number);
         let data = json!({"inbound_id": id, "attempt": number, "outcome": outcome});
         self.with_run_id(Entry::event("turn.redelivered", Some(data)).exclude_from_context())
     }
 }
 
-/// Returns whether the entry changes the conversation that the model sees: a part of it, or an anchor that starts a new
-/// one.
+/// Returns whether the entry changes the conversation that the model sees: a message, tool call, tool result or anchor
+/// that views include.
 fn is_in_conversation(entry: &Entry) -> bool {
     let is_conversation = matches!(
         entry.kind,
@@ -212,7 +207,8 @@ fn ends_with_tools(entries: &[Entry]) -> bool {
     last.is_some_and(|entry| matches!(entry.kind, EntryKind::ToolCall | EntryKind::ToolResult))
 }
 
-/// Returns the entries of a turn that its next view shows.
+/// Selects the entries that the next view of a turn needs: its conversation after the last anchor, with the events of
+/// finished tool calls.
 fn entries_in_view(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     let anchor = entries
         .iter()
@@ -221,7 +217,8 @@ fn entries_in_view(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     after_anchor.filter(|entry| is_in_conversation(entry) || entry.name() == Some(TOOL_DONE_EVENT))
 }
 
-/// Returns a copy of an entry that moves it to the end of the conversation. Views show only the copy.
+/// Returns a copy of an entry, to append to the tape. Views show only the copy, so the entry moves to the end of the
+/// conversation.
 fn move_to_end(entry: &Entry) -> Entry {
     let mut moved = entry.clone();
     moved.id = EntryId::default();
@@ -251,7 +248,7 @@ fn find_complete_answer(entries: &[Entry]) -> Option<String> {
     (last.iter().any(is_turn_end) || has_final_answer(last)).then(|| assistant_text(entries))
 }
 
-/// Returns the answer of the turn from before the last steering message.
+/// Returns the text that the turn had answered before its last steering message.
 fn previous_answer(entries: &[Entry]) -> String {
     let (before, _) = split_at_last_steering(entries);
     let end = before.iter().rposition(is_turn_end);
@@ -261,22 +258,14 @@ fn previous_answer(entries: &[Entry]) -> String {
 
 /// Returns whether the entry ends the last step of a turn.
 fn is_turn_end(entry: &Entry) -> bool {
-    entry.name() == Some("loop.step")
-        && entry
-            .data()
-            .and_then(|data| data.get("status"))
-            .and_then(Value::as_str)
-            == Some("ok")
+    let status = entry.data().and_then(|data| data.get("status"));
+    entry.name() == Some("loop.step") && status.and_then(Value::as_str) == Some("ok")
 }
 
 fn assistant_text(entries: &[Entry]) -> String {
     let texts = entries.iter().filter_map(|entry| match entry.kind {
-        EntryKind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
-        EntryKind::Message
-            if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") =>
-        {
-            entry.payload.get("content").and_then(Value::as_str)
-        }
+        EntryKind::ToolCall => payload_text(entry, "content"),
+        EntryKind::Message if is_assistant(entry) => payload_text(entry, "content"),
         _ => None,
     });
     texts.collect::<Vec<_>>().join("\n\n")
@@ -291,12 +280,18 @@ fn has_final_answer(entries: &[Entry]) -> bool {
             EntryKind::Message | EntryKind::ToolCall | EntryKind::ToolResult
         ) || entry.name() == Some("loop.step")
     });
-    last.is_some_and(|entry| entry.payload.get("role").and_then(Value::as_str) == Some("assistant"))
+    last.is_some_and(is_assistant)
+}
+
+fn payload_text<'a>(entry: &'a Entry, key: &str) -> Option<&'a str> {
+    entry.payload.get(key)?.as_str()
+}
+
+fn is_assistant(entry: &Entry) -> bool {
+    payload_text(entry, "role") == Some("assistant")
 }
 
 fn count_steps(entries: &[Entry]) -> u64 {
-    entries
-        .iter()
-        .filter(|entry| entry.kind == EntryKind::ToolCall)
-        .count() as u64
+    let is_call = |entry: &&Entry| entry.kind == EntryKind::ToolCall;
+    entries.iter().filter(is_call).count() as u64
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bub_tape::{Entry, INTERRUPTED_RESULT, now_iso};
 use serde_json::{Value, json};
 
-use super::{TurnTape, lock};
+use super::TurnTape;
 use crate::error::Error;
 
 /// The result of a tool call that did not start before the turn ended.
@@ -16,11 +16,11 @@ const NOT_RUN_RESULT: &str = "[not run]";
 pub(super) struct OpenStep {
     number: u64,
     started: Instant,
-    /// The text so far.
+    /// The text that the model has produced in this step so far.
     text: String,
 }
 
-/// The tool calls of a step whose results are not recorded.
+/// The tool calls of a step, until their results are recorded.
 #[derive(Debug)]
 pub(super) struct OpenCalls {
     ids: Vec<String>,
@@ -36,7 +36,7 @@ enum CallState {
 }
 
 impl OpenCalls {
-    /// Returns the result entry of calls that the end of the turn interrupted.
+    /// Returns one entry with the results of all calls. A call that has not finished gets a fixed text as its result.
     fn into_result_entry(self) -> Entry {
         let results = self.states.into_iter().map(|state| match state {
             CallState::Waiting => NOT_RUN_RESULT.into(),
@@ -50,72 +50,69 @@ impl OpenCalls {
 impl TurnTape {
     /// Starts a step. Its start event is added to the next batch.
     pub fn begin_step(&self, number: u64, prompt: &str) {
-        let mut progress = lock(&self.progress);
+        let mut progress = self.progress.lock();
         progress.step = Some(OpenStep {
             number,
             started: Instant::now(),
             text: String::new(),
         });
         let data = json!({"step": number, "prompt": prompt});
-        progress
-            .pending
-            .push(self.with_run_id(Entry::event("loop.step.start", Some(data))));
+        let event = self.with_run_id(Entry::event("loop.step.start", Some(data)));
+        progress.pending.push(event);
     }
 
     /// Adds text to the partial answer of the step.
     pub fn record_delta(&self, delta: &str) {
-        if let Some(step) = &mut lock(&self.progress).step {
+        if let Some(step) = &mut self.progress.lock().step {
             step.text.push_str(delta);
         }
     }
 
-    /// Sets the ids of tool calls that are recorded and have no results yet.
+    /// Sets the ids of the step's tool calls. The calls are on the tape, but their results are not.
     pub fn begin_calls(&self, ids: Vec<String>) {
         let states = vec![CallState::Waiting; ids.len()];
-        lock(&self.progress).calls = Some(OpenCalls { ids, states });
+        self.progress.lock().calls = Some(OpenCalls { ids, states });
     }
 
-    /// Sets the result of a call. `None` marks the call as running.
+    /// Sets the result of a tool call. `None` marks the call as running. `index` is its position in the list of
+    /// [`TurnTape::begin_calls`].
     pub fn set_call_state(&self, index: usize, result: Option<&Value>) {
-        let mut progress = lock(&self.progress);
+        let mut progress = self.progress.lock();
         let calls = progress.calls.as_mut();
         if let Some(state) = calls.and_then(|calls| calls.states.get_mut(index)) {
             *state = result.map_or(CallState::Running, |result| CallState::Done(result.clone()));
         }
     }
 
-    /// Marks the results of all calls as recorded.
+    /// Marks the results of the step's tool calls as recorded.
     pub fn end_calls(&self) {
-        lock(&self.progress).calls = None;
+        self.progress.lock().calls = None;
     }
 
-    /// Adds the result entry of unfinished calls to the next batch. Returns whether calls were unfinished.
+    /// If the step has tool calls without recorded results, adds their result entry to the next batch. Returns whether
+    /// it had such calls.
     pub fn interrupt_calls(&self) -> bool {
-        let calls = lock(&self.progress).calls.take();
-        let has_calls = calls.is_some();
-        if let Some(calls) = calls {
-            self.append_later(self.with_run_id(calls.into_result_entry()));
-        }
-        has_calls
+        let Some(calls) = self.progress.lock().calls.take() else {
+            return false;
+        };
+        self.append_later(self.with_run_id(calls.into_result_entry()));
+        true
     }
 
-    /// Returns the text of the current step so far.
+    /// Returns the text of the current step so far, or `None` outside of a step.
     pub fn partial_text(&self) -> Option<String> {
-        lock(&self.progress)
-            .step
-            .as_ref()
-            .map(|step| step.text.clone())
+        let progress = self.progress.lock();
+        progress.step.as_ref().map(|step| step.text.clone())
     }
 
     /// Ends the step and returns its end event, which the caller records with the rest of the step.
     pub fn end_step(&self, status: &str, error: Option<&Error>) -> Option<Entry> {
-        let step = lock(&self.progress).step.take()?;
+        let step = self.progress.lock().step.take()?;
         let elapsed = u64::try_from(step.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut data = json!({"step": step.number, "elapsed_ms": elapsed, "status": status});
-        if let (Some(error), Some(data)) = (error, data.as_object_mut()) {
-            data.insert("error".to_owned(), error.message().into());
-        }
         if let Some(data) = data.as_object_mut() {
+            let error = error.map(|error| ("error".to_owned(), error.message().into()));
+            data.extend(error);
             data.insert("date".to_owned(), now_iso().into());
         }
         Some(self.with_run_id(Entry::event("loop.step", Some(data))))
@@ -123,12 +120,12 @@ impl TurnTape {
 
     /// Marks the model stage as completely recorded.
     pub fn mark_complete(&self) {
-        lock(&self.progress).is_complete = true;
+        self.progress.lock().is_complete = true;
     }
 
     /// Marks the model stage as completely recorded, including the error that ended it.
     pub fn mark_complete_with_error(&self) {
-        let mut progress = lock(&self.progress);
+        let mut progress = self.progress.lock();
         (progress.is_complete, progress.has_error) = (true, true);
     }
 }

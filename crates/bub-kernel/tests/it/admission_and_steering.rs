@@ -6,12 +6,12 @@ use std::{
 };
 
 use bub_kernel::{
-    Admission, AdmissionDecision, BoxFuture, Inbound, Provided, Result, SessionId, SteeringInbox,
-    TurnSnapshot,
-    hooks::point::{AdmitMessage, ProvideSteeringInbox},
+    Admission, AdmissionDecision, Envelope, Inbound, ModelStream, Provided, Result, SessionId,
+    SteeringInbox, TurnSnapshot, async_trait,
+    hooks::point::{AdmitMessage, ProvideSteeringInbox, RunModelStream},
 };
 
-use crate::support::{FakePlugin, LogCapture, fail, framework, hi, none};
+use crate::support::{FakePlugin, LogCapture, fail, failing_turn, framework, hi, none, turn};
 
 /// An inbox with a limit per session.
 pub(crate) struct FakeInbox {
@@ -28,29 +28,26 @@ impl FakeInbox {
     }
 }
 
+#[async_trait]
 impl SteeringInbox for FakeInbox {
-    fn enqueue<'a>(
-        &'a self,
-        session_id: &'a SessionId,
-        message: Inbound,
-    ) -> BoxFuture<'a, Result<bool>> {
+    async fn enqueue(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
         let mut queues = self.queues.lock().unwrap();
         let queue = queues.entry(session_id.clone()).or_default();
         let has_space = queue.len() < self.limit;
         if has_space {
             queue.push(message);
         }
-        Box::pin(std::future::ready(Ok(has_space)))
+        Ok(has_space)
     }
 
-    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
+    async fn drain(&self, session_id: &SessionId) -> Result<Vec<Inbound>> {
         let drained = self
             .queues
             .lock()
             .unwrap()
             .remove(session_id)
             .unwrap_or_default();
-        Box::pin(std::future::ready(Ok(drained)))
+        Ok(drained)
     }
 
     fn count(&self, session_id: &SessionId) -> usize {
@@ -185,4 +182,74 @@ async fn steering_needs_a_running_scope_and_room() {
             .await
             .unwrap()
     );
+}
+
+/// An inbox that always has one comma command, and never has space.
+struct FullInbox;
+
+#[async_trait]
+impl SteeringInbox for FullInbox {
+    async fn enqueue(&self, _session_id: &SessionId, _message: Inbound) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn drain(&self, _session_id: &SessionId) -> Result<Vec<Inbound>> {
+        Ok(vec![Envelope::from_text(",help").into()])
+    }
+
+    fn count(&self, _session_id: &SessionId) -> usize {
+        1
+    }
+}
+
+/// An inbox that panics when messages are taken from it.
+struct PanickingInbox;
+
+#[async_trait]
+impl SteeringInbox for PanickingInbox {
+    async fn enqueue(&self, _session_id: &SessionId, _message: Inbound) -> Result<bool> {
+        panic!("cannot add")
+    }
+
+    async fn drain(&self, _session_id: &SessionId) -> Result<Vec<Inbound>> {
+        panic!("cannot take")
+    }
+
+    fn count(&self, _session_id: &SessionId) -> usize {
+        1
+    }
+}
+
+/// A plugin with an inbox and a model, so that the turn takes the queued messages.
+fn model_with_inbox(inbox: fn() -> Arc<dyn SteeringInbox>) -> FakePlugin {
+    FakePlugin::new()
+        .on::<ProvideSteeringInbox>(move |_| Ok(Some(Provided::new(inbox()))))
+        .on::<RunModelStream>(|_| Ok(Some(ModelStream::from_text("answer"))))
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_fit_back_into_the_inbox_is_reported() {
+    let framework = framework([model_with_inbox(|| Arc::new(FullInbox))]);
+    let running = framework.open_scope().await.unwrap();
+    let log = LogCapture::start();
+    turn(&framework).await.unwrap();
+    let lines = log.lines();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("steering.message_lost")),
+        "{lines:?}"
+    );
+    running.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_panic_in_the_inbox_is_an_error_of_the_turn() {
+    let framework = framework([model_with_inbox(|| Arc::new(PanickingInbox))]);
+    let running = framework.open_scope().await.unwrap();
+    let error = failing_turn(&framework).await;
+    assert!(error.message().contains("panicked: cannot take"), "{error}");
+    let taken = framework.take_steered(&"s".into()).await;
+    assert!(taken.is_err(), "{taken:?}");
+    running.close().await.unwrap();
 }

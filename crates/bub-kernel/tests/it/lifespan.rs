@@ -1,7 +1,7 @@
 //! The lifespan of a message is entered once and exited once, on every path.
 
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Error, Inbound, Lifespan, LifespanScope, Result, Turn, hooks,
+    ChannelMessage, Error, Inbound, Lifespan, LifespanScope, Result, Turn, async_trait, hooks,
     hooks::{
         HookPoint,
         point::{BuildPrompt, DispatchOutbound, OnError, RenderOutbound, RunModel, SaveState},
@@ -13,28 +13,25 @@ use crate::support::{FakePlugin, LogCapture, Trace, fail, none, some};
 /// A scope that records when it is entered and exited. It fails where its name ends in `?`.
 struct FakeScope(Trace, &'static str);
 
+#[async_trait]
 impl LifespanScope for FakeScope {
-    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            self.0.note("enter");
-            if self.1 == "enter?" {
-                Err(Error::unknown("closed today"))
-            } else {
-                Ok(())
-            }
-        })
+    async fn enter(&mut self) -> Result<()> {
+        self.0.note("enter");
+        if self.1 == "enter?" {
+            Err(Error::unknown("closed today"))
+        } else {
+            Ok(())
+        }
     }
 
-    fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.0
-                .note(format!("exit {:?}", error.map(ToString::to_string)));
-            match self.1 {
-                "exit?" => Err(Error::unknown("door is stuck")),
-                "exit!" => panic!("door fell"),
-                _ => Ok(()),
-            }
-        })
+    async fn exit(&mut self, error: Option<&Error>) -> Result<()> {
+        self.0
+            .note(format!("exit {:?}", error.map(ToString::to_string)));
+        match self.1 {
+            "exit?" => Err(Error::unknown("door is stuck")),
+            "exit!" => panic!("door fell"),
+            _ => Ok(()),
+        }
     }
 }
 

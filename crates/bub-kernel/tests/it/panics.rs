@@ -8,7 +8,7 @@ use std::{
 
 use bub_kernel::{
     BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, Inbound, MessageId,
-    ModelStream, Plugin, PluginState, Result, SessionId, StreamEvent, hooks,
+    ModelStream, Plugin, PluginState, Result, SessionId, StreamEvent, async_trait, hooks,
     hooks::{
         AsyncHook, HookCall, HookReturn, HookSet,
         point::{LoadState, RunModel, RunModelStream, SaveState},
@@ -123,17 +123,14 @@ async fn a_stream_that_panicked_is_over() {
 #[tokio::test]
 async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
     struct PanickingRouter;
+    #[async_trait]
     impl ChannelRouter for PanickingRouter {
         fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
             panic!("lost the list")
         }
 
-        fn quit_session<'a>(
-            &'a self,
-            _: &'a SessionId,
-            _: Option<&'a MessageId>,
-        ) -> BoxFuture<'a, Result<()>> {
-            Box::pin(std::future::ready(Ok(())))
+        async fn quit_session(&self, _: &SessionId, _: Option<&MessageId>) -> Result<()> {
+            Ok(())
         }
     }
     let trace = Trace::default();

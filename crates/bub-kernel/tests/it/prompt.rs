@@ -101,3 +101,18 @@ fn a_prompt_is_a_string_or_a_list_in_json() {
         assert_eq!(serde_json::to_value(prompt).unwrap(), value);
     }
 }
+
+#[test]
+fn a_comma_after_a_space_is_no_command_in_a_prompt_or_an_envelope() {
+    for (text, expected) in [
+        (",help", true),
+        (" ,help", false),
+        ("\n,help", false),
+        ("a,b", false),
+    ] {
+        assert_eq!(Prompt::from(text).is_command(), expected, "{text:?}");
+        assert_eq!(Envelope::from_text(text).is_command(), expected, "{text:?}");
+    }
+    let parts = vec![json!({"type": "text", "text": ",help"})];
+    assert!(!Prompt::Parts(parts).is_command());
+}

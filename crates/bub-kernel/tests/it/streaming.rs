@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Error, ErrorKind, Inbound, MessageId, ModelStream,
-    Result, SessionId, StreamEvent, Turn, hooks::point::RunModelStream,
+    Channel, ChannelRouter, Envelope, Error, ErrorKind, Inbound, MessageId, ModelStream, Result,
+    SessionId, StreamEvent, Turn, async_trait, hooks::point::RunModelStream,
 };
 use futures_util::StreamExt;
 use serde_json::json;
@@ -182,6 +182,7 @@ async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
 
 struct UppercaseRouter;
 
+#[async_trait]
 impl ChannelRouter for UppercaseRouter {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         None
@@ -197,12 +198,8 @@ impl ChannelRouter for UppercaseRouter {
         })
     }
 
-    fn quit_session<'a>(
-        &'a self,
-        _: &'a SessionId,
-        _: Option<&'a MessageId>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn quit_session(&self, _: &SessionId, _: Option<&MessageId>) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use bub_kernel::{
 
 pub(crate) use channel::{EventResult, FakeChannel, FakeRouter};
 pub(crate) use log::LogCapture;
-pub(crate) use store::{FullStore, entries, store_plugin};
+pub(crate) use store::{FullStore, LateWrite, entries, store_plugin};
 
 /// A record of calls, in order.
 #[derive(Clone, Debug, Default)]

@@ -11,7 +11,7 @@ use std::{
 use bub_kernel::{
     BoxFuture, CancellationToken, Error, ErrorKind, Framework, Inbound, InboundAttempt, Lifespan,
     LifespanScope, ModelStream, Plugin as _, Result, SessionId, Stage, StatePatch, StreamEvent,
-    Turn, hooks,
+    Turn, async_trait, hooks,
     hooks::{
         AsyncHook, HookCall, HookPoint, HookReturn, HookSet,
         point::{
@@ -24,7 +24,9 @@ use bub_tape::{Entry, EntryKind, LeaseWait, MemoryStore};
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 
-use crate::support::{FakePlugin, FullStore, entries, framework, hi, none, some, store_plugin};
+use crate::support::{
+    FakePlugin, FullStore, LateWrite, entries, framework, hi, none, some, store_plugin,
+};
 
 /// How a hook ends a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,14 +168,15 @@ impl Counts {
     }
 }
 
+#[async_trait]
 impl LifespanScope for Counts {
-    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn enter(&mut self) -> Result<()> {
+        Ok(())
     }
 
-    fn exit<'a>(&'a mut self, _error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+    async fn exit(&mut self, _error: Option<&Error>) -> Result<()> {
         self.0.exits.fetch_add(1, Ordering::Relaxed);
-        Box::pin(std::future::ready(Ok(())))
+        Ok(())
     }
 }
 
@@ -547,5 +550,31 @@ async fn a_message_cancelled_while_it_waits_for_its_session_is_recorded() {
     assert_eq!(errors(&entries), ["cancelled"]);
     assert_eq!(counts.all(), [0, 0, 1]);
     drop(lease);
+    running.close().await.unwrap();
+}
+
+// L1: a turn that is cancelled while its prompt is written has the message once, whenever the write ends.
+#[tokio::test]
+async fn a_message_whose_turn_is_cancelled_while_it_is_written_is_recorded_once() {
+    let late_write = Arc::new(LateWrite::default());
+    let store = FullStore::writing_late(EntryKind::Message, &late_write);
+    let counts = Counts::default();
+    let framework = framework([store_plugin(store), counts.plugin()]);
+    let running = framework.open_scope().await.unwrap();
+    let cancel = CancellationToken::new();
+    let turn = framework.process_inbound(message().with_cancel(cancel.clone()));
+    let cancelling = async {
+        late_write.reached.notified().await;
+        cancel.cancel();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        late_write.release.notify_one();
+    };
+    let (outcome, ()) = tokio::join!(turn, cancelling);
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
+    let entries = entries(&framework, "own").await;
+    assert_eq!(user_messages(&entries), ["hi"]);
+    assert_eq!(errors(&entries), ["cancelled"]);
     running.close().await.unwrap();
 }

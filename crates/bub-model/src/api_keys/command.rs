@@ -1,4 +1,4 @@
-//! Runs the command that prints a key.
+//! Runs the command of the setting `api_key_command`, which prints the API key of a provider.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -13,12 +13,12 @@ use super::shell_words;
 /// Timeout of a key command. It is long, because the user may have to unlock a password store.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 const EMPTY_COMMAND_TEXT: &str = "the command is empty; set a program and its arguments";
-/// Maximum bytes read from each of stdout and stderr. Keys are much shorter.
+/// Maximum bytes kept from each of stdout and stderr; the rest is discarded. Keys are much shorter.
 const MAX_KEY_BYTES: u64 = 16 * 1024;
 
 /// Runs a command line without a shell and returns its stdout, trimmed.
 ///
-/// The command gets the environment of all child processes of bub and no input. Errors never contain its stdout.
+/// The command gets the same environment as all child processes of bub, and no input. Errors never contain its stdout.
 pub(super) async fn run_key_command(settings: &Settings, line: &str) -> Result<Secret, String> {
     let words = split_command_line(line)?;
     let (program, arguments) = words.split_first().ok_or(EMPTY_COMMAND_TEXT)?;

@@ -9,13 +9,13 @@
 //!     prices: {small: {input: 0.5, output: 2}}    # US dollars per million tokens
 //! ```
 
+use std::collections::BTreeMap;
+
 use bub_settings::{SettingSource, Settings, SettingsError};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{
-    Catalog, PROVIDER_ROWS, Price, Provider, merge_quirks, normalize_name, rows::EMPTY_ROW,
-    variable_name,
-};
+use super::{Catalog, Price, Provider, normalize_name, variable_name};
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
 
@@ -59,51 +59,57 @@ pub(super) fn apply_custom_provider(
     catalog: &mut Catalog,
     settings: &Settings,
     name: &str,
-    fields: &Value,
+    value: &Value,
 ) -> Result<(), SettingsError> {
-    let config_path = ConfigPath { settings, name };
-    let normalized = normalize_name(name);
-    if !is_valid_name(&normalized) {
-        return Err(config_path.invalid_entry_error(
-            None,
-            "an invalid name".to_owned(),
-            "letters, digits, `-` and `_`",
-        ));
-    }
-    let Some(fields) = fields.as_object() else {
-        return Err(config_path.invalid_entry_error(
-            None,
-            type_name(fields).to_owned(),
-            "a map with a `base_url`",
-        ));
+    let entry = ConfigEntry {
+        settings,
+        path: format!("providers.{name}"),
+        value,
     };
-    if let Some(unknown) = fields
-        .keys()
-        .find(|field| !PROVIDER_FIELDS.contains(&field.as_str()))
-    {
-        return Err(config_path.invalid_entry_error(
-            Some(unknown),
-            unknown_field_text(unknown, &PROVIDER_FIELDS),
-            &format!("one of {}", PROVIDER_FIELDS.join(", ")),
-        ));
+    let normalized = normalize_name(name);
+    let is_valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if normalized.is_empty() || !normalized.bytes().all(is_valid) {
+        return Err(entry.invalid("an invalid name", "letters, digits, `-` and `_`"));
     }
+    let fields = value
+        .as_object()
+        .ok_or_else(|| entry.invalid(type_name(value), "a map with a `base_url`"))?;
     let existing = catalog
         .providers
         .iter()
         .position(|provider| provider.name == normalized);
     let mut provider = match existing {
         Some(index) => catalog.providers.remove(index),
-        None => new_provider(&normalized),
+        None => Provider {
+            needs_key: true,
+            key_variables: vec![variable_name(&normalized, "API_KEY")],
+            name: normalized.clone(),
+            ..Provider::default()
+        },
     };
-    apply_fields(&mut provider, &config_path, fields)?;
+    if let Some((field, value)) = fields
+        .iter()
+        .find(|(field, _)| !PROVIDER_FIELDS.contains(&field.as_str()))
+    {
+        return Err(entry.field(field, value).unknown(field, &PROVIDER_FIELDS));
+    }
+    for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        entry.field(field, value).apply(field, &mut provider)?;
+    }
+    // Applied last, so that an explicit value overrides the value derived from `base_url`, whatever the order of the
+    // fields.
+    if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
+        provider.needs_key = value
+            .as_bool()
+            .ok_or_else(|| entry.field("needs_key", value).expected("true or false"))?;
+    }
     if existing.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
-        return Err(config_path.invalid_entry_error(
-            None,
-            "a new provider without `base_url`".to_owned(),
+        return Err(entry.invalid(
+            "a new provider without `base_url`",
             base_url::EXPECTED_FORMAT,
         ));
     }
-    provider.origin = Some(config_path.setting_source(None));
+    provider.origin = Some(entry.source());
     // A configured name takes precedence over the alias of another provider.
     for other in &mut catalog.providers {
         other.aliases.retain(|alias| *alias != normalized);
@@ -113,303 +119,214 @@ pub(super) fn apply_custom_provider(
     Ok(())
 }
 
-/// Returns a new provider with conventional variable names and no other properties.
-fn new_provider(name: &str) -> Provider {
-    let mut provider = Provider::from_row(&EMPTY_ROW);
-    name.clone_into(&mut provider.name);
-    provider.key_variables = vec![variable_name(name, "API_KEY")];
-    provider.base_variable = variable_name(name, "API_BASE");
-    provider
+/// A value in the setting `providers`, with its path for error messages.
+struct ConfigEntry<'a> {
+    settings: &'a Settings,
+    path: String,
+    value: &'a Value,
 }
 
-fn apply_fields(
-    provider: &mut Provider,
-    config_path: &ConfigPath<'_>,
-    fields: &Map<String, Value>,
-) -> Result<(), SettingsError> {
-    for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let text = || config_path.parse_text(field, value);
-        match field.as_str() {
+impl<'a> ConfigEntry<'a> {
+    fn field(&self, name: &str, value: &'a Value) -> Self {
+        Self {
+            settings: self.settings,
+            path: format!("{}.{name}", self.path),
+            value,
+        }
+    }
+
+    /// Applies a field of a provider other than `needs_key`.
+    fn apply(&self, field: &str, provider: &mut Provider) -> Result<(), SettingsError> {
+        match field {
             "base_url" => {
-                let parsed = BaseUrl::parse(text()?);
-                let url = parsed.ok_or_else(|| {
-                    config_path.invalid_value_error(field, value, base_url::EXPECTED_FORMAT)
-                })?;
+                let url = BaseUrl::parse(self.text()?)
+                    .ok_or_else(|| self.expected(base_url::EXPECTED_FORMAT))?;
                 provider.local = url.is_loopback();
                 provider.needs_key &= !provider.local;
-                // The login and the newer wire format are valid only for the default base URL.
+                // The login and `native_wire` are valid only for the default base URL.
                 provider.login = None;
                 provider.native_wire = None;
-                provider.base_url = Some(url.with_default_path(&provider.base_path));
+                provider.base_url = Some(url.with_default_path(provider.base_path));
             }
             "wire" => {
                 let names = WireFormat::ALL.map(WireFormat::name).join(", ");
-                let wire = WireFormat::from_name(text()?);
                 provider.native_wire = None;
-                provider.wire = wire.ok_or_else(|| {
-                    config_path.invalid_value_error(field, value, &format!("one of {names}"))
-                })?;
+                provider.wire = WireFormat::from_name(self.text()?)
+                    .ok_or_else(|| self.expected(&format!("one of {names}")))?;
             }
-            "key_variable" => provider.key_variables = config_path.parse_texts(field, value)?,
-            "base_variable" => text()?.clone_into(&mut provider.base_variable),
-            "key_header" => {
-                provider.key_header = Some(config_path.parse_header_name(field, text()?)?);
+            "key_variable" => provider.key_variables = self.texts()?,
+            "base_variable" => provider.base_variable = Some(self.text()?.to_owned()),
+            "key_header" => provider.key_header = Some(self.header_name(self.text()?)?),
+            "default_model" => provider.default_model = Some(self.text()?.to_owned()),
+            "context_window" => {
+                let tokens = |value: &Value| value.as_u64().filter(|tokens| *tokens > 0);
+                let expected = "a number of tokens, or a map of model prefix to number";
+                provider.windows = self.by_model(self.value.as_object(), tokens, expected)?;
             }
-            "default_model" => provider.default_model = Some(text()?.to_owned()),
-            "context_window" => provider.windows = config_path.parse_windows(field, value)?,
-            "prices" => provider.prices = config_path.parse_prices(field, value)?,
-            "headers" => provider.headers = config_path.parse_headers(field, value)?,
-            "quirks" => provider.quirks = config_path.parse_quirks(field, value, &provider.name)?,
+            "prices" => {
+                let by_prefix = self.value.as_object();
+                let by_prefix = by_prefix.filter(|map| !map.contains_key("input"));
+                let expected = "{input, output, cached, cache_write} in US dollars per million tokens, or a map of model prefix to such prices";
+                provider.prices = self.by_model(by_prefix, parse_price, expected)?;
+            }
+            "headers" => provider.headers = self.headers()?,
+            "quirks" => provider.custom_quirks.extend(self.quirks()?.clone()),
             _ => {}
         }
-    }
-    // Applied last: an explicit value overrides the one derived from `base_url`, in any order of fields.
-    if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
-        provider.needs_key = value
-            .as_bool()
-            .ok_or_else(|| config_path.invalid_value_error("needs_key", value, "true or false"))?;
-    }
-    Ok(())
-}
-
-fn is_valid_name(name: &str) -> bool {
-    let valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    !name.is_empty() && name.bytes().all(valid)
-}
-
-/// Path of a provider's entry in the config, for error messages.
-struct ConfigPath<'a> {
-    settings: &'a Settings,
-    name: &'a str,
-}
-
-impl ConfigPath<'_> {
-    fn setting_source(&self, field: Option<&str>) -> SettingSource {
-        let field = field.map(|field| format!(".{field}")).unwrap_or_default();
-        let path = format!("providers.{}{field}", self.name);
-        std::iter::successors(Some(&*path), |path| Some(path.rsplit_once('.')?.0))
-            .find_map(|path| self.settings.origin(path))
-            .unwrap_or(SettingSource::Default)
+        Ok(())
     }
 
-    fn invalid_entry_error(
-        &self,
-        field: Option<&str>,
-        found: String,
-        expected: &str,
-    ) -> SettingsError {
-        let name = self.name;
-        let key = field.map_or_else(
-            || format!("providers.{name}"),
-            |field| format!("providers.{name}.{field}"),
-        );
-        SettingsError::Invalid {
-            origin: self.setting_source(field),
-            key,
-            found,
-            expected: expected.to_owned(),
-        }
+    fn text(&self) -> Result<&'a str, SettingsError> {
+        let text = self.value.as_str().map(str::trim);
+        text.filter(|text| !text.is_empty())
+            .ok_or_else(|| self.expected("text"))
     }
 
-    /// Builds the error for an invalid value of a field.
-    ///
-    /// The error quotes short text, except headers and URLs with a user, query or fragment, which may contain secrets.
-    fn invalid_value_error(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
-        let found = match value {
-            Value::String(text)
-                if text.len() <= 60 && field != "headers" && !text.contains(['?', '@', '#']) =>
-            {
-                format!("`{text}`")
-            }
-            Value::Number(number) => format!("`{number}`"),
-            value => type_name(value).to_owned(),
+    /// Returns a list of texts, which may be written as one text.
+    fn texts(&self) -> Result<Vec<String>, SettingsError> {
+        let items = match self.value {
+            Value::Array(items) => items.as_slice(),
+            value => std::slice::from_ref(value),
         };
-        self.invalid_entry_error(Some(field), found, expected)
+        let texts = items.iter().map(|item| self.with(item).text());
+        texts.map(|text| text.map(str::to_owned)).collect()
     }
 
-    fn parse_text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
-        let text = value
-            .as_str()
-            .map(str::trim)
-            .filter(|text| !text.is_empty());
-        text.ok_or_else(|| self.invalid_value_error(field, value, "text"))
-    }
-
-    fn parse_texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
-        match value {
-            Value::Array(items) => items
+    /// Returns values by prefix of the model's name. Without `by_prefix`, one value applies to all models.
+    fn by_model<T>(
+        &self,
+        by_prefix: Option<&'a Map<String, Value>>,
+        parse: impl Fn(&Value) -> Option<T>,
+        expected: &str,
+    ) -> Result<BTreeMap<String, T>, SettingsError> {
+        let parse =
+            |value: &'a Value| parse(value).ok_or_else(|| self.with(value).expected(expected));
+        match by_prefix {
+            Some(map) => map
                 .iter()
-                .map(|item| self.parse_text(field, item).map(str::to_owned))
+                .map(|(prefix, value)| Ok((prefix.clone(), parse(value)?)))
                 .collect(),
-            value => Ok(vec![self.parse_text(field, value)?.to_owned()]),
+            None => Ok(BTreeMap::from([(String::new(), parse(self.value)?)])),
         }
     }
 
-    fn parse_header_name(&self, field: &str, name: &str) -> Result<String, SettingsError> {
-        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        if name.is_empty() || !name.bytes().all(valid) {
-            return Err(self.invalid_entry_error(
-                Some(field),
-                format!("`{name}`"),
-                "the name of an HTTP header",
-            ));
+    fn header_name(&self, name: &str) -> Result<String, SettingsError> {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if name.is_empty() || !name.bytes().all(is_valid) {
+            return Err(self.invalid(&format!("`{name}`"), "the name of an HTTP header"));
         }
         Ok(name.to_ascii_lowercase())
     }
 
-    fn parse_headers(
-        &self,
-        field: &str,
-        value: &Value,
-    ) -> Result<Vec<(String, String)>, SettingsError> {
+    fn headers(&self) -> Result<Vec<(String, String)>, SettingsError> {
         let expected = "a map of header name to text";
-        let map = value
-            .as_object()
-            .ok_or_else(|| self.invalid_value_error(field, value, expected))?;
-        let pairs = map.iter().map(|(name, value)| {
+        let map = self.value.as_object();
+        let pairs = map.ok_or_else(|| self.expected(expected))?.iter();
+        let pairs = pairs.map(|(name, value)| {
             let text = match value {
                 Value::String(text) => text.clone(),
-                Value::Number(number) => number.to_string(),
-                Value::Bool(flag) => flag.to_string(),
-                value => return Err(self.invalid_value_error(field, value, expected)),
+                Value::Number(_) | Value::Bool(_) => value.to_string(),
+                value => return Err(self.with(value).expected(expected)),
             };
-            let sendable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
-            if !sendable {
-                return Err(self.invalid_entry_error(
-                    Some(field),
-                    "text with control or non-ASCII characters".into(),
-                    expected,
-                ));
+            if !text.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
+                let found = "text with control or non-ASCII characters";
+                return Err(self.invalid(found, expected));
             }
-            let name = self.parse_header_name(field, name)?;
+            let name = self.header_name(name)?;
             // The HTTP client derives these headers from the URL and the body. Other values break the request.
             if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
-                return Err(self.invalid_entry_error(
-                    Some(field),
-                    format!("`{name}`"),
-                    "a header that bub does not set itself",
-                ));
+                let expected = "a header that bub does not set itself";
+                return Err(self.invalid(&format!("`{name}`"), expected));
             }
             Ok((name, text))
         });
         pairs.collect()
     }
 
-    /// Parses context windows: one number for all models, or a map of model prefix to number.
-    fn parse_windows(
-        &self,
-        field: &str,
-        value: &Value,
-    ) -> Result<Vec<(String, u64)>, SettingsError> {
-        let expected = "a number of tokens, or a map of model prefix to number";
-        let tokens = |value: &Value| {
-            value
-                .as_u64()
-                .filter(|tokens| *tokens > 0)
-                .ok_or_else(|| self.invalid_value_error(field, value, expected))
-        };
-        match value {
-            Value::Object(map) => map
-                .iter()
-                .map(|(prefix, value)| Ok((prefix.clone(), tokens(value)?)))
-                .collect(),
-            value => Ok(vec![(String::new(), tokens(value)?)]),
-        }
-    }
-
-    /// Parses prices: one price for all models, or a map of model prefix to price.
-    fn parse_prices(
-        &self,
-        field: &str,
-        value: &Value,
-    ) -> Result<Vec<(String, Price)>, SettingsError> {
-        let invalid_value_error = |value: &Value| {
-            self.invalid_value_error(field, value, "{input, output, cached, cache_write} in US dollars per million tokens, or a map of model prefix to such prices")
-        };
-        let map = value
-            .as_object()
-            .ok_or_else(|| invalid_value_error(value))?;
-        if map.contains_key("input") {
-            return Ok(vec![(
-                String::new(),
-                parse_price(value).ok_or_else(|| invalid_value_error(value))?,
-            )]);
-        }
-        let pairs = map.iter().map(|(prefix, price)| {
-            Ok((
-                prefix.clone(),
-                parse_price(price).ok_or_else(|| invalid_value_error(price))?,
-            ))
+    fn quirks(&self) -> Result<&'a Map<String, Value>, SettingsError> {
+        let quirks = self.value.as_object();
+        let quirks = quirks.ok_or_else(|| self.expected("a map of quirks"))?;
+        let invalid = quirks.iter().find(|&(name, value)| {
+            let single = Map::from_iter([(name.clone(), value.clone())]);
+            Quirks::deserialize(&single).is_err()
         });
-        pairs.collect()
-    }
-
-    /// Parses quirks. They override the built-in quirks of the provider.
-    fn parse_quirks(
-        &self,
-        field: &str,
-        value: &Value,
-        provider: &str,
-    ) -> Result<Quirks, SettingsError> {
-        let overrides = value
-            .as_object()
-            .ok_or_else(|| self.invalid_value_error(field, value, "a map of quirks"))?;
-        let row = PROVIDER_ROWS
-            .iter()
-            .find(|row| row.name == provider)
-            .unwrap_or(&EMPTY_ROW);
-        merge_quirks(row, overrides).map_err(|_| {
-            let invalid = overrides.iter().find(|&(name, value)| {
-                let single = Map::from_iter([(name.clone(), value.clone())]);
-                merge_quirks(&EMPTY_ROW, &single).is_err()
-            });
-            match invalid {
-                Some((name, value)) => self.invalid_quirk_error(field, name, value),
-                None => self.invalid_value_error(field, value, "a map of quirks"),
-            }
-        })
-    }
-
-    fn invalid_quirk_error(&self, field: &str, name: &str, value: &Value) -> SettingsError {
-        let path = format!("{field}.{name}");
-        if let Some((_, expected)) = QUIRK_FORMS.iter().find(|(known, _)| *known == name) {
-            return self.invalid_value_error(&path, value, expected);
+        let Some((name, value)) = invalid else {
+            return Ok(quirks);
+        };
+        let quirk = self.field(name, value);
+        match QUIRK_FORMS.iter().find(|(known, _)| known == name) {
+            Some((_, expected)) => Err(quirk.expected(expected)),
+            None => Err(quirk.unknown(name, &QUIRK_FORMS.map(|(name, _)| name))),
         }
-        let names = QUIRK_FORMS.map(|(name, _)| name);
-        self.invalid_entry_error(
-            Some(&path),
-            unknown_field_text(name, &names),
-            &format!("one of {}", names.join(", ")),
+    }
+
+    /// Returns this entry with a value inside its value.
+    fn with(&self, value: &'a Value) -> Self {
+        Self {
+            path: self.path.clone(),
+            value,
+            ..*self
+        }
+    }
+
+    /// Returns the source of the innermost part of the path that has one.
+    fn source(&self) -> SettingSource {
+        std::iter::successors(Some(&*self.path), |path| Some(path.rsplit_once('.')?.0))
+            .find_map(|path| self.settings.origin(path))
+            .unwrap_or(SettingSource::Default)
+    }
+
+    fn invalid(&self, found: &str, expected: &str) -> SettingsError {
+        SettingsError::Invalid {
+            origin: self.source(),
+            key: self.path.clone(),
+            found: found.to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// Builds the error for an unknown field, with the closest known one.
+    fn unknown(&self, field: &str, known: &[&'static str]) -> SettingsError {
+        let suggestion = bub_settings::closest_match(field, known.iter().copied())
+            .map(|known| format!(" (did you mean `{known}`?)"));
+        self.invalid(
+            &format!("an unknown field{}", suggestion.unwrap_or_default()),
+            &format!("one of {}", known.join(", ")),
         )
     }
-}
 
-/// Describes an unknown field and suggests the closest known one.
-fn unknown_field_text(field: &str, known: &[&'static str]) -> String {
-    match bub_settings::closest_match(field, known.iter().copied()) {
-        Some(known) => format!("an unknown field (did you mean `{known}`?)"),
-        None => "an unknown field".to_owned(),
+    /// Builds the error for an invalid value.
+    ///
+    /// The error quotes short text, except headers and URLs with a user, query or fragment, which may contain secrets.
+    fn expected(&self, expected: &str) -> SettingsError {
+        let may_quote = |text: &str| {
+            text.len() <= 60 && !text.contains(['?', '@', '#']) && !self.path.ends_with(".headers")
+        };
+        let found = match self.value {
+            Value::String(text) if may_quote(text) => format!("`{text}`"),
+            Value::Number(number) => format!("`{number}`"),
+            value => type_name(value).to_owned(),
+        };
+        self.invalid(&found, expected)
     }
 }
 
 /// Parses a price. The default of `cached` and `cache_write` is the price of `input`.
 fn parse_price(value: &Value) -> Option<Price> {
     let map = value.as_object()?;
-    let fields = ["input", "cached", "cache_write", "output"];
-    let number = |name: &str| match map.get(name) {
-        Some(value) => value
-            .as_f64()
-            .filter(|price| price.is_finite() && *price >= 0.0)
-            .map(Some),
-        None => Some(None),
+    let number = |value: &Value| {
+        let price = value.as_f64();
+        price.filter(|price| price.is_finite() && *price >= 0.0)
     };
-    let input = number("input")??;
+    let input = number(map.get("input")?)?;
+    let or_input = |name: &str| map.get(name).map_or(Some(input), number);
     let price = Price {
         input,
-        cached: number("cached")?.unwrap_or(input),
-        cache_write: number("cache_write")?.unwrap_or(input),
-        output: number("output")??,
+        cached: or_input("cached")?,
+        cache_write: or_input("cache_write")?,
+        output: number(map.get("output")?)?,
     };
+    let fields = ["input", "cached", "cache_write", "output"];
     map.keys()
         .all(|key| fields.contains(&key.as_str()))
         .then_some(price)

@@ -18,9 +18,9 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 pub(super) struct ErrorBody {
     /// Codes, types, statuses and reasons in lower case. The innermost and most specific one is first.
     pub(super) codes: Vec<String>,
-    /// Status in the body.
+    /// HTTP status that the body contains, from 300 to 599.
     pub(super) status: Option<u16>,
-    /// Message in the body.
+    /// Error message in the body, or the whole body if it is not JSON.
     pub(super) text: String,
     /// Delay that the body requests before a retry.
     pub(super) retry_after: Option<Duration>,
@@ -33,18 +33,15 @@ impl ErrorBody {
         let text = String::from_utf8_lossy(body);
         let mut parsed = Self::default();
         parsed.read_text(&text, MAX_DEPTH);
-        if parsed.text.len() > MAX_TEXT_BYTES {
-            parsed
-                .text
-                .truncate(parsed.text.floor_char_boundary(MAX_TEXT_BYTES));
-        }
+        let end = parsed.text.floor_char_boundary(MAX_TEXT_BYTES);
+        parsed.text.truncate(end);
         if parsed.retry_after.is_none() && !parsed.is_html {
             parsed.retry_after = delay_in_text(&parsed.text);
         }
         parsed
     }
 
-    /// Returns the first code, for messages. Skips a code that only repeats the status.
+    /// Returns the first code, for error messages. Skips a code that only repeats the status.
     pub(super) fn display_code(&self, status: Option<u16>) -> Option<String> {
         let repeated = status.map(|status| status.to_string());
         self.codes
@@ -55,7 +52,7 @@ impl ErrorBody {
 
     fn read_text(&mut self, text: &str, depth: usize) {
         let text = text.trim();
-        // Some gateways send a stream event as the body of an error.
+        // Some proxies send a server-sent event as the body of an error.
         let json = text.strip_prefix("data:").map_or(text, str::trim);
         if let Ok(value) = serde_json::from_str::<Value>(json) {
             return self.read_value(&value, depth);
@@ -70,10 +67,11 @@ impl ErrorBody {
         };
         match value {
             Value::String(text) => self.read_nested(text, depth),
-            Value::Array(list) => list
-                .iter()
-                .take(1)
-                .for_each(|first| self.read_value(first, depth)),
+            Value::Array(list) => {
+                if let Some(first) = list.first() {
+                    self.read_value(first, depth);
+                }
+            }
             Value::Object(_) => {
                 // Read the innermost error first, because it is the most specific.
                 for inner in ["response", "error", "errors", "detail"] {
@@ -90,12 +88,9 @@ impl ErrorBody {
 
     /// Reads text that may be the JSON of another error.
     fn read_nested(&mut self, text: &str, depth: usize) {
-        let nested = text
-            .trim_start()
-            .starts_with(['{', '['])
-            .then(|| serde_json::from_str::<Value>(text).ok())
-            .flatten();
-        if let Some(nested) = nested {
+        if text.trim_start().starts_with(['{', '['])
+            && let Ok(nested) = serde_json::from_str(text)
+        {
             self.read_value(&nested, depth);
         }
         if self.text.is_empty() {
@@ -103,31 +98,21 @@ impl ErrorBody {
         }
     }
 
-    /// Reads the error of the upstream provider that a router has wrapped, and structured details.
+    /// Reads the error of another provider to which this provider forwarded the call, and the fields of `details`.
     fn read_upstream(&mut self, error: &Value, depth: usize) {
         if let Some(raw) = error.pointer("/metadata/raw") {
             self.read_value(raw, depth);
         }
-        for detail in error
-            .get("details")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
+        for detail in items(error, "details") {
             self.add_code(detail.get("reason"));
             let delay = detail.get("retryDelay").and_then(Value::as_str);
             self.retry_after = self
                 .retry_after
                 .or_else(|| delay_in_text(&format!("retry in {}", delay?)));
-            let quotas = detail
-                .get("violations")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten();
-            for quota in quotas.filter_map(|violation| violation.get("quotaId")?.as_str()) {
-                if quota.contains("PerDay") {
-                    self.codes.insert(0, "quota_exceeded".to_owned());
-                }
+            let mut quotas = items(detail, "violations")
+                .filter_map(|violation| violation.get("quotaId")?.as_str());
+            if quotas.any(|quota| quota.contains("PerDay")) {
+                self.codes.insert(0, "quota_exceeded".to_owned());
             }
         }
         self.add_code(error.pointer("/innererror/code"));
@@ -144,13 +129,10 @@ impl ErrorBody {
             "http_code",
             "raw_status_code",
         ] {
-            let number = error
-                .get(key)
-                .and_then(Value::as_u64)
-                .and_then(|number| u16::try_from(number).ok());
-            self.status = self
-                .status
-                .or(number.filter(|number| (300..600).contains(number)));
+            let number = error.get(key).and_then(Value::as_u64);
+            let number = number.and_then(|number| u16::try_from(number).ok());
+            let status = number.filter(|number| (300..600).contains(number));
+            self.status = self.status.or(status);
         }
         if let Some(seconds) = error.get("resets_in_seconds").and_then(Value::as_u64) {
             self.retry_after = self.retry_after.or(Some(Duration::from_secs(seconds)));
@@ -187,4 +169,10 @@ impl ErrorBody {
             self.codes.push(code);
         }
     }
+}
+
+/// Returns the items of a list in an object.
+fn items<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    let list = object.get(key).and_then(Value::as_array);
+    list.into_iter().flatten()
 }

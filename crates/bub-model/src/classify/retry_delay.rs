@@ -1,4 +1,4 @@
-//! Delays in error messages: "try again in 1m2.5s", "retry after 26 seconds", "25s".
+//! Delays in error messages: "try again in 1m2.5s", "retry after 26 seconds".
 
 use std::time::Duration;
 
@@ -21,6 +21,17 @@ pub(super) fn delay_in_text(text: &str) -> Option<Duration> {
 
 /// Maximum delay: one year in seconds.
 const MAX_DELAY_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
+
+/// Converts seconds to a duration. Values that are too large, even infinity, become the maximum and not `None`.
+pub(crate) fn clamped_duration(seconds: f64) -> Option<Duration> {
+    let is_too_large = seconds > MAX_DELAY_SECONDS;
+    Duration::try_from_secs_f64(if is_too_large {
+        MAX_DELAY_SECONDS
+    } else {
+        seconds
+    })
+    .ok()
+}
 
 /// Parses a duration at the beginning of `text`: one or more numbers with units.
 fn parse_duration(mut text: &str) -> Option<Duration> {
@@ -45,8 +56,7 @@ fn parse_duration(mut text: &str) -> Option<Duration> {
             "h" | "hour" | "hours" => number * 3600.0,
             _ => return total,
         };
-        // Values that are too large become the maximum and not `None`.
-        let more = Duration::try_from_secs_f64(seconds.min(MAX_DELAY_SECONDS)).ok()?;
+        let more = clamped_duration(seconds)?;
         total = Some(total.unwrap_or_default().saturating_add(more));
         text = after;
     }

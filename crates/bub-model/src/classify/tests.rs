@@ -180,7 +180,7 @@ const ROWS: &[ClassifyCase] = &[
 #[test]
 fn errors_are_classified_by_what_to_do() {
     for &ClassifyCase(status, body, action) in ROWS {
-        let error = classify(status, None, body.as_bytes(), WireFormat::ChatCompletions);
+        let error = classify(status, None, body.as_bytes());
         assert_eq!(error.action, action, "{status:?} {body} → {error:?}");
         assert!(!error.message.contains(['<', '\n']), "{error}");
     }
@@ -200,15 +200,10 @@ fn the_phrases_of_the_python_version_mean_an_overflow() {
     ] {
         let body = serde_json::json!({"error": {"message": text}}).to_string();
         for status in [Some(400), None] {
-            let error = classify(status, None, body.as_bytes(), WireFormat::ChatCompletions);
+            let error = classify(status, None, body.as_bytes());
             assert_eq!(error.action, ShrinkContext, "{status:?} {text}");
         }
-        let error = classify(
-            Some(401),
-            None,
-            body.as_bytes(),
-            WireFormat::ChatCompletions,
-        );
+        let error = classify(Some(401), None, body.as_bytes());
         assert_eq!(
             error.action, Reauthenticate,
             "the status comes first: {text}"
@@ -218,15 +213,7 @@ fn the_phrases_of_the_python_version_mean_an_overflow() {
 
 #[test]
 fn the_message_is_the_one_that_helps() {
-    let show = |status, body: &str| {
-        classify(
-            Some(status),
-            None,
-            body.as_bytes(),
-            WireFormat::ChatCompletions,
-        )
-        .to_string()
-    };
+    let show = |status, body: &str| classify(Some(status), None, body.as_bytes()).to_string();
     assert_eq!(
         show(
             429,
@@ -257,14 +244,14 @@ fn the_message_is_the_one_that_helps() {
 #[test]
 fn waiting_times_come_from_the_header_then_the_body() {
     let body = br#"{"error":{"message":"Please try again in 3s","code":"rate_limit_exceeded"}}"#;
-    let wait = |header| classify(Some(429), header, body, WireFormat::ChatCompletions).retry_after;
+    let wait = |header| classify(Some(429), header, body).retry_after;
     assert_eq!(
         wait(Some(Duration::from_secs(9))),
         Some(Duration::from_secs(9))
     );
     assert_eq!(wait(None), Some(Duration::from_secs(3)));
     let google = br#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"x","details":[{"retryDelay":"25s"}]}}"#;
-    let error = classify(Some(429), None, google, WireFormat::GenerateContent);
+    let error = classify(Some(429), None, google);
     assert_eq!(
         (error.action, error.retry_after),
         (RecoveryAction::Retry, Some(Duration::from_secs(25)))
@@ -285,7 +272,7 @@ fn bodies_of_any_size_and_depth_are_survived() {
         b"null",
         b"\"\"",
     ] {
-        let error = classify(Some(500), None, body, WireFormat::ChatCompletions);
+        let error = classify(Some(500), None, body);
         assert!(error.message.chars().count() <= 500);
     }
 }

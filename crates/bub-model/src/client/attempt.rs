@@ -1,6 +1,7 @@
 //! One attempt of a model call: sends the request and reads the events.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -12,7 +13,7 @@ use super::retry_after::parse_retry_after;
 use super::transport::request_error;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
-use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::error::{ModelError, RecoveryAction};
 use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder, WireFormat};
 
 /// Maximum bytes read of an error body. The message is at its beginning.
@@ -27,8 +28,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum time without data after the finish reason. Only usage and an end marker follow it.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Number of idle timeouts after which a stream of only comments and pings times out. Routers send them while a
-/// request is queued, which can take minutes.
+/// A stream of only comments and pings times out after this number of idle timeouts. Some providers send comments and
+/// pings while a request is queued, which can take minutes.
 const KEEP_ALIVE_IDLE_FACTOR: u32 = 5;
 
 /// A response that is being read.
@@ -46,15 +47,8 @@ pub(crate) struct Attempt {
     waited: Duration,
 }
 
-/// Whether a response may have more data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadStatus {
-    More,
-    Done,
-}
-
 impl Attempt {
-    /// Sends the request and waits for the head of the response.
+    /// Sends the request and waits for the status and headers of the response.
     pub(crate) async fn open(
         inner: &Inner,
         endpoint: &Endpoint,
@@ -69,19 +63,12 @@ impl Attempt {
         let sending = client.post(url).headers(headers).body(encoded.body).send();
         let wait_timeout = options.first_event_timeout(request);
         let started = Instant::now();
-        let response = match timeout(wait_timeout, sending).await {
-            Err(_) => return Err(idle_timeout_error(wait_timeout)),
-            Ok(Err(error)) => {
-                return Err(request_error(
-                    &error,
-                    endpoint.base_url.as_str(),
-                    proxy.as_deref(),
-                ));
-            }
-            Ok(Ok(response)) => response,
-        };
+        let response = timeout(wait_timeout, sending)
+            .await
+            .map_err(|_| idle_timeout_error(wait_timeout))?
+            .map_err(|error| request_error(&error, endpoint.base_url.as_str(), proxy.as_deref()))?;
         if !response.status().is_success() {
-            return Err(response_error(response, endpoint).await);
+            return Err(response_error(response).await);
         }
         Ok(Self {
             body: ResponseBody::new(response)?,
@@ -98,11 +85,12 @@ impl Attempt {
         })
     }
 
-    /// Reads one chunk and appends the decoded events to `events`. On an error, events before the error are appended too.
+    /// Reads one chunk and appends the decoded events to `events`. Breaks at the end of the answer. On an error, events before the error are appended
+    /// too.
     pub(crate) async fn read_events(
         &mut self,
         events: &mut VecDeque<ModelEvent>,
-    ) -> Result<ReadStatus, ModelError> {
+    ) -> Result<ControlFlow<()>, ModelError> {
         let result = self.read_chunk().await;
         if !self.decoded.is_empty() {
             self.waited = Duration::ZERO;
@@ -112,17 +100,14 @@ impl Attempt {
         result
     }
 
-    async fn read_chunk(&mut self) -> Result<ReadStatus, ModelError> {
+    async fn read_chunk(&mut self) -> Result<ControlFlow<()>, ModelError> {
         let finished = self.decoder.has_finish_reason();
         let keep_alive_timeout = self.wait_timeout.saturating_mul(KEEP_ALIVE_IDLE_FACTOR);
-        let wait_timeout = self
-            .wait_timeout
-            .min(keep_alive_timeout.saturating_sub(self.waited));
-        let wait_timeout = if finished {
-            self.finish_timeout.min(wait_timeout)
-        } else {
-            wait_timeout
-        };
+        let mut wait_timeout = keep_alive_timeout.saturating_sub(self.waited);
+        wait_timeout = wait_timeout.min(self.wait_timeout);
+        if finished {
+            wait_timeout = wait_timeout.min(self.finish_timeout);
+        }
         let started = Instant::now();
         let read = timeout(wait_timeout, self.body.next_chunk()).await;
         self.waited += started.elapsed();
@@ -130,9 +115,9 @@ impl Attempt {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
                 Ok(if self.decoder.is_done() {
-                    ReadStatus::Done
+                    ControlFlow::Break(())
                 } else {
-                    ReadStatus::More
+                    ControlFlow::Continue(())
                 })
             }
             Ok(Ok(None)) => self.finish(),
@@ -146,12 +131,13 @@ impl Attempt {
         }
     }
 
-    fn finish(&mut self) -> Result<ReadStatus, ModelError> {
+    fn finish(&mut self) -> Result<ControlFlow<()>, ModelError> {
         self.decoder.finish(&mut self.decoded)?;
-        Ok(ReadStatus::Done)
+        Ok(ControlFlow::Break(()))
     }
 
-    /// Reads and discards the data after the end marker, because only a fully read connection can be reused.
+    /// Reads and discards the data after the end marker, because a connection can be reused only if its response was
+    /// read completely.
     pub(crate) async fn drain(mut self) {
         let draining = async {
             let mut budget = MAX_ERROR_BODY_BYTES;
@@ -168,14 +154,10 @@ impl Attempt {
 
 fn request_url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
     Url::parse(&format!("{}{}", endpoint.base_url, request.path)).map_err(|_| {
-        ModelError::new(
-            ModelErrorKind::Setup,
-            RecoveryAction::GiveUp,
-            format!(
-                "invalid base URL {}: check `api_base` or the base URL of the provider",
-                endpoint.base_url
-            ),
-        )
+        ModelError::setup(format!(
+            "invalid base URL {}: check `api_base` or the base URL of the provider",
+            endpoint.base_url
+        ))
     })
 }
 
@@ -207,11 +189,7 @@ fn request_headers(
             let message = format!(
                 "invalid header `{name}`: HTTP does not allow some of its characters; check the key and the configured headers"
             );
-            ModelError::new(
-                ModelErrorKind::Setup,
-                RecoveryAction::Reauthenticate,
-                message,
-            )
+            ModelError::setup(message).with_action(RecoveryAction::Reauthenticate)
         };
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid_header_error())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| invalid_header_error())?;
@@ -223,11 +201,11 @@ fn request_headers(
 }
 
 /// Returns the error for a response with an error status.
-async fn response_error(response: Response, endpoint: &Endpoint) -> ModelError {
+async fn response_error(response: Response) -> ModelError {
     let status = response.status().as_u16();
     let wait = parse_retry_after(response.headers());
     let body = read_body_limited(response, MAX_ERROR_BODY_BYTES, ERROR_BODY_TIMEOUT).await;
-    classify(Some(status), wait, &body, endpoint.wire)
+    classify(Some(status), wait, &body)
 }
 
 /// Reads at most `limit` bytes of a response body. Stops after `time` and returns the bytes received until then.
@@ -254,7 +232,7 @@ fn idle_timeout_error(wait_timeout: Duration) -> ModelError {
     let message = format!(
         "no data from the server for {seconds} s; increase `model_idle_timeout_seconds` if the model needs longer"
     );
-    ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
+    ModelError::timeout(message)
 }
 
 fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
@@ -262,5 +240,5 @@ fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
         "only keep-alive data from the server for {} s, which is 5 × `model_idle_timeout_seconds`; increase it if the model needs longer",
         wait_timeout.as_secs()
     );
-    ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message)
+    ModelError::timeout(message)
 }

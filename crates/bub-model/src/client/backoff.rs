@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 /// Exponential backoff with jitter, so that many clients do not retry at once.
+// The crate `backon` would replace only the doubling: the delay that a server requests has its own limit and jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Delay before the first retry; it doubles with each retry. Default: 500 milliseconds.
+    /// Longest delay before the first retry; it doubles with each retry. The actual delay is a random part of it, at
+    /// least half. Default: 500 milliseconds.
     pub initial: Duration,
-    /// Maximum delay that is not requested by the server. Default: 30 seconds.
+    /// Maximum delay if the server does not request a delay. Default: 30 seconds.
     pub max: Duration,
     /// Maximum delay that the server may request. If it requests more, the call is not retried. Default: one minute.
     pub max_retry_after: Duration,
@@ -46,7 +48,7 @@ impl Backoff {
     ) -> Option<Duration> {
         let share = f64::from(random) / f64::from(u32::MAX);
         if let Some(requested) = requested.filter(|requested| !requested.is_zero()) {
-            // Never earlier than requested, with jitter for clients that got the same delay.
+            // Add jitter, because other clients may have got the same delay. Never retry earlier than requested.
             let jitter = (requested / 10).min(Duration::from_secs(1)).mul_f64(share);
             return (requested <= self.max_retry_after).then(|| requested + jitter);
         }

@@ -8,10 +8,10 @@ use reqwest::Response;
 use reqwest::header::CONTENT_ENCODING;
 
 use super::transport::body_error;
-use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::error::{ModelError, RecoveryAction};
 
-/// Compressed bytes that are decompressed at a time. They can expand about a thousandfold, and the reader checks its
-/// limits after each chunk.
+/// Number of compressed bytes that are decompressed at a time. It is small, because bytes can expand about a
+/// thousandfold and the reader checks its limits only after each chunk.
 const DECOMPRESS_CHUNK_BYTES: usize = 4096;
 
 /// The body of a response, read in chunks.
@@ -52,11 +52,8 @@ impl ResponseBody {
                 let message = format!(
                     "the response is compressed as `{other}`, which bub does not support; configure the proxy not to compress responses"
                 );
-                return Err(ModelError::new(
-                    ModelErrorKind::Malformed,
-                    RecoveryAction::NextModel,
-                    message,
-                ));
+                let error = ModelError::malformed(message);
+                return Err(error.with_action(RecoveryAction::NextModel));
             }
         };
         Ok(Self {
@@ -74,16 +71,11 @@ impl ResponseBody {
                 .chunk()
                 .await
                 .map_err(|error| body_error(&error))?;
-            let (Some(chunk), compressed) = (
-                chunk,
-                !matches!(self.encoding_decoder, ContentDecoder::None),
-            ) else {
-                return Ok(None);
-            };
-            if !compressed {
-                return Ok(Some(chunk));
+            match (chunk, &self.encoding_decoder) {
+                (Some(chunk), ContentDecoder::None) => return Ok(Some(chunk)),
+                (Some(chunk), _) => self.compressed = chunk,
+                (None, _) => return Ok(None),
             }
-            self.compressed = chunk;
         }
         let input = self
             .compressed
@@ -113,16 +105,11 @@ impl ContentDecoder {
                 written => input.advance(written),
             }
         }
-        match self {
-            Self::None => Ok(Vec::new()),
-            Self::Gzip(decoder) => {
-                decoder.flush().map_err(corrupt_error)?;
-                Ok(std::mem::take(decoder.get_mut()))
-            }
-            Self::Deflate(decoder) => {
-                decoder.flush().map_err(corrupt_error)?;
-                Ok(std::mem::take(decoder.get_mut()))
-            }
-        }
+        let flushed = match self {
+            Self::None => Ok(&mut Vec::new()),
+            Self::Gzip(decoder) => decoder.flush().map(|()| decoder.get_mut()),
+            Self::Deflate(decoder) => decoder.flush().map(|()| decoder.get_mut()),
+        };
+        flushed.map(std::mem::take).map_err(corrupt_error)
     }
 }

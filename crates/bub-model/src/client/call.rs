@@ -1,14 +1,16 @@
 //! A model call with all its attempts.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bub_settings::Redactor;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, error_span};
 
-use super::attempt::{Attempt, ReadStatus};
+use super::attempt::Attempt;
 use super::hints::add_hints;
 use super::transport::cancelled_error;
 use super::{CallOptions, Inner};
@@ -16,13 +18,14 @@ use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 use crate::fallback::{Candidates, with_model_name};
 use crate::{ChatRequest, Endpoint, ModelEvent, ModelId, Retry};
 
-/// Maximum delay that a server may request if other candidates are left.
+/// Maximum delay that a server may request if a fallback model is left. If it requests more, the fallback is called.
 const MAX_RETRY_WAIT_WITH_FALLBACK: Duration = Duration::from_secs(10);
 
-/// Maximum attempts after timeouts and empty answers. Each attempt takes the full idle timeout or likely fails again.
+/// Maximum attempts per model after a timeout or an empty answer. A further attempt would likely end in the same way,
+/// and each timeout takes minutes.
 const MAX_SILENT_ATTEMPTS: u32 = 2;
 
-/// State of a model call.
+/// A model call in progress: the models to try, the current attempt and the events to emit.
 pub(crate) struct ModelCall {
     inner: Arc<Inner>,
     candidates: Candidates,
@@ -33,14 +36,14 @@ pub(crate) struct ModelCall {
     current_model: Arc<Mutex<Option<ModelId>>>,
     /// The model that the call tries now: the requested one or a fallback.
     candidate: Option<CandidateState>,
-    /// The current attempt, after its response has started.
+    /// The current attempt; `None` until its response has started.
     attempt: Option<Attempt>,
     pending: VecDeque<ModelEvent>,
     /// The span of the current attempt.
     span: Span,
     /// Start time of the next attempt.
     resume_at: Option<Instant>,
-    /// Errors of the candidates that failed.
+    /// Errors of the models that failed.
     failures: Vec<ModelError>,
     /// Whether the caller has received a part of the answer.
     has_emitted: bool,
@@ -52,7 +55,7 @@ pub(crate) struct ModelCall {
     done: bool,
 }
 
-/// The current candidate of a call and its attempts.
+/// The model that a call tries now, and the number of attempts so far.
 struct CandidateState {
     endpoint: Endpoint,
     attempts: u32,
@@ -65,7 +68,8 @@ impl ModelCall {
         inner: Arc<Inner>,
         candidates: Candidates,
         request: ChatRequest,
-        (options, current_model): (CallOptions, Arc<Mutex<Option<ModelId>>>),
+        options: CallOptions,
+        current_model: &Arc<Mutex<Option<ModelId>>>,
     ) -> Self {
         Self {
             inner,
@@ -73,7 +77,7 @@ impl ModelCall {
             wants_stream: request.stream,
             request,
             options,
-            current_model,
+            current_model: Arc::clone(current_model),
             candidate: None,
             attempt: None,
             span: Span::none(),
@@ -87,7 +91,7 @@ impl ModelCall {
         }
     }
 
-    /// Returns the next event. An error is the last item.
+    /// Returns the next event, or `None` after the last one. No event follows an error.
     pub(crate) async fn next_event(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         let cancel = self.options.cancel.clone();
         let item = tokio::select! {
@@ -104,7 +108,7 @@ impl ModelCall {
         item
     }
 
-    /// Returns whether the caller has received the complete answer, so that it cannot fail any more.
+    /// Returns whether the caller has received the complete answer. The call can then no longer be cancelled.
     fn is_delivered(&self) -> bool {
         self.done && self.pending.is_empty()
     }
@@ -139,8 +143,8 @@ impl ModelCall {
                 return None;
             }
             match self.advance_candidate().await {
-                Ok(ReadStatus::More) => {}
-                Ok(ReadStatus::Done) => self.done = true,
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => self.done = true,
                 // Emit earlier events first. Otherwise, whether the call may be retried would depend on how the
                 // network splits the data.
                 Err(error) => self.attempt_error = Some(error),
@@ -148,8 +152,9 @@ impl ModelCall {
         }
     }
 
-    /// Starts the next candidate if necessary and reads from its attempt, within the deadline of the candidate.
-    async fn advance_candidate(&mut self) -> Result<ReadStatus, ModelError> {
+    /// Reads from the current attempt, within the deadline of its model. Waits for the delay before a retry, and
+    /// chooses the next model if the call has no current one.
+    async fn advance_candidate(&mut self) -> Result<ControlFlow<()>, ModelError> {
         if let Some(until) = self.resume_at {
             tokio::time::sleep_until(until).await;
             self.resume_at = None;
@@ -157,35 +162,28 @@ impl ModelCall {
         if self.candidate.is_none() {
             self.start_candidate().await?;
         }
-        let deadline = self
-            .candidate
-            .as_ref()
-            .and_then(|candidate| candidate.deadline);
-        let Some(deadline) = deadline else {
+        let Some(deadline) = self.candidate.as_ref().and_then(|state| state.deadline) else {
             return self.poll_attempt().await;
         };
-        tokio::time::timeout_at(deadline, self.poll_attempt())
-            .await
-            .unwrap_or_else(|_| {
-                let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
-                let message =
-                    format!("the call took longer than {seconds} s; increase `model_timeout_seconds` if the model needs longer");
-                Err(ModelError::new(
-                    ModelErrorKind::Timeout,
-                    RecoveryAction::NextModel,
-                    message,
-                ))
-            })
+        let polled = tokio::time::timeout_at(deadline, self.poll_attempt()).await;
+        polled.unwrap_or_else(|_| {
+            let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
+            let message = format!(
+                "the call took longer than {seconds} s; increase `model_timeout_seconds` if the model needs longer"
+            );
+            let error = ModelError::timeout(message);
+            Err(error.with_action(RecoveryAction::NextModel))
+        })
     }
 
     /// Reads from the current attempt, or sends the request of a new attempt.
-    async fn poll_attempt(&mut self) -> Result<ReadStatus, ModelError> {
+    async fn poll_attempt(&mut self) -> Result<ControlFlow<()>, ModelError> {
         if let Some(attempt) = &mut self.attempt {
             let reading = attempt.read_events(&mut self.pending);
             return reading.instrument(self.span.clone()).await;
         }
         let Some(candidate) = &mut self.candidate else {
-            return Ok(ReadStatus::Done);
+            return Ok(ControlFlow::Break(()));
         };
         candidate.attempts += 1;
         self.span =
@@ -203,28 +201,17 @@ impl ModelCall {
         };
         let attempt = opening.instrument(self.span.clone()).await?;
         self.attempt = Some(attempt);
-        Ok(ReadStatus::More)
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Looks up the endpoint of the next candidate and makes it the current one.
+    /// Looks up the endpoint of the next model to try and makes it the current candidate.
     async fn start_candidate(&mut self) -> Result<(), ModelError> {
-        let no_candidate_error = || {
-            Err(ModelError::new(
-                ModelErrorKind::Setup,
-                RecoveryAction::GiveUp,
-                "no model to call: the list of candidates is empty; set `model`",
-            ))
-        };
-        let endpoint = self
-            .candidates
-            .next_endpoint()
-            .await
-            .unwrap_or_else(no_candidate_error)?;
+        let endpoint = self.candidates.next_endpoint().await.unwrap_or_else(|| {
+            let message = "no model to call: the list of candidates is empty; set `model`";
+            Err(ModelError::setup(message))
+        })?;
         endpoint.id.model().clone_into(&mut self.request.model);
-        *self
-            .current_model
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(endpoint.id.clone());
+        *self.current_model.lock() = Some(endpoint.id.clone());
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
         self.candidate = Some(CandidateState {
             endpoint,
@@ -235,7 +222,7 @@ impl ModelCall {
         Ok(())
     }
 
-    /// Handles an error of an attempt: prepares a retry or the next candidate, or returns the error that ends the call.
+    /// Handles an error of an attempt: prepares a retry or the next model, or returns the error that ends the call.
     async fn handle_attempt_error(&mut self, error: ModelError) -> Result<(), ModelError> {
         self.attempt = None;
         let error = self.annotated_error(error);
@@ -251,65 +238,60 @@ impl ModelCall {
         if let Some((attempt, delay)) = self.next_retry(&error) {
             tracing::warn!(delay_ms = delay.as_millis(), %error, "model.retry");
             self.resume_at = Some(Instant::now() + delay);
-            let error = Box::new(error);
-            self.pending.push_back(ModelEvent::Retry(Retry {
-                attempt,
-                delay,
-                error,
-            }));
+            self.announce_retry(attempt, delay, error);
             return Ok(());
         }
         let error = self.with_attempt_count(error);
         self.candidate = None;
-        if error.action == RecoveryAction::ShrinkContext {
-            // Report this error first, because the caller can act on it.
-            self.failures.insert(0, error);
-            return Err(self.combined_error());
+        let can_shrink = error.action == RecoveryAction::ShrinkContext;
+        if !can_shrink && self.candidates.has_more() {
+            tracing::warn!(%error, "model.fallback");
+            self.failures.push(error.clone());
+            self.announce_retry(1, Duration::ZERO, error);
+            return Ok(());
         }
-        if !self.candidates.has_more() {
-            self.failures.push(error);
-            return Err(self.combined_error());
-        }
-        tracing::warn!(%error, "model.fallback");
-        let notice = Retry {
-            attempt: 1,
-            delay: Duration::ZERO,
-            error: Box::new(error.clone()),
-        };
-        self.pending.push_back(ModelEvent::Retry(notice));
-        self.failures.push(error);
-        Ok(())
+        let mut errors = std::mem::take(&mut self.failures);
+        // The error of the first model comes first, unless the caller can act on the last one.
+        errors.insert(if can_shrink { 0 } else { errors.len() }, error);
+        let mut first = errors.remove(0);
+        first.others.extend(errors);
+        Err(first)
     }
 
-    /// Adds to a temporary error the number of attempts, if there were several, and when to try again.
+    fn announce_retry(&mut self, attempt: u32, delay: Duration, error: ModelError) {
+        let error = Box::new(error);
+        self.pending.push_back(ModelEvent::Retry(Retry {
+            attempt,
+            delay,
+            error,
+        }));
+    }
+
+    /// Adds two hints to the message of a temporary error: the number of attempts, if there were several, and when to
+    /// try again.
     fn with_attempt_count(&self, mut error: ModelError) -> ModelError {
-        let attempts = self
-            .candidate
-            .as_ref()
-            .map_or(0, |candidate| candidate.attempts);
         if error.action != RecoveryAction::Retry {
             return error;
         }
+        let attempts = self.candidate.as_ref().map_or(0, |state| state.attempts);
         if attempts > 1 {
-            error.message = format!("{}; failed after {attempts} attempts", error.message);
+            error.append(&format!("failed after {attempts} attempts"));
         }
-        let delay = error.retry_after.filter(|delay| !delay.is_zero());
-        // Errors of the other kinds name a setting to check.
+        // Errors of other kinds already name a setting to check.
         let is_remote = matches!(
             error.kind,
             ModelErrorKind::Provider | ModelErrorKind::Truncated | ModelErrorKind::Empty
         );
-        if let Some(delay) = delay {
-            let seconds = delay.as_secs_f64().ceil();
-            error.message = format!("{}; try again in {seconds} s", error.message);
+        if let Some(delay) = error.retry_after.filter(|delay| !delay.is_zero()) {
+            error.append(&format!("try again in {} s", delay.as_secs_f64().ceil()));
         } else if is_remote {
-            error.message.push_str("; try again later");
+            error.append("try again later");
         }
         error
     }
 
-    /// Returns the number and the delay of the next attempt with the current candidate. Returns `None` if the candidate is
-    /// not retried.
+    /// Returns the number and the delay of the next attempt with the current model. Returns `None` if the model is not
+    /// retried.
     fn next_retry(&self, error: &ModelError) -> Option<(u32, Duration)> {
         let candidate = self.candidate.as_ref()?;
         let max_attempts = match error.kind {
@@ -332,7 +314,7 @@ impl ModelCall {
         in_time.then_some((candidate.attempts + 1, delay))
     }
 
-    /// Replaces the rejected credentials of the current candidate, at most once per candidate. Returns whether they were
+    /// Replaces the rejected credentials of the current model, at most once per model. Returns whether they were
     /// replaced.
     async fn renew_credentials(&mut self) -> bool {
         let (Some(candidate), Some(source)) = (&mut self.candidate, &self.candidates.source) else {
@@ -363,7 +345,7 @@ impl ModelCall {
         };
         let error = add_hints(error, &candidate.endpoint);
         // The redactor knows the keys of the settings, but the endpoint may come from elsewhere. Not every header is
-        // secret, so its values are redacted in this error only.
+        // secret, so header values are redacted in this error only.
         let header_redactor = Redactor::new();
         for (_, value) in &candidate.endpoint.headers {
             header_redactor.register(value);
@@ -372,15 +354,5 @@ impl ModelCall {
             }
         }
         with_model_name(error.redacted(&header_redactor), &candidate.endpoint.id)
-    }
-
-    /// Returns the error that ends the call: the first error, with the errors of the other candidates.
-    fn combined_error(&mut self) -> ModelError {
-        let mut failures = std::mem::take(&mut self.failures).into_iter();
-        let Some(mut first) = failures.next() else {
-            return cancelled_error();
-        };
-        first.others.extend(failures);
-        first
     }
 }

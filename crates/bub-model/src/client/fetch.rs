@@ -21,12 +21,8 @@ impl Fetch for ModelClient {
         async move {
             let url = Url::parse(request.url)
                 .map_err(|error| FetchError(format!("invalid URL: {error}")))?;
-            let client = self
-                .inner
-                .http
-                .client(&url)
-                .await
-                .map_err(|error| FetchError(error.message))?;
+            let client = self.inner.http.client(&url).await;
+            let client = client.map_err(|error| FetchError(error.message))?;
             let builder = match request.form {
                 Some(form) => client
                     .post(url)
@@ -35,13 +31,10 @@ impl Fetch for ModelClient {
                 None => client.get(url),
             };
             let exchange = async {
-                let response = builder
-                    .send()
-                    .await
-                    .map_err(|error| self.fetch_error(&error))?;
-                let status = response.status().as_u16();
+                let response = builder.send().await;
+                let response = response.map_err(|error| self.fetch_error(&error))?;
                 Ok(FetchResponse {
-                    status,
+                    status: response.status().as_u16(),
                     body: read_body_limited(response, MAX_RESPONSE_BYTES, request.timeout).await,
                 })
             };

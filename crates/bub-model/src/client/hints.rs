@@ -3,7 +3,7 @@
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 use crate::{Endpoint, KeySource};
 
-/// Adds the host, the source of the key and the next step to errors that the user has to resolve.
+/// Adds the host, the source of the key and advice to errors that the user has to resolve.
 pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelError {
     if error.kind != ModelErrorKind::Provider {
         return error;
@@ -37,6 +37,6 @@ pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelErro
         }
         _ => return error,
     };
-    error.message = format!("{}; {advice}", error.message);
+    error.append(&advice);
     error
 }

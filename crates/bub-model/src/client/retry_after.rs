@@ -1,4 +1,4 @@
-//! The header `Retry-After`: seconds, milliseconds or a date.
+//! The headers `Retry-After` (seconds or a date) and `retry-after-ms` (milliseconds).
 
 use std::time::Duration;
 
@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
-/// Returns the delay that the headers of a response request, if any.
+use crate::classify::clamped_duration;
+
+/// Returns the delay that a server requests in the headers of its response, if any.
 pub(super) fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| {
         headers
@@ -29,19 +31,6 @@ pub(super) fn parse_retry_after(headers: &HeaderMap) -> Option<Duration> {
         .ok()
         .or(Some(Duration::ZERO))
 }
-
-/// Converts seconds to a duration. Values that are too large, even infinity, become the maximum and not `None`.
-fn clamped_duration(seconds: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(if seconds > MAX_RETRY_AFTER_SECONDS {
-        MAX_RETRY_AFTER_SECONDS
-    } else {
-        seconds
-    })
-    .ok()
-}
-
-/// Maximum delay: one year in seconds.
-const MAX_RETRY_AFTER_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 fn parse_date(text: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(text).ok()

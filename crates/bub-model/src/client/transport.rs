@@ -12,81 +12,63 @@ pub(super) fn request_error(
     server: &str,
     proxy: Option<&str>,
 ) -> ModelError {
-    let transport_error =
-        |action, message: String| ModelError::new(ModelErrorKind::Transport, action, message);
     let via_proxy = proxy
         .map(|proxy| format!(" through proxy {proxy}"))
         .unwrap_or_default();
+    let cause = innermost_cause(error);
     if error.is_timeout() {
-        let message =
-            format!("connection to {server}{via_proxy} timed out; check the network and the URL");
-        return ModelError::new(ModelErrorKind::Timeout, RecoveryAction::Retry, message);
+        return ModelError::timeout(format!(
+            "connection to {server}{via_proxy} timed out; check the network and the URL"
+        ));
     }
-    if let Some(tls) = find_cause::<rustls::Error>(error) {
-        return transport_error(
-            RecoveryAction::NextModel,
-            format!(
-                "no secure connection to {server}{via_proxy}: {}",
-                tls_error_text(tls)
-            ),
-        );
-    }
-    if cause_with_prefix(error, "dns error").is_some() {
+    let (message, action) = if let Some(tls) = find_cause::<rustls::Error>(error) {
+        let problem = tls_error_text(tls);
+        let message = format!("no secure connection to {server}{via_proxy}: {problem}");
+        (message, RecoveryAction::NextModel)
+    } else if cause_with_prefix(error, "dns error").is_some() {
         let (host, action) = match proxy {
             Some(proxy) => (format!("proxy {proxy}"), RecoveryAction::NextModel),
             // The resolver may be down temporarily. A name that does not exist costs a few useless retries.
             None => (server.to_owned(), RecoveryAction::Retry),
         };
-        return transport_error(
-            action,
-            format!(
-                "cannot resolve the name of {host}: {}; check the network and the URL",
-                innermost_cause(error)
-            ),
-        );
-    }
-    if find_cause::<io::Error>(error)
+        let message =
+            format!("cannot resolve the name of {host}: {cause}; check the network and the URL");
+        (message, action)
+    } else if find_cause::<io::Error>(error)
         .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     {
-        // No server listens there, and a short delay does not change that.
+        // No server listens at this address, and a short delay does not change that.
         let message = match proxy {
             Some(proxy) => {
                 format!("proxy {proxy} refused the connection; check that it is running")
             }
             None => format!("{server} refused the connection; check that the server is running"),
         };
-        return transport_error(RecoveryAction::NextModel, message);
-    }
-    if let Some(reason) = cause_with_prefix(error, "tunnel error: ")
+        (message, RecoveryAction::NextModel)
+    } else if let Some(reason) = cause_with_prefix(error, "tunnel error: ")
         .or_else(|| cause_with_prefix(error, "SOCKS error"))
     {
         let proxy = proxy.unwrap_or("(unknown)");
-        return transport_error(
-            RecoveryAction::NextModel,
-            format!(
-                "proxy {proxy} does not connect to {server}: {reason}; check the URL and the rules of the proxy"
-            ),
-        );
-    }
-    if error.is_builder() {
         let message = format!(
-            "cannot build the request to {server}: {}; check the base URL and the configured headers",
-            innermost_cause(error)
+            "proxy {proxy} does not connect to {server}: {reason}; check the URL and the rules of the proxy"
         );
-        return transport_error(RecoveryAction::GiveUp, message);
-    }
-    let problem = if error.is_connect() {
-        "cannot connect to"
+        (message, RecoveryAction::NextModel)
+    } else if error.is_builder() {
+        let message = format!(
+            "cannot build the request to {server}: {cause}; check the base URL and the configured headers"
+        );
+        (message, RecoveryAction::GiveUp)
     } else {
-        "no response from"
+        let problem = if error.is_connect() {
+            "cannot connect to"
+        } else {
+            "no response from"
+        };
+        let message =
+            format!("{problem} {server}{via_proxy}: {cause}; check the network and the URL");
+        (message, RecoveryAction::Retry)
     };
-    transport_error(
-        RecoveryAction::Retry,
-        format!(
-            "{problem} {server}{via_proxy}: {}; check the network and the URL",
-            innermost_cause(error)
-        ),
-    )
+    ModelError::transport(message).with_action(action)
 }
 
 /// Describes a TLS error and what to do about it. The most common cause is the certificate of a company proxy.
@@ -133,11 +115,8 @@ pub(super) fn body_error(error: &reqwest::Error) -> ModelError {
 
 /// Returns the error for a call that the caller cancelled.
 pub(crate) fn cancelled_error() -> ModelError {
-    ModelError::new(
-        ModelErrorKind::Cancelled,
-        RecoveryAction::GiveUp,
-        "the call was cancelled",
-    )
+    let message = "the call was cancelled";
+    ModelError::new(ModelErrorKind::Cancelled, RecoveryAction::GiveUp, message)
 }
 
 /// Returns the text of the innermost cause of an error. The outer layers only repeat the URL.
@@ -149,8 +128,8 @@ pub(crate) fn innermost_cause(error: &dyn StdError) -> String {
     deepest.to_string()
 }
 
-/// Returns the text of the first cause that starts with `prefix`, without the prefix. The types of these causes are not
-/// public.
+/// Returns the text of the first cause that starts with `prefix`, without the prefix. Compares text, because the types
+/// of some causes are not public.
 fn cause_with_prefix(error: &dyn StdError, prefix: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
     causes

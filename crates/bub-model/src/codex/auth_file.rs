@@ -1,4 +1,4 @@
-//! The login file `auth.json`: parsed leniently, written atomically, readable by its owner only.
+//! The login file `auth.json`: parsed leniently, written atomically, readable only by the user who owns it.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -21,7 +21,7 @@ const DEFAULT_TOKEN_TTL_SECONDS: i64 = 3600;
 /// Maximum size of the file. Logins are much smaller; the limit keeps a wrong file from filling memory.
 const MAX_AUTH_FILE_BYTES: u64 = 1024 * 1024;
 
-/// How often `lock` retries while another process holds the lock.
+/// How long `lock` waits between two attempts while another process holds the lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The tokens of a login.
@@ -51,11 +51,6 @@ pub(super) struct AuthFile {
     path: PathBuf,
 }
 
-/// Guard that is held while the login is changed. The operating system releases the lock when the process ends.
-pub(super) struct AuthFileLock {
-    _file: File,
-}
-
 impl AuthFile {
     pub(super) fn in_directory(directory: &Path) -> Self {
         Self {
@@ -69,66 +64,65 @@ impl AuthFile {
 
     /// Returns the tokens in the file, or `None` if the file or its tokens are missing.
     pub(super) fn read_tokens(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
-        Ok(self
-            .read_document()?
-            .and_then(|document| parse_tokens(&document, now)))
+        let text = self.read_bytes().map_err(self.file_error("cannot read"))?;
+        let Some(text) = text else { return Ok(None) };
+        // Omit the parser's message: it could quote a token.
+        let document = serde_json::from_slice(&text)
+            .map_err(|_| format!("{} is not valid JSON", self.path.display()))?;
+        Ok(parse_tokens(&document, now))
     }
 
     /// Writes granted tokens to the file and preserves all other content.
     pub(super) fn store_tokens(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
-        let text = self
-            .read_bytes()
-            .map_err(|error| self.file_error("cannot read", &error))?;
+        let text = self.read_bytes().map_err(self.file_error("cannot read"))?;
         // A file that is not a JSON object has no content to preserve.
         let mut document: Map<_, _> = text
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
-        let stored_tokens = document.remove("tokens").and_then(|tokens| match tokens {
-            Value::Object(tokens) => Some(tokens),
-            _ => None,
-        });
-        document.insert(
-            "tokens".into(),
-            Value::Object(merge_tokens(
-                stored_tokens.unwrap_or_default(),
-                granted,
-                now,
-            )),
-        );
+        let tokens = match document.remove("tokens") {
+            Some(Value::Object(tokens)) => tokens,
+            _ => Map::new(),
+        };
+        let tokens = merge_tokens(tokens, granted, now);
+        document.insert("tokens".into(), Value::Object(tokens));
         document.insert("last_refresh".into(), json!(format_time(now)));
         let text = escape_non_ascii(&format!("{:#}\n", Value::Object(document)));
         self.write_atomically(text.as_bytes())
-            .map_err(|error| self.file_error("cannot write", &error))
+            .map_err(self.file_error("cannot write"))
     }
 
-    /// Locks the login against changes by other processes. Waits asynchronously.
-    pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<AuthFileLock, TokenError> {
+    /// Locks the login against changes by other processes. Waits at most `wait_timeout`, without blocking the thread.
+    /// The returned file holds the lock. The operating system releases the lock when the process ends.
+    pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<File, TokenError> {
         let open = || {
             self.create_directory()?;
-            check_regular_file(&self.sibling_path("lock"))?;
+            let path = self.path.with_extension("json.lock");
+            check_regular_file(&path)?;
             OpenOptions::new()
                 .create(true)
                 .truncate(false)
                 .write(true)
                 .mode(0o600)
-                .open(self.sibling_path("lock"))
+                .open(path)
         };
-        let file = open().map_err(|error| self.file_error("cannot lock", &error))?;
+        let file = open().map_err(self.file_error("cannot lock"))?;
         let wait = async {
             loop {
                 match file.try_lock() {
                     Ok(()) => return Ok(()),
                     Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL_INTERVAL).await,
                     Err(TryLockError::Error(error)) => {
-                        return Err(TokenError::from(self.file_error("cannot lock", &error)));
+                        return Err(self.file_error("cannot lock")(error));
                     }
                 }
             }
         };
-        let wait_result = tokio::time::timeout(wait_timeout, wait).await;
-        let locked_error = || format!("{} is locked by another process", self.path.display());
-        wait_result.map_err(|_| TokenError::temporary(locked_error()))??;
-        Ok(AuthFileLock { _file: file })
+        let Ok(result) = tokio::time::timeout(wait_timeout, wait).await else {
+            let text = format!("{} is locked by another process", self.path.display());
+            return Err(TokenError::temporary(text));
+        };
+        result?;
+        Ok(file)
     }
 
     /// Checks that the file can be written, so that a login fails before the user signs in. Leaves no files or
@@ -136,35 +130,13 @@ impl AuthFile {
     pub(super) fn check_writable(&self) -> Result<(), String> {
         let probe = || {
             self.read_bytes()?;
-            let existing = self
-                .path
-                .ancestors()
-                .skip(1)
-                .find(|directory| directory.exists());
-            let probe = existing
-                .unwrap_or(Path::new("."))
-                .join(format!(".auth.json.{}", std::process::id()));
-            let _ = fs::remove_file(&probe);
-            OpenOptions::new()
-                .create_new(true)
-                .write(true)
-                .mode(0o600)
-                .open(&probe)?;
+            let mut directories = self.path.ancestors().skip(1);
+            let existing = directories.find(|directory| directory.exists());
+            let probe = temporary_path(&existing.unwrap_or(Path::new(".")).join("auth.json"));
+            create_private(&probe)?;
             fs::remove_file(&probe)
         };
-        probe().map_err(|error| self.file_error("cannot write", &error))
-    }
-
-    fn read_document(&self) -> Result<Option<Map<String, Value>>, String> {
-        let text = self
-            .read_bytes()
-            .map_err(|error| self.file_error("cannot read", &error))?;
-        let Some(text) = text else { return Ok(None) };
-        // Omit the parser's message: it could quote a token.
-        let invalid_json_error = |_| format!("{} is not valid JSON", self.path.display());
-        serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(invalid_json_error)
+        probe().map_err(self.file_error("cannot write"))
     }
 
     /// Returns the content of the file, or `None` if it does not exist.
@@ -184,18 +156,14 @@ impl AuthFile {
 
     /// Writes a temporary file and renames it, so that readers see either the old or the new content. If the path is a
     /// symbolic link, its target is replaced and the link is kept.
+    ///
+    /// The crate `tempfile` would add a random path to the error texts.
     fn write_atomically(&self, text: &[u8]) -> io::Result<()> {
         self.create_directory()?;
         let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        let new = target.with_file_name(format!(".auth.json.{}", std::process::id()));
-        // Remove the leftover of a crashed process with the same process id.
-        let _ = fs::remove_file(&new);
+        let new = temporary_path(&target);
         let write = || {
-            let mut file = OpenOptions::new()
-                .create_new(true)
-                .write(true)
-                .mode(0o600)
-                .open(&new)?;
+            let mut file = create_private(&new)?;
             file.write_all(text)?;
             file.sync_all()?;
             fs::rename(&new, &target)
@@ -206,22 +174,31 @@ impl AuthFile {
     }
 
     fn create_directory(&self) -> io::Result<()> {
-        let Some(directory) = self.path.parent() else {
-            return Ok(());
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        self.path
+            .parent()
+            .map_or(Ok(()), |directory| builder.create(directory))
     }
 
-    fn sibling_path(&self, suffix: &str) -> PathBuf {
-        self.path.with_extension(format!("json.{suffix}"))
+    /// Returns a function that describes an error of an action with the file.
+    fn file_error(&self, action: &str) -> impl FnOnce(io::Error) -> String {
+        move |error| format!("{action} {}: {error}", self.path.display())
     }
+}
 
-    fn file_error(&self, action: &str, error: &io::Error) -> String {
-        format!("{action} {}: {error}", self.path.display())
-    }
+fn temporary_path(target: &Path) -> PathBuf {
+    target.with_file_name(format!(".auth.json.{}", std::process::id()))
+}
+
+/// Creates a file that only its owner can access. Replaces the leftover of a crashed process with the same process id.
+fn create_private(path: &Path) -> io::Result<File> {
+    let _ = fs::remove_file(path);
+    OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Fails if the path exists and is not a regular file. Opening a pipe without a writer would block forever.
@@ -237,29 +214,23 @@ fn parse_tokens(document: &Map<String, Value>, now: i64) -> Option<OAuthTokens> 
     let tokens = document.get("tokens")?.as_object()?;
     let text = |name: &str| tokens.get(name)?.as_str().filter(|text| !text.is_empty());
     let access_token = text("access_token")?;
-    let refreshed = || {
-        document
-            .get("last_refresh")
-            .and_then(parse_time)
-            .map(|time| time.saturating_add(DEFAULT_TOKEN_TTL_SECONDS))
-    };
-    let expires_at = tokens
-        .get("expires_at")
-        .and_then(parse_time)
-        .or_else(|| jwt::expiry(access_token));
+    let time = |value: Option<&Value>| value.and_then(parse_time);
+    let expires_at = time(tokens.get("expires_at")).or_else(|| jwt::expiry(access_token));
+    let refreshed_at = || time(document.get("last_refresh"));
     let account = text("account_id").map(str::to_owned);
     Some(OAuthTokens {
         access_token: Secret::from(access_token),
         refresh_token: text("refresh_token").map(Secret::from),
-        expires_at: expires_at
-            .or_else(refreshed)
-            .unwrap_or(now + DEFAULT_TOKEN_TTL_SECONDS),
+        expires_at: expires_at.unwrap_or_else(|| {
+            let since = refreshed_at().unwrap_or(now);
+            since.saturating_add(DEFAULT_TOKEN_TTL_SECONDS)
+        }),
         account_id: account.or_else(|| jwt::account_id(access_token)),
     })
 }
 
-/// Returns the tokens in the content of a login file, or, with a `status`, in a response of the token endpoint. For
-/// fuzzing.
+/// Parses tokens, for fuzzing. With a `status`, `body` is a response of the token endpoint; without one, it is the
+/// content of a login file.
 #[doc(hidden)]
 pub fn read_login(
     status: Option<u16>,
@@ -290,7 +261,7 @@ fn merge_tokens(
 ) -> Map<String, Value> {
     let access_token = granted.access_token.expose();
     tokens.insert("access_token".into(), json!(access_token));
-    // A server that does not rotate refresh tokens omits them; keep the old one.
+    // A server that does not replace the refresh token omits it; keep the old one. The same applies to the id token.
     for (name, token) in [
         ("refresh_token", &granted.refresh_token),
         ("id_token", &granted.id_token),
@@ -299,7 +270,7 @@ fn merge_tokens(
             tokens.insert(name.into(), json!(token.expose()));
         }
     }
-    // The server's number may be arbitrarily large.
+    // The server's number of seconds may be arbitrarily large, so the sum saturates.
     let lifetime = granted
         .expires_in
         .map(|seconds| now.saturating_add(seconds));
@@ -331,7 +302,7 @@ fn parse_time(value: &Value) -> Option<i64> {
     value.as_i64().or_else(seconds).or_else(date)
 }
 
-/// Formats a time like the Python version: whole seconds and `Z`.
+/// Formats seconds since the Unix epoch like the Python version: an RFC 3339 date with whole seconds and `Z`.
 fn format_time(seconds: i64) -> String {
     let seconds = seconds.clamp(0, Timestamp::MAX.as_second());
     Timestamp::from_second(seconds)

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -14,13 +14,13 @@ use super::{LoginError, redirect};
 /// Path that the sign-in page redirects to.
 pub(super) const CALLBACK_PATH: &str = "/auth/callback";
 
-const MAX_REQUEST_BYTES: usize = 16 * 1024;
+const MAX_REQUEST_BYTES: u64 = 16 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// HTTP listener on the loopback addresses.
 pub(super) struct Listener {
     v4: TcpListener,
-    /// Browsers may resolve `localhost` to this address.
+    /// Listener on the IPv6 loopback address, to which browsers may resolve `localhost`; `None` if binding failed.
     v6: Option<TcpListener>,
 }
 
@@ -37,10 +37,12 @@ impl Listener {
         self.v4.local_addr().map(|address| address.port())
     }
 
-    /// Serves requests until one contains the code for `state`, and returns the code.
+    /// Serves requests until one contains `state`, the random OAuth value of this login. Returns the code in that
+    /// request, or an error if the sign-in was refused.
     ///
     /// Every connection has its own task, because browsers open connections on which they never send anything. A
-    /// request with another state is rejected but does not end the wait, because any web page could send one.
+    /// request with another `state` is rejected but does not end the wait, because any web page could send such a
+    /// request.
     pub(super) async fn wait_for_code(self, state: &str) -> Result<String, LoginError> {
         let state: Arc<str> = state.into();
         let mut requests = JoinSet::new();
@@ -72,7 +74,7 @@ impl Listener {
     }
 }
 
-/// Serves one connection. Returns the outcome of the login, if the request determines it.
+/// Serves one connection. Returns the code or the error of the login, or `None` if the request contains neither.
 async fn serve_connection(
     mut stream: TcpStream,
     state: Arc<str>,
@@ -90,10 +92,8 @@ async fn serve_connection(
         let _ = stream.shutdown().await;
         outcome
     };
-    tokio::time::timeout(REQUEST_TIMEOUT, exchange)
-        .await
-        .ok()
-        .flatten()
+    let served = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await;
+    served.unwrap_or(None)
 }
 
 /// HTTP status, text of the page, and the outcome of the login if the request determines it.
@@ -128,23 +128,12 @@ fn build_response(target: &str, state: &str) -> CallbackResponse {
     }
 }
 
-/// Reads the head of a GET request and returns its target.
+/// Reads the head of a GET request and returns its target, the path and query.
 async fn read_target(stream: &mut TcpStream) -> Option<String> {
-    let mut head = Vec::new();
-    let mut chunk = [0; 1024];
-    while memchr::memmem::find(&head, b"\r\n\r\n").is_none() {
-        let count = stream
-            .read(&mut chunk)
-            .await
-            .ok()
-            .filter(|count| *count > 0)?;
-        head.extend_from_slice(chunk.get(..count)?);
-        if head.len() > MAX_REQUEST_BYTES {
-            return None;
-        }
-    }
-    let text = String::from_utf8(head).ok()?;
-    let mut words = text.lines().next()?.split(' ');
+    let mut lines = BufReader::new(stream.take(MAX_REQUEST_BYTES)).lines();
+    let first = lines.next_line().await.ok()??;
+    while !lines.next_line().await.ok()??.is_empty() {}
+    let mut words = first.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
     (method == "GET" && version.starts_with("HTTP/1.")).then(|| target.to_owned())
 }

@@ -8,13 +8,13 @@ use form_urlencoded::Serializer;
 
 use super::callback::{self, Listener};
 use super::pkce::Pkce;
-use super::{CodexAuth, CodexAuthInner, LOCK_TIMEOUT, TokenError, redirect, token, unix_now};
+use super::{CodexAuth, LOCK_TIMEOUT, TokenError, redirect, token, unix_now};
 
 /// Error of a login attempt.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginError {
-    /// The sign-in response belongs to another attempt.
+    /// The sign-in response belongs to another attempt: its OAuth `state` is missing or different.
     #[error(
         "the sign-in response belongs to another attempt: its state is missing or different; run the command again and use the new URL"
     )]
@@ -62,7 +62,7 @@ pub struct LoginOutcome {
 
 /// A login attempt.
 pub struct LoginFlow<'a> {
-    codex: &'a CodexAuthInner,
+    codex: &'a CodexAuth,
     pkce: Pkce,
     redirect: String,
     listener: Option<Listener>,
@@ -79,7 +79,7 @@ impl<'a> LoginFlow<'a> {
     }
 
     /// Starts a login attempt without a listener: the user pastes the code.
-    pub fn manual(codex: &'a CodexAuth) -> Result<Self, LoginError> {
+    pub fn without_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
         Self::new(codex, codex.endpoints().callback_port, None)
     }
 
@@ -89,7 +89,6 @@ impl<'a> LoginFlow<'a> {
         listener: Option<Listener>,
     ) -> Result<Self, LoginError> {
         let pkce = Pkce::new().map_err(|problem| LoginError::Failed(problem.into()))?;
-        let codex = &*codex.inner;
         codex
             .file
             .check_writable()
@@ -122,7 +121,7 @@ impl<'a> LoginFlow<'a> {
         format!("{}?{}", self.codex.endpoints.authorize, query.finish())
     }
 
-    /// Waits for the redirect of the browser and completes the login.
+    /// Waits at most `wait_timeout` for the redirect of the browser, and completes the login.
     pub async fn wait_for_redirect(
         mut self,
         wait_timeout: Duration,
@@ -142,13 +141,13 @@ impl<'a> LoginFlow<'a> {
 
     async fn complete_login(&self, code: &str) -> Result<LoginOutcome, LoginError> {
         let codex = self.codex;
-        let (verifier, redirect) = (&self.pkce.verifier, self.redirect.as_str());
-        let grant = token::TokenRequest::Code {
-            code,
-            verifier,
-            redirect,
-        };
-        let granted = token::request_tokens(&*codex.fetch, &codex.endpoints.token, grant);
+        let grant = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("code_verifier", self.pkce.verifier.expose()),
+            ("redirect_uri", self.redirect.as_str()),
+        ];
+        let granted = token::request_tokens(&*codex.fetch, &codex.endpoints.token, &grant);
         let granted = granted.await.map_err(LoginError::Failed)?;
         granted.register_secrets(&codex.redactor);
         let _file_lock = codex.file.lock(LOCK_TIMEOUT).await.map_err(|error| {

@@ -7,11 +7,11 @@ use sha2::{Digest, Sha256};
 
 /// The secrets of one login attempt.
 pub(super) struct Pkce {
-    /// Sent when the code is exchanged.
+    /// Secret that bub sends when it exchanges the code for tokens.
     pub(super) verifier: Secret,
-    /// Sent with the sign-in URL.
+    /// Hash of the verifier, sent in the sign-in URL.
     pub(super) challenge: String,
-    /// Returned with the code. Proves that the code belongs to this attempt.
+    /// Random text in the sign-in URL that comes back with the code. It proves that the code belongs to this attempt.
     pub(super) state: String,
 }
 

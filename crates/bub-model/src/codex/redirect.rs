@@ -1,11 +1,11 @@
-//! Parses the redirect after the sign-in: extracts the code and checks the state.
+//! Parses the redirect after the sign-in: extracts the code and checks the OAuth `state`.
 
 use super::LoginError;
 
 /// Returns the code in pasted text: the URL of the last page, its query string, or only the code.
 ///
-/// A code alone has no state to check. It is accepted only here, because the user copied it manually from the page
-/// that this attempt opened.
+/// A code alone has no OAuth `state` to check. It is accepted only here, because the user copied it manually from the
+/// page that this attempt opened.
 pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginError> {
     let pasted = pasted.trim();
     let is_code = |text: &str| {
@@ -19,7 +19,8 @@ pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginErr
     }
     let query = pasted.split_once('?').map_or(pasted, |(_, query)| query);
     let query = query.split('#').next().unwrap_or(query);
-    // The text is not a redirect; it may be the URL of the sign-in page, so its state proves nothing.
+    // Text without a code or an error is not a redirect, even if it has the right state: it may be the URL of the
+    // sign-in page.
     if !form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "code" || name == "error")
     {
         return Err(LoginError::NoCode);
@@ -27,7 +28,7 @@ pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginErr
     parse_query(query, state)
 }
 
-/// Returns the code in a query string whose state matches `state`.
+/// Checks that the OAuth `state` in a query string equals `state`, and returns the code in the query string.
 pub(super) fn parse_query(query: &str, state: &str) -> Result<String, LoginError> {
     let value = |key: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -48,7 +49,7 @@ pub(super) fn parse_query(query: &str, state: &str) -> Result<String, LoginError
 mod tests {
     use super::*;
 
-    // H-99, W-40: three forms; a missing state is a mismatch too.
+    // H-99, W-40: the pasted text has one of three forms; a missing state is a mismatch too.
     #[test]
     fn address_query_and_bare_code_are_understood_and_the_state_is_checked() {
         let good = [

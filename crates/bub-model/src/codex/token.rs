@@ -14,16 +14,6 @@ pub(super) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
 
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Grant that is exchanged for tokens.
-pub(super) enum TokenRequest<'a> {
-    Refresh(&'a Secret),
-    Code {
-        code: &'a str,
-        verifier: &'a Secret,
-        redirect: &'a str,
-    },
-}
-
 /// Tokens that the token endpoint granted.
 pub(super) struct TokenGrant {
     pub(super) access_token: Secret,
@@ -60,13 +50,17 @@ struct TokenErrorResponse {
     error_description: Option<String>,
 }
 
-/// Requests tokens from the token endpoint. Error texts have one line and contain nothing of the request.
+/// Requests tokens from the token endpoint. `grant` has the fields that name what is exchanged for tokens: a refresh
+/// token, or the code of a sign-in. Error texts have one line and contain nothing of the request.
 pub(super) async fn request_tokens(
     fetch: &dyn Fetch,
     url: &str,
-    grant: TokenRequest<'_>,
+    grant: &[(&str, &str)],
 ) -> Result<TokenGrant, TokenError> {
-    let form = encode_form(&grant);
+    let form = Serializer::new(String::new())
+        .append_pair("client_id", CLIENT_ID)
+        .extend_pairs(grant)
+        .finish();
     let request = FetchRequest {
         url,
         form: Some(&form),
@@ -93,54 +87,29 @@ pub(super) fn parse_response(response: &FetchResponse) -> Result<TokenGrant, Tok
         reason = "fractions of a second do not matter"
     )]
     let expires_in = tokens.expires_in.map(|seconds| seconds as i64);
-    let (refresh_token, id_token) = (secret(tokens.refresh_token), secret(tokens.id_token));
     Ok(TokenGrant {
         access_token: Secret::from(tokens.access_token),
-        refresh_token,
-        id_token,
+        refresh_token: secret(tokens.refresh_token),
+        id_token: secret(tokens.id_token),
         expires_in,
     })
 }
 
-fn encode_form(grant: &TokenRequest<'_>) -> String {
-    let mut form = Serializer::new(String::new());
-    form.append_pair("client_id", CLIENT_ID);
-    match grant {
-        TokenRequest::Refresh(token) => {
-            form.append_pair("grant_type", "refresh_token")
-                .append_pair("refresh_token", token.expose());
-        }
-        TokenRequest::Code {
-            code,
-            verifier,
-            redirect,
-        } => {
-            form.append_pair("grant_type", "authorization_code")
-                .append_pair("code", code)
-                .append_pair("code_verifier", verifier.expose())
-                .append_pair("redirect_uri", redirect);
-        }
-    }
-    form.finish()
-}
-
 /// Returns an error text with the standard fields of the response and nothing else of its body.
 fn error_text(status: u16, body: &[u8]) -> String {
-    let message = serde_json::from_slice::<TokenErrorResponse>(body)
-        .ok()
-        .and_then(|response| {
-            let error = response.error;
-            let nested = error
-                .get("message")
-                .or_else(|| error.get("code"))
-                .unwrap_or(&error)
-                .as_str()
-                .map(str::to_owned);
-            response.error_description.or(nested)
-        });
-    let message = message
-        .map(|text| format!(": {}", crate::short_message(&text)))
-        .unwrap_or_default();
+    let response = serde_json::from_slice::<TokenErrorResponse>(body).ok();
+    let message = response.and_then(
+        |TokenErrorResponse {
+             error,
+             error_description,
+         }| {
+            let nested = error.get("message").or_else(|| error.get("code"));
+            let nested = nested.unwrap_or(&error).as_str().map(str::to_owned);
+            error_description.or(nested)
+        },
+    );
+    let message = message.map(|text| format!(": {}", crate::short_message(&text)));
+    let message = message.unwrap_or_default();
     let outcome = if status >= 500 {
         "failed"
     } else {

@@ -2,7 +2,6 @@
 
 mod decode;
 mod encode;
-mod usage;
 
 pub(super) use decode::MessagesDecoder;
 pub(super) use encode::encode;

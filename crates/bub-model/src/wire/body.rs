@@ -5,21 +5,23 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{ChatRequest, Quirks};
 
 /// The fields of a body, in order. Setting a field again replaces its value.
-pub(super) struct RequestBody<'a>(Vec<(Cow<'a, str>, Field<'a>)>);
+pub(super) struct RequestBody<'a>(Vec<(&'a str, Field<'a>)>);
 
 /// The value of a field.
+#[derive(Serialize)]
+#[serde(untagged)]
 pub(super) enum Field<'a> {
     /// A value created for this request.
     Owned(Value),
-    /// A value from the settings.
+    /// A value borrowed from the request or the quirks.
     Borrowed(&'a Value),
-    /// A list in which some items were rewritten.
+    /// A list that borrows its items, except those that were rewritten.
     List(Vec<Cow<'a, Value>>),
 }
 
@@ -32,14 +34,11 @@ impl<'a> RequestBody<'a> {
         for (key, value) in &request.extra {
             match (quirks.default_body.get(key), value) {
                 (Some(Value::Object(default)), Value::Object(extra)) => {
-                    let merged: Map<_, _> = default
-                        .iter()
-                        .chain(extra)
-                        .map(|(k, v)| (k.clone(), v.clone()))
-                        .collect();
-                    body.set_field(Cow::Borrowed(key), Field::Owned(Value::Object(merged)));
+                    let mut merged = default.clone();
+                    merged.extend(extra.clone());
+                    body.set(key, Value::Object(merged));
                 }
-                _ => body.set_field(Cow::Borrowed(key), Field::Borrowed(value)),
+                _ => body.set_field(key, Field::Borrowed(value)),
             }
         }
         body.set_fields(&quirks.extra_body);
@@ -48,12 +47,12 @@ impl<'a> RequestBody<'a> {
 
     /// Sets a field of the body.
     pub(super) fn set(&mut self, name: &'a str, field: impl Into<Field<'a>>) {
-        self.set_field(Cow::Borrowed(name), field.into());
+        self.set_field(name, field.into());
     }
 
     /// Removes a field and returns its value, for example to send the value under another name.
     pub(super) fn remove(&mut self, name: &str) -> Option<Value> {
-        let index = self.0.iter().position(|(key, _)| key == name)?;
+        let index = self.0.iter().position(|(key, _)| *key == name)?;
         match self.0.remove(index).1 {
             Field::Owned(value) => Some(value),
             Field::Borrowed(value) => Some(value.clone()),
@@ -84,11 +83,11 @@ impl<'a> RequestBody<'a> {
 
     fn set_fields(&mut self, fields: &'a Map<String, Value>) {
         for (key, value) in fields {
-            self.set_field(Cow::Borrowed(key), Field::Borrowed(value));
+            self.set_field(key, Field::Borrowed(value));
         }
     }
 
-    fn set_field(&mut self, name: Cow<'a, str>, field: Field<'a>) {
+    fn set_field(&mut self, name: &'a str, field: Field<'a>) {
         match self.0.iter_mut().find(|(key, _)| *key == name) {
             Some((_, existing)) => *existing = field,
             None => self.0.push((name, field)),
@@ -111,20 +110,6 @@ impl<'a> Field<'a> {
 
 impl Serialize for RequestBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, field) in &self.0 {
-            map.serialize_entry(key, field)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for Field<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Owned(value) => value.serialize(serializer),
-            Self::Borrowed(value) => value.serialize(serializer),
-            Self::List(items) => serializer.collect_seq(items.iter().map(AsRef::as_ref)),
-        }
+        serializer.collect_map(self.0.iter().map(|(key, field)| (key, field)))
     }
 }

@@ -4,24 +4,26 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// One part of a content list.
+/// One part of a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentPart<'a> {
     /// A text.
     Text(&'a str),
-    /// Base64 data from a data URL or an `input_audio` part.
-    Inline {
-        kind: PartKind,
-        mime: Mime<'a>,
-        data: &'a str,
-        name: Option<&'a str>,
-    },
-    /// A URL that the server fetches.
-    Remote { kind: PartKind, url: &'a str },
+    /// Media of a kind.
+    Media(PartKind, Source<'a>),
     /// The id of a file that was uploaded to the provider.
     Uploaded(&'a str),
-    /// A part of an unknown type.
+    /// A part of an unknown type, with the name of the type.
     Unknown(&'a str),
+}
+
+/// Where the data of a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source<'a> {
+    /// Base64 data from a data URL or an `input_audio` part, with the name of the file.
+    Inline(Mime<'a>, &'a str, Option<&'a str>),
+    /// A URL that the server fetches.
+    Url(&'a str),
 }
 
 /// The kind of media in a part.
@@ -65,15 +67,13 @@ impl Mime<'_> {
 
 /// Returns the parts of a message's content. Omits empty text, because several servers reject it.
 pub(super) fn parse_parts(content: Option<&Value>) -> Vec<ContentPart<'_>> {
-    let parts: Vec<_> = match content {
+    let mut parts: Vec<_> = match content {
         Some(Value::String(text)) => vec![ContentPart::Text(text)],
         Some(Value::Array(parts)) => parts.iter().map(parse_part).collect(),
         _ => Vec::new(),
     };
+    parts.retain(|part| *part != ContentPart::Text(""));
     parts
-        .into_iter()
-        .filter(|part| *part != ContentPart::Text(""))
-        .collect()
 }
 
 /// Splits a data URL into its media type and base64 payload.
@@ -81,33 +81,28 @@ pub(super) fn parse_data_url(url: &str) -> Option<(&str, &str)> {
     let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
     let mime = head.strip_suffix(";base64")?;
     let mime = mime.split(';').next().unwrap_or(mime);
-    Some((
-        if mime.is_empty() {
-            "application/octet-stream"
-        } else {
-            mime
-        },
-        data,
-    ))
+    match mime {
+        "" => Some(("application/octet-stream", data)),
+        mime => Some((mime, data)),
+    }
 }
 
 fn parse_part(part: &Value) -> ContentPart<'_> {
-    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-    let parsed =
-        match kind {
-            "text" | "input_text" | "output_text" => part
-                .get("text")
-                .and_then(Value::as_str)
-                .map(ContentPart::Text),
-            "image_url" => part_url(part, "image_url")
-                .map(|url| media_part_from_url(PartKind::Image, url, None)),
-            "video_url" => part_url(part, "video_url")
-                .map(|url| media_part_from_url(PartKind::Video, url, None)),
-            "input_audio" => part.get("input_audio").and_then(parse_audio),
-            "file" => part.get("file").and_then(parse_file),
-            _ => part.as_str().map(ContentPart::Text),
-        };
+    let kind = text(part, "type").unwrap_or_default();
+    let media = |kind, url| media_from_url(kind, url, None);
+    let parsed = match kind {
+        "text" | "input_text" | "output_text" => text(part, "text").map(ContentPart::Text),
+        "image_url" => part_url(part, kind).map(|url| media(PartKind::Image, url)),
+        "video_url" => part_url(part, kind).map(|url| media(PartKind::Video, url)),
+        "input_audio" => part.get(kind).and_then(parse_audio),
+        "file" => part.get(kind).and_then(parse_file),
+        _ => part.as_str().map(ContentPart::Text),
+    };
     parsed.unwrap_or(ContentPart::Unknown(kind))
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key)?.as_str()
 }
 
 /// Returns the URL in `{"image_url": {"url": …}}` or in the short form `{"image_url": …}`.
@@ -116,42 +111,32 @@ fn part_url<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
     target.as_str().or_else(|| target.get("url")?.as_str())
 }
 
-fn media_part_from_url<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
-    match parse_data_url(url) {
-        Some((mime, data)) => ContentPart::Inline {
-            kind,
-            mime: Mime::Full(mime),
-            data,
-            name,
-        },
-        None => ContentPart::Remote { kind, url },
-    }
+fn media_from_url<'a>(kind: PartKind, url: &'a str, name: Option<&'a str>) -> ContentPart<'a> {
+    let source = match parse_data_url(url) {
+        Some((mime, data)) => Source::Inline(Mime::Full(mime), data, name),
+        None => Source::Url(url),
+    };
+    ContentPart::Media(kind, source)
 }
 
 fn parse_audio(audio: &Value) -> Option<ContentPart<'_>> {
-    let data = audio.get("data")?.as_str()?;
-    let format = audio.get("format").and_then(Value::as_str).unwrap_or("wav");
-    Some(ContentPart::Inline {
-        kind: PartKind::Audio,
-        mime: Mime::AudioFormat(format),
-        data,
-        name: None,
-    })
+    let mime = Mime::AudioFormat(text(audio, "format").unwrap_or("wav"));
+    let source = Source::Inline(mime, text(audio, "data")?, None);
+    Some(ContentPart::Media(PartKind::Audio, source))
 }
 
 fn parse_file(file: &Value) -> Option<ContentPart<'_>> {
-    let text = |key: &str| file.get(key).and_then(Value::as_str);
-    if let Some(id) = text("file_id") {
+    if let Some(id) = text(file, "file_id") {
         return Some(ContentPart::Uploaded(id));
     }
-    let url = text("file_data").or_else(|| text("file_url"))?;
+    let url = text(file, "file_data").or_else(|| text(file, "file_url"))?;
     let kind = match parse_data_url(url) {
         Some((mime, _)) if mime.starts_with("image/") => PartKind::Image,
         Some((mime, _)) if mime.starts_with("audio/") => PartKind::Audio,
         Some((mime, _)) if mime.starts_with("video/") => PartKind::Video,
         _ => PartKind::File,
     };
-    Some(media_part_from_url(kind, url, text("filename")))
+    Some(media_from_url(kind, url, text(file, "filename")))
 }
 
 /// Returns a placeholder text for a part that the wire format does not support.

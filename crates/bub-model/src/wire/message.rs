@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// User message inserted before a conversation that would otherwise start with an assistant message.
 pub(super) const OPENING_LINE: &str = "(The conversation so far follows.)";
 
-/// Returns the role of a message.
+/// Returns the role of a message; `user` if it has none.
 pub(super) fn role(message: &Value) -> &str {
     message
         .get("role")
@@ -22,9 +22,8 @@ pub(super) fn is_system(message: &Value) -> bool {
 
 /// Returns the text of all system messages, joined with newlines.
 pub(super) fn system_text(messages: &[Value]) -> Option<String> {
-    let texts: Vec<_> = messages
-        .iter()
-        .filter(|message| is_system(message))
+    let system = messages.iter().filter(|message| is_system(message));
+    let texts: Vec<_> = system
         .map(|message| content_text(message.get("content")))
         .collect();
     let text = texts.join("\n");
@@ -55,7 +54,7 @@ pub(super) fn opens_with_assistant(messages: &[Value]) -> bool {
         .is_some_and(|message| role(message) == "assistant")
 }
 
-/// The parts of a tool call.
+/// The id, name and arguments of a tool call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallParts<'a> {
     pub(super) id: &'a str,
@@ -113,15 +112,44 @@ fn wrap_invalid_arguments(text: &str) -> Map<String, Value> {
     Map::from_iter([("invalid_arguments".to_owned(), Value::from(text))])
 }
 
-/// Returns the object with name, description and parameters of a function tool.
-pub(super) fn function_object(tool: &Value) -> &Value {
-    tool.get("function").unwrap_or(tool)
-}
-
-/// Returns the JSON Schema of a function's parameters, or an empty object schema if the function has none.
-pub(super) fn parameters_schema(function: &Value) -> Value {
-    match function.get("parameters") {
+/// Returns the fields of a function tool, with the JSON Schema of its parameters in the field `schema`. The schema of a
+/// function without parameters is that of an empty object.
+pub(super) fn function_fields(tool: &Value, keys: &[&str], schema: &str) -> Map<String, Value> {
+    let function = tool.get("function").unwrap_or(tool);
+    let present = keys
+        .iter()
+        .filter_map(|key| Some((key.to_string(), function.get(key)?.clone())));
+    let mut fields: Map<_, _> = present.filter(|(_, value)| !value.is_null()).collect();
+    let parameters = match function.get("parameters") {
         Some(Value::Object(schema)) if !schema.is_empty() => Value::Object(schema.clone()),
         _ => json!({"type": "object", "properties": {}}),
+    };
+    fields.insert(schema.to_owned(), parameters);
+    fields
+}
+
+/// Encodes a conversation without its system messages. `encode` returns the role and the content of a message, which is
+/// sent in the field `content_key`. The results of tool calls that follow each other become one message. If the
+/// conversation starts with an assistant message, `opening` comes first.
+pub(super) fn encode_turns<'a>(
+    messages: &'a [Value],
+    content_key: &str,
+    opening: Value,
+    mut encode: impl FnMut(&'a Value) -> (&'static str, Vec<Value>),
+) -> Vec<Value> {
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::with_capacity(messages.len());
+    let mut after_tool = false;
+    for message in messages.iter().filter(|message| !is_system(message)) {
+        let is_tool = role(message) == "tool";
+        let (role, content) = encode(message);
+        match turns.last_mut().filter(|_| is_tool && after_tool) {
+            Some((_, last)) => last.extend(content),
+            None => turns.push((role, content)),
+        }
+        after_tool = is_tool;
     }
+    let turns = turns.into_iter().filter(|(_, content)| !content.is_empty());
+    let turns = turns.map(|(role, content)| json!({"role": role, content_key: content}));
+    let opening = opens_with_assistant(messages).then_some(opening);
+    opening.into_iter().chain(turns).collect()
 }

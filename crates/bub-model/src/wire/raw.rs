@@ -1,13 +1,15 @@
 //! Lazily parsed JSON objects.
 //!
-//! Streams have many small frames, and only a few of their fields matter. A [`RawObject`] keeps the text of each field
-//! and parses a field only on access. A field of an unexpected type counts as missing, because compatible servers
-//! deviate from the format in many ways.
+//! Streams have many small frames (server-sent events), and only a few of their fields matter. A [`RawObject`] keeps
+//! the text of each field and parses a field only on access. A field of an unexpected type counts as missing, because
+//! compatible servers deviate from the format in many ways. Derived structs with a lenient wrapper around each field
+//! would not be shorter: one accessor call here would be a field with attributes there.
 
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -20,7 +22,7 @@ use crate::sse::SseEvent;
 pub(super) struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {
-    /// Parses the payload of a frame.
+    /// Parses the data of a server-sent event, which must be a JSON object.
     pub(super) fn from_event(event: &SseEvent<'a>) -> Result<Self, ModelError> {
         let text = std::str::from_utf8(event.data)
             .map_err(|_| unexpected_response_error("an event of the stream is not valid UTF-8"))?;
@@ -29,7 +31,7 @@ impl<'a> RawObject<'a> {
 
     /// Parses a JSON text that must be an object.
     pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
-        // Gateways wrap an error, and sometimes an answer, in a list with one item.
+        // Some proxies wrap an error, and sometimes an answer, in a list with one item.
         let mut items_of_list = parse_objects(text.trim_start());
         if items_of_list.len() == 1 {
             return Ok(items_of_list.remove(0));
@@ -95,8 +97,12 @@ pub(super) fn parse_objects(raw: &str) -> Vec<RawObject<'_>> {
     if !raw.starts_with('[') {
         return Vec::new();
     }
-    let items: Vec<MaybeObject<'_>> = serde_json::from_str(raw).unwrap_or_default();
-    items.into_iter().filter_map(|item| item.0).collect()
+    serde_json::from_str(raw).unwrap_or_else(|_| {
+        // Some items are not objects. Such lists are rare, so they are parsed again.
+        let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
+        let objects = items.iter().map(|item| serde_json::from_str(item.get()));
+        objects.filter_map(Result::ok).collect()
+    })
 }
 
 /// Parses a JSON string. Borrows the text if it contains no escapes.
@@ -148,81 +154,6 @@ impl<'de> Visitor<'de> for ObjectVisitor {
 /// Initial capacity of the list of fields. Most frames have fewer fields.
 const FIELD_CAPACITY: usize = 12;
 
-/// An item of a list; `None` if it is not an object.
-struct MaybeObject<'a>(Option<RawObject<'a>>);
-
-impl<'de> Deserialize<'de> for MaybeObject<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ItemVisitor)
-    }
-}
-
-struct ItemVisitor;
-
-impl<'de> Visitor<'de> for ItemVisitor {
-    type Value = MaybeObject<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        ObjectVisitor
-            .visit_map(map)
-            .map(|object| MaybeObject(Some(object)))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(MaybeObject(None))
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(MaybeObject(None))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(MaybeObject(None))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(MaybeObject(None))
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(MaybeObject(None))
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(MaybeObject(None))
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(MaybeObject(None))
-    }
-}
-
 /// A key, borrowed if possible. Deserializing a `Cow` directly always copies.
-struct RawKey<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for RawKey<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct KeyVisitor;
-        impl<'de> Visitor<'de> for KeyVisitor {
-            type Value = RawKey<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a key")
-            }
-
-            fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
-                Ok(RawKey(Cow::Borrowed(key)))
-            }
-
-            fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-                Ok(RawKey(Cow::Owned(key.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(KeyVisitor)
-    }
-}
+#[derive(Deserialize)]
+struct RawKey<'a>(#[serde(borrow)] Cow<'a, str>);

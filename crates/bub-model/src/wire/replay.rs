@@ -1,12 +1,16 @@
-//! The state that a provider expects back with an answer, and the position of each part of it.
+//! Data of an answer that the provider expects back in later requests, such as signed thinking, and the position of the
+//! data in the answer.
 //!
 //! Providers accept signed thinking only at its original position between text and tool calls. A [`BlockOrder`] records
-//! the order of an answer. It stores thinking blocks in full, but text and calls only as references, so that a tape
-//! does not store them twice. [`replay_pieces`] restores the order of an assistant message.
+//! the order of thinking, text and calls in an answer. It stores thinking blocks in full, but text and calls only as
+//! references, so that a tape does not store them twice. [`replay_pieces`] restores this order when an answer is sent
+//! back.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// Records the order of an answer while it is decoded.
+use crate::usage::object;
+
+/// Records the order of text, tool calls and other blocks in an answer while it is decoded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockOrder {
     steps: Vec<Value>,
@@ -25,17 +29,17 @@ impl BlockOrder {
             *count = (length_so_far + length as u64).into();
             return;
         }
-        self.push_step(json!({"text": length}), mark);
+        self.push_step(("text", length), mark);
     }
 
     /// Records a tool call. `mark` is a value that the provider attached to the call.
     pub(super) fn record_call(&mut self, index: usize, mark: Option<Value>) {
-        self.push_step(json!({"call": index}), mark);
+        self.push_step(("call", index), mark);
     }
 
     /// Records a block that must be sent back unchanged.
     pub(super) fn record_block(&mut self, block: Value) {
-        self.steps.push(kept_block_step(block));
+        self.steps.push(object([("keep", Some(block))]));
         self.has_state = true;
     }
 
@@ -48,36 +52,27 @@ impl BlockOrder {
     /// Stores a block at its reserved position.
     pub(super) fn fill_block(&mut self, position: usize, block: Value) {
         if let Some(step) = self.steps.get_mut(position) {
-            *step = kept_block_step(block);
+            *step = object([("keep", Some(block))]);
             self.has_state = true;
         }
     }
 
-    /// Returns the provider state, if the answer contains anything to send back.
+    /// Returns the value for `provider_state`, if the answer contains anything to send back. `name` is the name of the
+    /// wire format.
     pub(super) fn into_state(self, name: &str) -> Option<Value> {
-        let steps = self
-            .steps
-            .into_iter()
-            .filter(|step| !step.is_null())
-            .collect();
-        let state = Map::from_iter([(name.to_owned(), Value::Array(steps))]);
-        self.has_state.then_some(Value::Object(state))
+        let steps = self.steps.into_iter().filter(|step| !step.is_null());
+        self.has_state
+            .then(|| json!({name: steps.collect::<Vec<_>>()}))
     }
 
-    fn push_step(&mut self, mut step: Value, mark: Option<Value>) {
-        if let (Some(mark), Some(step)) = (mark, step.as_object_mut()) {
-            step.insert("mark".into(), mark);
-            self.has_state = true;
-        }
-        self.steps.push(step);
+    fn push_step(&mut self, (kind, value): (&str, usize), mark: Option<Value>) {
+        self.has_state |= mark.is_some();
+        self.steps
+            .push(object([(kind, Some(value.into())), ("mark", mark)]));
     }
 }
 
-fn kept_block_step(block: Value) -> Value {
-    Value::Object(Map::from_iter([("keep".to_owned(), block)]))
-}
-
-/// A part of an assistant message.
+/// A piece of an assistant message: text, content parts, a tool call or another block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ReplayPiece<'a> {
     /// A piece of the text, with the value that the provider attached to it.
@@ -92,37 +87,40 @@ pub(super) enum ReplayPiece<'a> {
 
 /// Returns the pieces of an assistant message in the order in which the model produced them.
 ///
-/// The state of other formats is ignored. If the state does not match the message, because a hook changed the message,
-/// the kept blocks come first.
+/// Uses the entry of the wire format `name` in `provider_state`. If the entry does not match the message, for example
+/// because a hook changed the message, the blocks to send back unchanged come first.
 pub(super) fn replay_pieces<'a>(message: &'a Value, name: &str) -> Vec<ReplayPiece<'a>> {
-    let steps = message
-        .get("provider_state")
-        .and_then(|state| state.get(name)?.as_array())
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let state = message.get("provider_state");
+    let steps = list(state.and_then(|state| state.get(name)));
     pieces_in_recorded_order(message, steps)
         .unwrap_or_else(|| pieces_in_default_order(message, steps))
 }
 
+/// Adds the value that the provider attached to a piece to the encoded piece.
+pub(super) fn with_mark(mut piece: Value, mark: Option<&Value>) -> Value {
+    if let (Some(piece), Some(Value::Object(mark))) = (piece.as_object_mut(), mark) {
+        piece.extend(mark.clone());
+    }
+    piece
+}
+
 /// Returns the tool calls of a message.
 pub(super) fn tool_calls(message: &Value) -> &[Value] {
-    message
-        .get("tool_calls")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
+    list(message.get("tool_calls"))
+}
+
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn pieces_in_recorded_order<'a>(
     message: &'a Value,
     steps: &'a [Value],
 ) -> Option<Vec<ReplayPiece<'a>>> {
-    let mut rest = message
-        .get("content")
-        .map_or(Some(""), |content| match content {
-            Value::Null => Some(""),
-            other => other.as_str(),
-        })?;
+    let mut rest = match message.get("content") {
+        None | Some(Value::Null) => "",
+        Some(content) => content.as_str()?,
+    };
     let mut calls = tool_calls(message).iter();
     let mut pieces = Vec::with_capacity(steps.len());
     for step in steps {
@@ -152,10 +150,7 @@ fn pieces_in_default_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<Re
         Some(content @ Value::Array(_)) => pieces.push(ReplayPiece::Parts(content)),
         _ => {}
     }
-    pieces.extend(
-        tool_calls(message)
-            .iter()
-            .map(|call| ReplayPiece::Call(call, None)),
-    );
+    let calls = tool_calls(message).iter();
+    pieces.extend(calls.map(|call| ReplayPiece::Call(call, None)));
     pieces
 }

@@ -1,41 +1,107 @@
 //! Decodes responses in all wire formats to events.
 
-use super::{WireFormat, surrogates::replace_lone_surrogates};
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+
+use serde_json::Value;
+
+use super::surrogates::replace_lone_surrogates;
 use crate::classify::classify;
 use crate::error::{ModelError, ModelErrorKind, looks_like_html};
 use crate::sse::{MAX_EVENT_BYTES, SseDecoder, SseError, SseEvent};
-use crate::{ModelEvent, RecoveryAction};
+use crate::{FinishReason, ModelEvent, ToolCallDelta, Usage};
 
-/// Decodes the frames of a response in one wire format.
-///
-/// `decode_frame` and `decode_body` only collect usage, state and finish reason; `finish` emits these last events. So the
-/// order of events does not depend on the server, and an error after a finish reason is not missed.
+/// Decodes a response in one wire format: its frames (server-sent events), or its complete body.
 pub(super) trait FrameDecoder: Send {
-    /// Decodes an event of the stream.
+    /// Decodes a frame. Breaks if it is the last frame of the response.
     fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
-        out: &mut Vec<ModelEvent>,
-    ) -> Result<DecodeStatus, ModelError>;
+        answer: &mut Answer,
+    ) -> Result<ControlFlow<()>, ModelError>;
 
     /// Handles the end marker `[DONE]`. Formats with another end marker ignore it.
-    fn handle_end_marker(&mut self) {}
+    fn handle_end_marker(&mut self, _answer: &mut Answer) {}
 
     /// Decodes a complete response from a JSON text.
-    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError>;
 
-    /// Returns whether a finish reason was received.
-    fn has_finish_reason(&self) -> bool;
+    /// Completes the parts of the answer that are still open. Returns the data that the provider expects back.
+    fn close(&mut self, answer: &mut Answer) -> Option<Value>;
 
-    /// Ends the answer: emits the last events, or fails if the answer is incomplete.
-    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
+    /// Returns the error for an answer without a finish reason.
+    fn incomplete_error(&self) -> ModelError {
+        ModelError::truncated("incomplete answer: the stream ended without a finish reason")
+    }
 }
 
-/// Whether a response may have more frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DecodeStatus {
-    More,
-    Done,
+/// The answer that is being decoded.
+///
+/// Usage, provider state and finish reason are the last events of an answer. `decode_frame` and `decode_body` store
+/// them, and [`finish_answer`] emits them. So the order of events does not depend on the server, and an error after a finish
+/// reason is not missed.
+#[derive(Default)]
+pub(super) struct Answer {
+    /// Events to emit.
+    pub(super) events: Vec<ModelEvent>,
+    pub(super) usage: Option<Usage>,
+    pub(super) finish: Option<FinishReason>,
+    pub(super) is_refusal: bool,
+    /// Number of tool calls that [`start_call`](Self::start_call) counted.
+    calls: usize,
+}
+
+impl Answer {
+    /// Emits a piece of text, unless it is empty.
+    pub(super) fn push_text(&mut self, text: Cow<'_, str>) {
+        if !text.is_empty() {
+            self.events.push(ModelEvent::Text(text.into_owned()));
+        }
+    }
+
+    /// Emits a piece of reasoning, unless it is missing or empty.
+    pub(super) fn push_reasoning(&mut self, text: Option<Cow<'_, str>>) {
+        let text = text.filter(|text| !text.is_empty());
+        self.events
+            .extend(text.map(|text| ModelEvent::Reasoning(text.into_owned())));
+    }
+
+    /// Emits the start of a tool call and returns its position among the calls of the answer.
+    pub(super) fn start_call(
+        &mut self,
+        id: Option<Cow<'_, str>>,
+        name: Option<Cow<'_, str>>,
+        arguments: String,
+    ) -> usize {
+        let index = self.calls;
+        self.calls += 1;
+        self.events.push(ModelEvent::ToolCall(ToolCallDelta {
+            index,
+            id: id.map(Cow::into_owned),
+            name: name.map(Cow::into_owned),
+            arguments,
+        }));
+        index
+    }
+
+    /// Emits a part of the arguments of a tool call.
+    pub(super) fn push_arguments(&mut self, index: usize, arguments: String) {
+        self.events.push(ModelEvent::ToolCall(ToolCallDelta {
+            index,
+            arguments,
+            ..ToolCallDelta::default()
+        }));
+    }
+
+    /// Discards what was received and emits that the answer starts again.
+    pub(super) fn restart(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        events.push(ModelEvent::Restart);
+        *self = Self {
+            events,
+            ..Self::default()
+        };
+    }
 }
 
 /// Decodes a response that arrives in chunks.
@@ -47,9 +113,10 @@ pub(super) enum DecodeStatus {
 /// and decodes it too.
 pub struct StreamDecoder {
     frames: Box<dyn FrameDecoder>,
+    answer: Answer,
     mode: DecodeMode,
     received: usize,
-    /// Whether an event was received.
+    /// Whether a server-sent event was received.
     has_events: bool,
     /// The beginning of the response, in case it is an error in plain text.
     head: Vec<u8>,
@@ -73,6 +140,7 @@ impl StreamDecoder {
     pub(super) fn new(frames: Box<dyn FrameDecoder>) -> Self {
         Self {
             frames,
+            answer: Answer::default(),
             mode: DecodeMode::Start,
             received: 0,
             has_events: false,
@@ -84,12 +152,11 @@ impl StreamDecoder {
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         self.received = self.received.saturating_add(chunk.len());
         let result = if self.received > MAX_STREAM_BYTES {
-            Err(ModelError::too_large(format!(
-                "answer too large: it exceeds {MAX_STREAM_BYTES} bytes; ask for a shorter answer"
-            )))
+            Err(answer_too_large_error(MAX_STREAM_BYTES))
         } else {
-            self.decode_chunk(chunk, out)
+            self.decode_chunk(chunk)
         };
+        out.append(&mut self.answer.events);
         if result.is_err() {
             self.mode = DecodeMode::Done;
         }
@@ -98,39 +165,39 @@ impl StreamDecoder {
 
     /// Handles the end of the connection. Fails if the answer is incomplete.
     pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        match std::mem::replace(&mut self.mode, DecodeMode::Done) {
+        let result = match std::mem::replace(&mut self.mode, DecodeMode::Done) {
             DecodeMode::Done => Ok(()),
             DecodeMode::Start => Err(empty_error()),
             DecodeMode::Body(body) => {
-                self.frames
-                    .decode_body(body_text(&replace_lone_surrogates(&body))?, out)?;
-                self.frames.finish(out)
+                decode_complete_body(self.frames.as_mut(), &body, &mut self.answer)
             }
-            DecodeMode::Events(mut sse) => {
-                let frames = &mut self.frames;
-                let mut status = DecodeStatus::More;
-                let last = sse.finish(|event| {
-                    self.has_events = true;
-                    handle_event(frames.as_mut(), &event, &mut status, out)
-                });
-                match last {
-                    Ok(()) if status == DecodeStatus::Done => Ok(()),
-                    // The connection ended inside the last frame, so its JSON is truncated and not malformed.
-                    Err(error) if error.kind == ModelErrorKind::Malformed => {
-                        Err(ModelError::truncated(
-                            "incomplete answer: the stream ended in the middle of an event",
-                        ))
-                    }
-                    Err(error) => Err(error),
-                    Ok(()) => self.frames.finish(out).map_err(|error| {
-                        if self.has_events {
-                            error
-                        } else {
-                            plain_text_error(error, &self.head)
-                        }
-                    }),
+            DecodeMode::Events(sse) => self.finish_events(sse),
+        };
+        out.append(&mut self.answer.events);
+        result
+    }
+
+    fn finish_events(&mut self, mut sse: SseDecoder) -> Result<(), ModelError> {
+        let (frames, answer) = (self.frames.as_mut(), &mut self.answer);
+        let mut status = ControlFlow::Continue(());
+        let last = sse.finish(|event| {
+            self.has_events = true;
+            handle_event(frames, &event, &mut status, answer)
+        });
+        match last {
+            Ok(()) if status.is_break() => Ok(()),
+            // The connection ended inside the last frame, so its JSON is truncated and not malformed.
+            Err(error) if error.kind == ModelErrorKind::Malformed => Err(ModelError::truncated(
+                "incomplete answer: the stream ended in the middle of an event",
+            )),
+            Err(error) => Err(error),
+            Ok(()) => finish_answer(frames, answer).map_err(|error| {
+                if self.has_events {
+                    error
+                } else {
+                    plain_text_error(error, &self.head)
                 }
-            }
+            }),
         }
     }
 
@@ -139,13 +206,13 @@ impl StreamDecoder {
         matches!(self.mode, DecodeMode::Done)
     }
 
-    /// Returns whether a finish reason was received. Only usage or an end marker may follow, so the caller need not wait
-    /// long for more data.
+    /// Returns whether a finish reason was received. In most wire formats, only usage or an end marker may follow, so
+    /// the caller need not wait long for more data.
     pub fn has_finish_reason(&self) -> bool {
-        self.is_done() || self.frames.has_finish_reason()
+        self.is_done() || self.answer.finish.is_some()
     }
 
-    fn decode_chunk(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_chunk(&mut self, chunk: &[u8]) -> Result<(), ModelError> {
         match &mut self.mode {
             DecodeMode::Done => Ok(()),
             DecodeMode::Start => {
@@ -156,20 +223,18 @@ impl StreamDecoder {
                     Some(b'{' | b'[' | b'"' | b'<') => DecodeMode::Body(Vec::new()),
                     _ => DecodeMode::Events(SseDecoder::new()),
                 };
-                self.decode_chunk(chunk, out)
+                self.decode_chunk(chunk)
             }
             DecodeMode::Body(body) => {
                 if body.len() + chunk.len() > MAX_EVENT_BYTES {
-                    return Err(ModelError::too_large(format!(
-                        "answer too large: it exceeds {MAX_EVENT_BYTES} bytes; ask for a shorter answer"
-                    )));
+                    return Err(answer_too_large_error(MAX_EVENT_BYTES));
                 }
                 body.extend_from_slice(chunk);
                 Ok(())
             }
             DecodeMode::Events(sse) => {
-                let frames = &mut self.frames;
-                let mut status = DecodeStatus::More;
+                let (frames, answer) = (self.frames.as_mut(), &mut self.answer);
+                let mut status = ControlFlow::Continue(());
                 let remaining = MAX_ERROR_TEXT_BYTES
                     .saturating_sub(self.head.len())
                     .min(chunk.len());
@@ -177,9 +242,9 @@ impl StreamDecoder {
                     .extend_from_slice(chunk.get(..remaining).unwrap_or_default());
                 sse.push(chunk, |event| {
                     self.has_events = true;
-                    handle_event(frames.as_mut(), &event, &mut status, out)
+                    handle_event(frames, &event, &mut status, answer)
                 })?;
-                if status == DecodeStatus::Done {
+                if status.is_break() {
                     self.mode = DecodeMode::Done;
                 }
                 Ok(())
@@ -188,19 +253,19 @@ impl StreamDecoder {
     }
 }
 
-/// Decodes a frame, unless an end marker preceded it.
+/// Decodes a frame, unless the answer has ended already. If the frame ends the answer, finishes the answer.
 fn handle_event(
     frames: &mut dyn FrameDecoder,
     event: &SseEvent<'_>,
-    status: &mut DecodeStatus,
-    out: &mut Vec<ModelEvent>,
+    status: &mut ControlFlow<()>,
+    answer: &mut Answer,
 ) -> Result<(), ModelError> {
-    if *status == DecodeStatus::Done {
+    if status.is_break() {
         return Ok(());
     }
     *status = if event.data.trim_ascii() == b"[DONE]" {
-        frames.handle_end_marker();
-        DecodeStatus::Done
+        frames.handle_end_marker(answer);
+        ControlFlow::Break(())
     } else {
         let data = replace_lone_surrogates(event.data);
         let event = SseEvent {
@@ -208,11 +273,11 @@ fn handle_event(
             ..*event
         };
         frames
-            .decode_frame(&event, out)
+            .decode_frame(&event, answer)
             .map_err(|error| plain_text_event_error(error, &event))?
     };
-    if *status == DecodeStatus::Done {
-        frames.finish(out)
+    if status.is_break() {
+        finish_answer(frames, answer)
     } else {
         Ok(())
     }
@@ -222,13 +287,14 @@ fn handle_event(
 fn plain_text_event_error(error: ModelError, event: &SseEvent<'_>) -> ModelError {
     let is_error_event = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
     if is_error_event {
-        classify(None, None, event.data, WireFormat::ChatCompletions)
+        classify(None, None, event.data)
     } else {
         error
     }
 }
 
-/// Returns the error for a stream without events. It contains the plain text that was received instead.
+/// Returns the error for a stream without events. It contains the plain text that was received instead. If that text is
+/// the beginning of an event, returns `error`.
 fn plain_text_error(error: ModelError, head: &[u8]) -> ModelError {
     let text = String::from_utf8_lossy(head);
     let line = text.lines().next().unwrap_or_default();
@@ -240,13 +306,40 @@ fn plain_text_error(error: ModelError, head: &[u8]) -> ModelError {
         return error;
     }
     ModelError::truncated(format!(
-        "received plain text instead of an answer: {}",
+        "the server sent plain text instead of an answer stream: {}",
         crate::short_message(line)
     ))
 }
 
+/// Decodes a complete response.
+pub(super) fn decode_complete_body(
+    frames: &mut dyn FrameDecoder,
+    body: &[u8],
+    answer: &mut Answer,
+) -> Result<(), ModelError> {
+    frames.decode_body(body_text(&replace_lone_surrogates(body))?, answer)?;
+    finish_answer(frames, answer)
+}
+
+/// Emits the last events of an answer. Fails if the answer has no finish reason.
+fn finish_answer(frames: &mut dyn FrameDecoder, answer: &mut Answer) -> Result<(), ModelError> {
+    let finish = match answer.finish.take() {
+        Some(FinishReason::Stop) if answer.is_refusal => FinishReason::Refusal,
+        Some(finish) => finish,
+        None => return Err(frames.incomplete_error()),
+    };
+    let state = frames.close(answer);
+    let usage = answer.usage.take().map(ModelEvent::Usage);
+    let state = state.map(ModelEvent::ProviderState);
+    let last = usage.into_iter().chain(state);
+    answer
+        .events
+        .extend(last.chain([ModelEvent::Finish(finish)]));
+    Ok(())
+}
+
 /// Returns a response body as text. Fails if the body is empty, a web page or invalid UTF-8.
-pub(super) fn body_text(body: &[u8]) -> Result<&str, ModelError> {
+fn body_text(body: &[u8]) -> Result<&str, ModelError> {
     let body = body
         .strip_prefix(b"\xef\xbb\xbf")
         .unwrap_or(body)
@@ -272,11 +365,17 @@ pub(super) fn unexpected_response_error(problem: &str) -> ModelError {
     ))
 }
 
+fn answer_too_large_error(limit: usize) -> ModelError {
+    ModelError::too_large(format!(
+        "answer too large: it exceeds {limit} bytes; ask for a shorter answer"
+    ))
+}
+
 fn empty_error() -> ModelError {
     ModelError::truncated("incomplete answer: the server sent an empty response")
 }
 
-/// Skips whitespace and the byte order mark at the beginning of a chunk.
+/// Skips whitespace and the byte order mark at the beginning of a chunk. Returns `None` if nothing follows.
 fn skip_whitespace(chunk: &[u8]) -> Option<&[u8]> {
     let at = chunk
         .iter()
@@ -286,10 +385,6 @@ fn skip_whitespace(chunk: &[u8]) -> Option<&[u8]> {
 
 impl From<SseError> for ModelError {
     fn from(error: SseError) -> Self {
-        Self::new(
-            ModelErrorKind::TooLarge,
-            RecoveryAction::NextModel,
-            error.to_string(),
-        )
+        Self::too_large(error.to_string())
     }
 }

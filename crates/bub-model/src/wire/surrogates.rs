@@ -1,7 +1,7 @@
 //! Lone surrogates in JSON escapes.
 //!
-//! Servers that split a string between UTF-16 units send a `\ud83d` without its second half. JSON parsers reject it, and
-//! the complete string would be lost: an answer or the arguments of a tool call.
+//! Servers that split a string between UTF-16 units send a `\ud83d` without its second half. JSON parsers reject it,
+//! and the complete string would be lost: an answer or the arguments of a tool call.
 
 use std::borrow::Cow;
 

@@ -1,43 +1,36 @@
 //! Encoding of hook arguments.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
-    ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt,
-    Result, SessionId, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
+    ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Result,
+    Sender, SessionId, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
 };
 use bub_tape::{MemoryStore, Tape, TapeName};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
-    ArgumentCodec, ResultCodec, decode_sender, duration_millis, encode_sender, nullable_schema,
-    object_schema, optional_text, parse_object, parse_text, sender_schema, type_error,
+    TurnFacts, Wire, object_schema, optional_text, parse_object, parse_text, take_arguments,
+    take_field, type_error,
 };
 
-impl<'a> ArgumentCodec<'a> for &'a Envelope {
-    type Owned = Envelope;
-
-    fn encode(self) -> Value {
+impl Wire for Envelope {
+    fn encode(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    fn decode(value: Value, previous: Option<Self>) -> Result<Envelope> {
-        let new = Envelope::from_value(value);
-        let Some(previous) = previous else {
-            return Ok(new);
-        };
-        // Keep the slots of the message, such as its media fetcher: they are not serialized.
-        let mut envelope = previous.clone();
-        for (name, _) in previous
-            .fields()
-            .iter()
-            .filter(|(name, _)| new.field(name).is_none())
-        {
-            envelope.set(name.to_owned(), Value::Null);
+    fn decode(value: Value) -> Result<Self> {
+        Ok(Self::from_value(value))
+    }
+
+    fn decode_replacement(&self, value: Value) -> Result<Self> {
+        let new = Self::from_value(value);
+        // Start from the previous message, to keep its values that are not serialized, such as the media fetcher.
+        let mut envelope = self.clone();
+        for (name, _) in self.fields().iter() {
+            if new.field(name).is_none() {
+                envelope.set(name.to_owned(), Value::Null);
+            }
         }
         for (name, value) in new.fields().iter() {
             if envelope.field(name) != Some(value) {
@@ -47,12 +40,8 @@ impl<'a> ArgumentCodec<'a> for &'a Envelope {
         Ok(envelope)
     }
 
-    fn from_owned(owned: &'a Envelope) -> Self {
-        owned
-    }
-
-    fn message(self) -> Option<&'a Envelope> {
-        Some(self)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.message.get_or_insert(self);
     }
 
     fn schema() -> Value {
@@ -60,94 +49,68 @@ impl<'a> ArgumentCodec<'a> for &'a Envelope {
     }
 }
 
-impl<'a> ArgumentCodec<'a> for Option<&'a Envelope> {
-    type Owned = Option<Envelope>;
-
-    fn encode(self) -> Value {
-        self.map(ArgumentCodec::encode).unwrap_or_default()
+impl<T: Wire> Wire for Option<T> {
+    fn encode(&self) -> Value {
+        self.as_ref().map(T::encode).unwrap_or_default()
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<Option<Envelope>> {
-        Ok((!value.is_null()).then(|| Envelope::from_value(value)))
-    }
-
-    fn from_owned(owned: &'a Option<Envelope>) -> Self {
-        owned.as_ref()
-    }
-
-    fn message(self) -> Option<&'a Envelope> {
-        self
+    fn decode(value: Value) -> Result<Self> {
+        (!value.is_null()).then(|| T::decode(value)).transpose()
     }
 
     fn schema() -> Value {
-        nullable_schema(&<&Envelope as ArgumentCodec<'_>>::schema())
+        json!({"anyOf": [T::schema(), {"type": "null"}]})
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a str {
-    type Owned = String;
-
-    fn encode(self) -> Value {
+impl Wire for SessionId {
+    fn encode(&self) -> Value {
         self.into()
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<String> {
-        parse_text(value)
+    fn decode(value: Value) -> Result<Self> {
+        parse_text(value).map(Self::from)
     }
 
-    fn from_owned(owned: &'a String) -> Self {
-        owned
-    }
-
-    fn schema() -> Value {
-        json!({"type": "string"})
-    }
-}
-
-impl<'a> ArgumentCodec<'a> for &'a SessionId {
-    type Owned = SessionId;
-
-    fn encode(self) -> Value {
-        self.into()
-    }
-
-    fn decode(value: Value, _: Option<Self>) -> Result<SessionId> {
-        parse_text(value).map(SessionId::from)
-    }
-
-    fn from_owned(owned: &'a SessionId) -> Self {
-        owned
-    }
-
-    fn session_id(self) -> Option<&'a SessionId> {
-        Some(self)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.session_id.get_or_insert(self);
     }
 
     fn schema() -> Value {
-        json!({"type": "string"})
+        String::schema()
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a State {
-    type Owned = State;
+impl Wire for PathBuf {
+    fn encode(&self) -> Value {
+        self.to_string_lossy().into()
+    }
 
-    fn encode(self) -> Value {
+    fn decode(value: Value) -> Result<Self> {
+        parse_text(value).map(Self::from)
+    }
+
+    fn schema() -> Value {
+        String::schema()
+    }
+}
+
+impl Wire for State {
+    fn encode(&self) -> Value {
         serde_json::to_value(self.public_fields()).unwrap_or_default()
     }
 
-    fn decode(value: Value, previous: Option<Self>) -> Result<State> {
-        // A turn has one state, which a plugin cannot replace.
-        Ok(previous
-            .cloned()
-            .unwrap_or_else(|| State::from_patch(StatePatch::from(value))))
+    fn decode(value: Value) -> Result<Self> {
+        Ok(Self::from_patch(StatePatch::from(value)))
     }
 
-    fn from_owned(owned: &'a State) -> Self {
-        owned
+    /// Returns the same state: a turn has one state, which a plugin cannot replace.
+    fn decode_replacement(&self, _: Value) -> Result<Self> {
+        Ok(self.clone())
     }
 
-    fn state(self) -> Option<&'a State> {
-        Some(self)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.state.get_or_insert(self);
     }
 
     fn schema() -> Value {
@@ -155,39 +118,13 @@ impl<'a> ArgumentCodec<'a> for &'a State {
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a Prompt {
-    type Owned = Prompt;
-
-    fn encode(self) -> Value {
-        serde_json::to_value(self).unwrap_or_default()
-    }
-
-    fn decode(value: Value, _: Option<Self>) -> Result<Prompt> {
-        ResultCodec::decode(value)
-    }
-
-    fn from_owned(owned: &'a Prompt) -> Self {
-        owned
-    }
-
-    fn schema() -> Value {
-        <Prompt as ResultCodec>::schema()
-    }
-}
-
-impl<'a> ArgumentCodec<'a> for &'a Error {
-    type Owned = Error;
-
-    fn encode(self) -> Value {
+impl Wire for Error {
+    fn encode(&self) -> Value {
         self.to_value()
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<Error> {
-        Ok(Error::from_value(&value))
-    }
-
-    fn from_owned(owned: &'a Error) -> Self {
-        owned
+    fn decode(value: Value) -> Result<Self> {
+        Ok(Self::from_value(&value))
     }
 
     fn schema() -> Value {
@@ -205,105 +142,32 @@ impl<'a> ArgumentCodec<'a> for &'a Error {
     }
 }
 
-impl<'a> ArgumentCodec<'a> for Option<&'a Error> {
-    type Owned = Option<Error>;
-
-    fn encode(self) -> Value {
-        self.map(Error::to_value).unwrap_or_default()
-    }
-
-    fn decode(value: Value, _: Option<Self>) -> Result<Option<Error>> {
-        Ok((!value.is_null()).then(|| Error::from_value(&value)))
-    }
-
-    fn from_owned(owned: &'a Option<Error>) -> Self {
-        owned.as_ref()
-    }
-
-    fn schema() -> Value {
-        nullable_schema(&<&Error as ArgumentCodec<'_>>::schema())
-    }
-}
-
-impl<'a> ArgumentCodec<'a> for &'a Value {
-    type Owned = Value;
-
-    fn encode(self) -> Value {
-        self.clone()
-    }
-
-    fn decode(value: Value, _: Option<Self>) -> Result<Value> {
-        Ok(value)
-    }
-
-    fn from_owned(owned: &'a Value) -> Self {
-        owned
-    }
-
-    fn schema() -> Value {
-        json!({})
-    }
-}
-
-impl<'a> ArgumentCodec<'a> for &'a Path {
-    type Owned = PathBuf;
-
-    fn encode(self) -> Value {
-        self.to_string_lossy().into()
-    }
-
-    fn decode(value: Value, _: Option<Self>) -> Result<PathBuf> {
-        parse_text(value).map(PathBuf::from)
-    }
-
-    fn from_owned(owned: &'a PathBuf) -> Self {
-        owned
-    }
-
-    fn schema() -> Value {
-        json!({"type": "string"})
-    }
-}
-
-impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
-    type Owned = LlmRequest;
-
-    fn encode(self) -> Value {
+impl Wire for LlmRequest {
+    fn encode(&self) -> Value {
         json!({
             "run_id": self.run_id, "model": self.model, "messages": *self.messages,
             "tool_names": self.tool_names, "max_tokens": self.max_tokens,
         })
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<LlmRequest> {
-        let mut map = parse_object(value)?;
-        let messages = match map.remove("messages") {
+    fn decode(value: Value) -> Result<Self> {
+        let mut fields = parse_object(value)?;
+        let messages = match fields.remove("messages") {
             Some(Value::Array(messages)) => messages,
             other => return Err(type_error("a list of messages", &other.unwrap_or_default())),
         };
-        let names = map
-            .get("tool_names")
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default();
-        Ok(LlmRequest {
-            run_id: optional_text(map.get("run_id")).unwrap_or_default().into(),
-            model: optional_text(map.get("model")).unwrap_or_default(),
+        let names: Vec<Value> = take_field(&mut fields, "tool_names");
+        Ok(Self {
+            run_id: take_field(&mut fields, "run_id"),
+            model: take_field(&mut fields, "model"),
             messages: Arc::new(messages),
-            tool_names: names
-                .into_iter()
-                .filter_map(|name| parse_text(name).ok())
-                .collect(),
-            max_tokens: map.get("max_tokens").and_then(Value::as_u64),
+            tool_names: names.into_iter().flat_map(parse_text).collect(),
+            max_tokens: take_field(&mut fields, "max_tokens"),
         })
     }
 
-    fn from_owned(owned: &'a LlmRequest) -> Self {
-        owned
-    }
-
-    fn run_id(self) -> Option<&'a str> {
-        Some(&self.run_id)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.run_id.get_or_insert(&self.run_id);
     }
 
     fn schema() -> Value {
@@ -313,77 +177,53 @@ impl<'a> ArgumentCodec<'a> for &'a LlmRequest {
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a LlmResult {
-    type Owned = LlmResult;
-
-    fn encode(self) -> Value {
+impl Wire for LlmResult {
+    fn encode(&self) -> Value {
         json!({
             "run_id": self.run_id, "text": self.text, "tool_calls": self.tool_calls, "usage": self.usage,
-            "error": self.error.as_ref().map(Error::to_value), "duration_ms": duration_millis(self.duration),
+            "error": self.error.encode(), "duration_ms": duration_millis(self.duration),
         })
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<LlmResult> {
-        let map = parse_object(value)?;
-        let field = |name: &str| map.get(name).filter(|value| !value.is_null());
-        Ok(LlmResult {
-            run_id: optional_text(field("run_id")).unwrap_or_default().into(),
-            text: optional_text(field("text")),
-            tool_calls: field("tool_calls")
-                .and_then(Value::as_array)
-                .cloned()
-                .unwrap_or_default(),
-            usage: field("usage").cloned(),
-            error: field("error").map(Error::from_value),
-            duration: Duration::from_millis(
-                field("duration_ms")
-                    .and_then(Value::as_u64)
-                    .unwrap_or_default(),
-            ),
+    fn decode(value: Value) -> Result<Self> {
+        let mut fields = parse_object(value)?;
+        Ok(Self {
+            run_id: take_field(&mut fields, "run_id"),
+            text: take_field(&mut fields, "text"),
+            tool_calls: take_field(&mut fields, "tool_calls"),
+            usage: take_field(&mut fields, "usage"),
+            error: take_error(&mut fields),
+            duration: Duration::from_millis(take_field(&mut fields, "duration_ms")),
         })
     }
 
-    fn from_owned(owned: &'a LlmResult) -> Self {
-        owned
-    }
-
-    fn run_id(self) -> Option<&'a str> {
-        Some(&self.run_id)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.run_id.get_or_insert(&self.run_id);
     }
 
     fn schema() -> Value {
         object_schema(
-            &json!({"run_id": {"type": "string"}, "text": {"type": ["string", "null"]}, "tool_calls": {"type": "array"}, "usage": {}, "error": <Option<&Error> as ArgumentCodec<'_>>::schema(), "duration_ms": {"type": "integer"}}),
+            &json!({"run_id": {"type": "string"}, "text": {"type": ["string", "null"]}, "tool_calls": {"type": "array"}, "usage": {}, "error": Option::<Error>::schema(), "duration_ms": {"type": "integer"}}),
         )
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a ToolCall {
-    type Owned = ToolCall;
-
-    fn encode(self) -> Value {
+impl Wire for ToolCall {
+    fn encode(&self) -> Value {
         json!({"run_id": self.run_id, "tool": self.tool, "arguments": self.arguments})
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<ToolCall> {
-        let mut map = parse_object(value)?;
-        Ok(ToolCall {
-            run_id: optional_text(map.get("run_id")).unwrap_or_default().into(),
-            tool: optional_text(map.get("tool")).unwrap_or_default(),
-            arguments: map
-                .remove("arguments")
-                .map(parse_object)
-                .transpose()?
-                .unwrap_or_default(),
+    fn decode(value: Value) -> Result<Self> {
+        let mut fields = parse_object(value)?;
+        Ok(Self {
+            run_id: take_field(&mut fields, "run_id"),
+            tool: take_field(&mut fields, "tool"),
+            arguments: take_arguments(&mut fields)?,
         })
     }
 
-    fn from_owned(owned: &'a ToolCall) -> Self {
-        owned
-    }
-
-    fn run_id(self) -> Option<&'a str> {
-        Some(&self.run_id)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.run_id.get_or_insert(&self.run_id);
     }
 
     fn schema() -> Value {
@@ -393,80 +233,47 @@ impl<'a> ArgumentCodec<'a> for &'a ToolCall {
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a ToolOutcome {
-    type Owned = ToolOutcome;
-
-    fn encode(self) -> Value {
-        let duration_ms = duration_millis(self.duration);
-        match &self.result {
-            Ok(result) => json!({"result": result, "error": null, "duration_ms": duration_ms}),
-            Err(error) => {
-                json!({"result": null, "error": error.to_value(), "duration_ms": duration_ms})
-            }
-        }
-    }
-
-    fn decode(value: Value, _: Option<Self>) -> Result<ToolOutcome> {
-        let mut map = parse_object(value)?;
-        let error = map
-            .get("error")
-            .filter(|error| !error.is_null())
-            .map(Error::from_value);
-        let duration = map
-            .get("duration_ms")
-            .and_then(Value::as_u64)
-            .unwrap_or_default();
-        Ok(ToolOutcome {
-            result: error.map_or_else(|| Ok(map.remove("result").unwrap_or_default()), Err),
-            duration: Duration::from_millis(duration),
+impl Wire for ToolOutcome {
+    fn encode(&self) -> Value {
+        let error = self.result.as_ref().err().map(Error::to_value);
+        json!({
+            "result": self.result.as_ref().ok(), "error": error, "duration_ms": duration_millis(self.duration),
         })
     }
 
-    fn from_owned(owned: &'a ToolOutcome) -> Self {
-        owned
+    fn decode(value: Value) -> Result<Self> {
+        let mut fields = parse_object(value)?;
+        let error = take_error(&mut fields);
+        Ok(Self {
+            result: error.map_or_else(|| Ok(take_field(&mut fields, "result")), Err),
+            duration: Duration::from_millis(take_field(&mut fields, "duration_ms")),
+        })
     }
 
     fn schema() -> Value {
         object_schema(
-            &json!({"result": {}, "error": <Option<&Error> as ArgumentCodec<'_>>::schema(), "duration_ms": {"type": "integer"}}),
+            &json!({"result": {}, "error": Option::<Error>::schema(), "duration_ms": {"type": "integer"}}),
         )
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a TurnSnapshot {
-    type Owned = TurnSnapshot;
-
-    fn encode(self) -> Value {
+impl Wire for TurnSnapshot {
+    fn encode(&self) -> Value {
         json!({
             "session_id": self.session_id, "is_running": self.is_running, "running_count": self.running_count,
             "pending_count": self.pending_count, "steering_count": self.steering_count,
         })
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<TurnSnapshot> {
-        let map = parse_object(value)?;
-        let count = |name: &str| {
-            let count = map.get(name).and_then(Value::as_u64);
-            count
-                .and_then(|count| usize::try_from(count).ok())
-                .unwrap_or_default()
-        };
-        Ok(TurnSnapshot {
-            session_id: optional_text(map.get("session_id"))
-                .unwrap_or_default()
-                .into(),
-            is_running: map
-                .get("is_running")
-                .and_then(Value::as_bool)
-                .unwrap_or_default(),
-            running_count: count("running_count"),
-            pending_count: count("pending_count"),
-            steering_count: count("steering_count"),
+    fn decode(value: Value) -> Result<Self> {
+        let mut fields = parse_object(value)?;
+        Ok(Self {
+            session_id: take_field(&mut fields, "session_id"),
+            is_running: take_field(&mut fields, "is_running"),
+            running_count: take_field(&mut fields, "running_count"),
+            pending_count: take_field(&mut fields, "pending_count"),
+            steering_count: take_field(&mut fields, "steering_count"),
         })
-    }
-
-    fn from_owned(owned: &'a TurnSnapshot) -> Self {
-        owned
     }
 
     fn schema() -> Value {
@@ -477,75 +284,54 @@ impl<'a> ArgumentCodec<'a> for &'a TurnSnapshot {
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a ApprovalRequest {
-    type Owned = ApprovalRequest;
-
-    fn encode(self) -> Value {
+impl Wire for ApprovalRequest {
+    fn encode(&self) -> Value {
         json!({
-            "id": self.id, "tool": self.tool, "arguments": self.arguments, "sender": encode_sender(&self.sender),
+            "id": self.id, "tool": self.tool, "arguments": self.arguments, "sender": self.sender.encode(),
             "session_id": self.session_id, "expires_seconds": self.expires.as_secs_f64(), "reason": self.reason,
         })
     }
 
-    fn decode(value: Value, _: Option<Self>) -> Result<ApprovalRequest> {
-        let mut map = parse_object(value)?;
-        let arguments = map
-            .remove("arguments")
-            .map(parse_object)
-            .transpose()?
-            .unwrap_or_default();
-        let field = |name: &str| optional_text(map.get(name)).unwrap_or_default();
-        let expires = map
-            .get("expires_seconds")
-            .and_then(Value::as_f64)
-            .unwrap_or_default();
-        Ok(ApprovalRequest {
-            id: field("id"),
-            tool: field("tool"),
-            arguments,
-            sender: decode_sender(map.get("sender")),
-            session_id: field("session_id").into(),
-            expires: Duration::try_from_secs_f64(expires).unwrap_or_default(),
-            reason: field("reason"),
+    fn decode(value: Value) -> Result<Self> {
+        let mut fields = parse_object(value)?;
+        let seconds = take_field(&mut fields, "expires_seconds");
+        Ok(Self {
+            id: take_field(&mut fields, "id"),
+            tool: take_field(&mut fields, "tool"),
+            arguments: take_arguments(&mut fields)?,
+            sender: Sender::decode(fields.remove("sender").unwrap_or_default())?,
+            session_id: take_field(&mut fields, "session_id"),
+            expires: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+            reason: take_field(&mut fields, "reason"),
         })
     }
 
-    fn from_owned(owned: &'a ApprovalRequest) -> Self {
-        owned
-    }
-
-    fn session_id(self) -> Option<&'a SessionId> {
-        Some(&self.session_id)
+    fn add_facts<'a>(&'a self, facts: &mut TurnFacts<'a>) {
+        facts.session_id.get_or_insert(&self.session_id);
     }
 
     fn schema() -> Value {
         object_schema(
-            &json!({"id": {"type": "string"}, "tool": {"type": "string"}, "arguments": {"type": "object"}, "sender": sender_schema(), "session_id": {"type": "string"}, "expires_seconds": {"type": "number"}, "reason": {"type": "string"}}),
+            &json!({"id": {"type": "string"}, "tool": {"type": "string"}, "arguments": {"type": "object"}, "sender": Sender::schema(), "session_id": {"type": "string"}, "expires_seconds": {"type": "number"}, "reason": {"type": "string"}}),
         )
     }
 }
 
-impl<'a> ArgumentCodec<'a> for &'a Tape {
-    type Owned = Tape;
-
-    fn encode(self) -> Value {
+impl Wire for Tape {
+    /// Returns the name. A plugin reads the entries with `tape/query`.
+    fn encode(&self) -> Value {
         json!({"name": self.name().to_string()})
     }
 
-    fn decode(value: Value, previous: Option<Self>) -> Result<Tape> {
+    fn decode(value: Value) -> Result<Self> {
         let name = optional_text(value.get("name")).unwrap_or_default();
-        // The protocol carries only the name; a plugin reads the entries with `tape/query`.
-        if let Some(previous) = previous {
-            return Ok(previous.clone());
-        }
-        Ok(Tape::new(
-            Arc::new(MemoryStore::default()),
-            TapeName::new(name)?,
-        ))
+        let name = TapeName::new(name)?;
+        Ok(Self::new(Arc::new(MemoryStore::default()), name))
     }
 
-    fn from_owned(owned: &'a Tape) -> Self {
-        owned
+    /// Returns the same tape: a turn has one tape, which a plugin cannot replace.
+    fn decode_replacement(&self, _: Value) -> Result<Self> {
+        Ok(self.clone())
     }
 
     fn schema() -> Value {
@@ -553,35 +339,46 @@ impl<'a> ArgumentCodec<'a> for &'a Tape {
     }
 }
 
-/// Implements [`ArgumentCodec`] for arguments that cannot be serialized: they are sent as null. A plugin declares its
-/// channels and commands in its descriptor instead.
-macro_rules! impl_null_argument {
-    ($($ty:ty: $empty:expr;)*) => {$(
-        impl<'a> ArgumentCodec<'a> for &'a $ty {
-            type Owned = $ty;
+/// The argument of `register_cli_commands` cannot be serialized. An external plugin does not need it, because its
+/// descriptor declares its commands.
+impl Wire for CliApp {
+    fn encode(&self) -> Value {
+        Value::Null
+    }
 
-            fn encode(self) -> Value {
-                Value::Null
-            }
+    fn decode(_: Value) -> Result<Self> {
+        Ok(Self::default())
+    }
 
-            fn decode(_: Value, _: Option<Self>) -> Result<$ty> {
-                Ok($empty)
-            }
-
-            fn from_owned(owned: &'a $ty) -> Self {
-                owned
-            }
-
-            fn schema() -> Value {
-                json!({"type": "null"})
-            }
-        }
-    )*};
+    fn schema() -> Value {
+        <()>::schema()
+    }
 }
 
-impl_null_argument! {
-    CliApp: CliApp::default();
-    MessageHandler: Arc::new(|_| {
-        Box::pin(std::future::ready(Err(Error::unknown("cannot handle the message: an external plugin sends the messages of its channels with `channel/inbound`"))))
-    });
+/// The argument of `provide_channels` cannot be serialized. An external plugin does not need it, because its
+/// descriptor declares its channels.
+impl Wire for MessageHandler {
+    fn encode(&self) -> Value {
+        Value::Null
+    }
+
+    fn decode(_: Value) -> Result<Self> {
+        let error = "cannot handle the message: an external plugin sends the messages of its channels with `channel/inbound`";
+        Ok(Arc::new(move |_| {
+            Box::pin(std::future::ready(Err(Error::unknown(error))))
+        }))
+    }
+
+    fn schema() -> Value {
+        <()>::schema()
+    }
+}
+
+fn take_error(fields: &mut Map<String, Value>) -> Option<Error> {
+    let error = fields.remove("error").filter(|error| !error.is_null());
+    error.as_ref().map(Error::from_value)
+}
+
+fn duration_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -10,17 +10,14 @@ use bub_kernel::{
 use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
 
-use super::{
-    ArgumentCodec, ResultCodec, object_schema, only_field, optional_text, parse_object, parse_text,
-    type_error,
-};
+use super::{Wire, object_schema, optional_text, parse_object, parse_text, type_error};
 
-/// Implements [`ResultCodec`] for results that are Rust objects: decoding fails, because they cannot be sent between
+/// Implements [`Wire`] for results that are Rust objects: decoding fails, because they cannot be sent between
 /// processes.
 macro_rules! reject_result {
     ($($ty:ty),*) => {$(
-        impl ResultCodec for $ty {
-            fn encode(self) -> Value {
+        impl Wire for $ty {
+            fn encode(&self) -> Value {
                 Value::Null
             }
 
@@ -42,9 +39,9 @@ reject_result!(
     Vec<Arc<dyn Channel>>
 );
 
-impl ResultCodec for String {
-    fn encode(self) -> Value {
-        self.into()
+impl Wire for String {
+    fn encode(&self) -> Value {
+        self.as_str().into()
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -56,8 +53,8 @@ impl ResultCodec for String {
     }
 }
 
-impl ResultCodec for () {
-    fn encode(self) -> Value {
+impl Wire for () {
+    fn encode(&self) -> Value {
         Value::Null
     }
 
@@ -70,9 +67,9 @@ impl ResultCodec for () {
     }
 }
 
-impl ResultCodec for bool {
-    fn encode(self) -> Value {
-        self.into()
+impl Wire for bool {
+    fn encode(&self) -> Value {
+        (*self).into()
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -86,9 +83,9 @@ impl ResultCodec for bool {
     }
 }
 
-impl ResultCodec for Value {
-    fn encode(self) -> Value {
-        self
+impl Wire for Value {
+    fn encode(&self) -> Value {
+        self.clone()
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -100,9 +97,9 @@ impl ResultCodec for Value {
     }
 }
 
-impl ResultCodec for StatePatch {
-    fn encode(self) -> Value {
-        ArgumentCodec::encode(&State::from_patch(self))
+impl Wire for StatePatch {
+    fn encode(&self) -> Value {
+        State::from_patch(self.clone()).encode()
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -114,9 +111,9 @@ impl ResultCodec for StatePatch {
     }
 }
 
-impl ResultCodec for Prompt {
-    fn encode(self) -> Value {
-        ArgumentCodec::encode(&self)
+impl Wire for Prompt {
+    fn encode(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -132,9 +129,9 @@ impl ResultCodec for Prompt {
     }
 }
 
-impl ResultCodec for Vec<Envelope> {
-    fn encode(self) -> Value {
-        self.iter().map(ArgumentCodec::encode).collect()
+impl Wire for Vec<Envelope> {
+    fn encode(&self) -> Value {
+        self.iter().map(Wire::encode).collect()
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -146,9 +143,9 @@ impl ResultCodec for Vec<Envelope> {
     }
 }
 
-impl ResultCodec for ModelStream {
+impl Wire for ModelStream {
     /// Returns null. The module `stream` sends the events of the stream.
-    fn encode(self) -> Value {
+    fn encode(&self) -> Value {
         Value::Null
     }
 
@@ -161,9 +158,9 @@ impl ResultCodec for ModelStream {
     }
 }
 
-impl ResultCodec for TapeContext {
-    fn encode(self) -> Value {
-        match self.anchor {
+impl Wire for TapeContext {
+    fn encode(&self) -> Value {
+        match &self.anchor {
             AnchorSelector::Last => json!({"anchor": "last"}),
             AnchorSelector::Whole => json!({"anchor": null}),
             AnchorSelector::Named(name) => json!({"anchor": {"name": name}}),
@@ -193,11 +190,11 @@ impl ResultCodec for TapeContext {
     }
 }
 
-impl ResultCodec for ModelOptions {
-    fn encode(self) -> Value {
+impl Wire for ModelOptions {
+    fn encode(&self) -> Value {
         let choices = self
             .choices
-            .into_iter()
+            .iter()
             .map(|choice| json!({"id": choice.id, "label": choice.label}));
         json!({"choices": choices.collect::<Vec<_>>(), "current": self.current})
     }
@@ -225,19 +222,17 @@ impl ResultCodec for ModelOptions {
     }
 }
 
-impl ResultCodec for LlmDecision {
-    fn encode(self) -> Value {
+impl Wire for LlmDecision {
+    fn encode(&self) -> Value {
         match self {
-            Self::Proceed(request) => json!({"proceed": ArgumentCodec::encode(&request)}),
+            Self::Proceed(request) => json!({"proceed": request.encode()}),
             Self::Finish(text) => json!({"finish": text}),
         }
     }
 
     fn decode(value: Value) -> Result<Self> {
         match only_field(&value) {
-            Some(("proceed", request)) => {
-                <&LlmRequest as ArgumentCodec<'_>>::decode(request.clone(), None).map(Self::Proceed)
-            }
+            Some(("proceed", request)) => LlmRequest::decode(request.clone()).map(Self::Proceed),
             Some(("finish", Value::String(text))) => Ok(Self::Finish(text.clone())),
             _ => Err(type_error(
                 "{\"proceed\": request} or {\"finish\": text}",
@@ -247,13 +242,13 @@ impl ResultCodec for LlmDecision {
     }
 
     fn schema() -> Value {
-        let request = <&LlmRequest as ArgumentCodec<'_>>::schema();
+        let request = LlmRequest::schema();
         json!({"oneOf": [object_schema(&json!({"proceed": request})), object_schema(&json!({"finish": {"type": "string"}}))]})
     }
 }
 
-impl ResultCodec for ToolDecision {
-    fn encode(self) -> Value {
+impl Wire for ToolDecision {
+    fn encode(&self) -> Value {
         match self {
             Self::Proceed(arguments) => json!({"proceed": arguments}),
             Self::Replace(result) => json!({"replace": result}),
@@ -261,8 +256,8 @@ impl ResultCodec for ToolDecision {
         }
     }
 
-    fn into_response_value(self) -> Option<Value> {
-        (self != Self::Proceed(None)).then(|| self.encode())
+    fn to_response_value(&self) -> Option<Value> {
+        (*self != Self::Proceed(None)).then(|| self.encode())
     }
 
     fn decode(value: Value) -> Result<Self> {
@@ -287,8 +282,8 @@ impl ResultCodec for ToolDecision {
     }
 }
 
-impl ResultCodec for Admission {
-    fn encode(self) -> Value {
+impl Wire for Admission {
+    fn encode(&self) -> Value {
         json!({"decision": self.decision.name(), "reason": self.reason})
     }
 
@@ -313,8 +308,8 @@ impl ResultCodec for Admission {
     }
 }
 
-impl ResultCodec for ApprovalAnswer {
-    fn encode(self) -> Value {
+impl Wire for ApprovalAnswer {
+    fn encode(&self) -> Value {
         match self {
             Self::Approved => json!({"approved": true}),
             Self::Denied(reason) => json!({"approved": false, "reason": reason}),
@@ -332,4 +327,12 @@ impl ResultCodec for ApprovalAnswer {
     fn schema() -> Value {
         json!({"type": "object", "properties": {"approved": {"type": "boolean"}, "reason": {"type": ["string", "null"]}}, "required": ["approved"]})
     }
+}
+
+/// Returns the name and the value of the only field of an object, or `None` for any other value.
+fn only_field(value: &Value) -> Option<(&str, &Value)> {
+    let map = value.as_object().filter(|map| map.len() == 1)?;
+    map.iter()
+        .next()
+        .map(|(name, value)| (name.as_str(), value))
 }

@@ -8,12 +8,13 @@ use std::{
 use bub_kernel::Error;
 use serde_json::Value;
 
-use super::{MAX_LINE_BYTES, Peer, RequestHandler};
+use super::{MAX_LINE_BYTES, Peer, Question, RequestHandler};
 use crate::{rpc_message, stderr::LogRateLimiter};
 
 /// Number of invalid lines tolerated before the connection is closed.
 const MAX_INVALID_LINES: u32 = 100;
-/// Size in bytes at which the writing thread stops combining queued lines into one write.
+/// Size in bytes at which the writing thread stops combining queued lines into one write. Also the size of the read
+/// buffer.
 const WRITE_BATCH_BYTES: usize = 64 * 1024;
 
 /// Reads arbitrary bytes as the output of a plugin, for fuzzing. Returns why the connection was closed.
@@ -23,8 +24,8 @@ const WRITE_BATCH_BYTES: usize = 64 * 1024;
 pub fn read_for_fuzzing(bytes: &[u8]) -> String {
     struct RejectingHandler;
     impl RequestHandler for RejectingHandler {
-        fn handle_request(&self, peer: &Arc<Peer>, id: Value, method: &str, _params: Value) {
-            peer.respond(&id, Err(Error::not_found(method)));
+        fn handle_request(&self, peer: &Arc<Peer>, question: Question) {
+            peer.respond(&question.id, Err(Error::not_found(question.method)));
         }
         fn handle_notification(&self, _method: &str, _params: &Value) {}
         fn handle_close(&self, _peer: &Peer, _cause: &str) {}
@@ -62,7 +63,7 @@ pub(super) fn write_lines(
     }
 }
 
-/// Reads lines until the connection ends. Returns why it ended.
+/// Reads lines and passes their messages to the peer until the connection ends. Returns why it ended.
 pub(super) fn read_lines(
     reader: impl Read,
     peer: &Arc<Peer>,

@@ -13,7 +13,7 @@ use bub_kernel::Result;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{IncomingMessage, MAX_PENDING_REQUESTS, Peer, lock};
+use super::{IncomingMessage, MAX_PENDING_REQUESTS, Peer, Question};
 
 /// An unanswered request of this side.
 pub(super) struct Waiter {
@@ -23,7 +23,8 @@ pub(super) struct Waiter {
     pub(super) backlog: Arc<Backlog>,
 }
 
-/// Counts the messages in the queue of a request.
+/// What the other side sent for a request and bub has not read yet: the bytes of events, and the number of requests
+/// that the other side makes before it responds.
 #[derive(Default)]
 pub(super) struct Backlog {
     /// Total size of the queued events in bytes.
@@ -31,18 +32,9 @@ pub(super) struct Backlog {
     questions: AtomicUsize,
 }
 
-impl Backlog {
-    fn remove_message(&self, incoming: &IncomingMessage, length: usize) {
-        self.bytes.fetch_sub(length, Ordering::Relaxed);
-        if matches!(incoming, IncomingMessage::Question { .. }) {
-            self.questions.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The queue of a request. The reading thread adds messages without blocking, so that an unread request does not delay
-/// other requests. The capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions and the
-/// response. [`Waiter`] counts events and questions, so the response always fits.
+/// Sending end of the queue of a request. The reading thread adds messages without blocking, so that a full queue does
+/// not delay other requests. The capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions
+/// and the response. [`Waiter`] counts events and questions, so the response always fits.
 pub(super) enum ResponseSink {
     Blocking(blocking::SyncSender<IncomingMessage>),
     Async(mpsc::Sender<(IncomingMessage, usize)>),
@@ -52,7 +44,8 @@ pub(super) enum ResponseSink {
 pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
 
 impl ResponseSink {
-    /// Adds a message to the queue. Returns `false` if the queue is full; a message without a receiver is discarded.
+    /// Adds a message to the queue. Returns `false` if the queue is full. If the receiver was dropped, discards the
+    /// message and returns `true`.
     pub(super) fn try_send(&self, incoming: IncomingMessage, length: usize) -> bool {
         match self {
             Self::Blocking(sender) => !matches!(
@@ -67,42 +60,51 @@ impl ResponseSink {
     }
 }
 
+/// Returns the queue capacity of a request with this number of credits.
+pub(super) const fn queue_capacity(credits: usize) -> usize {
+    credits + MAX_PENDING_REQUESTS + 1
+}
+
 impl Waiter {
-    /// Returns the queue capacity of a request with this number of credits.
-    pub(super) const fn queue_capacity(credits: usize) -> usize {
-        credits + MAX_PENDING_REQUESTS + 1
+    pub(super) fn new(sink: ResponseSink, credits: usize) -> Self {
+        Self {
+            sink,
+            credits,
+            backlog: Arc::default(),
+        }
     }
 
     /// Delivers the response, which ends the request.
     pub(super) fn deliver_response(self, result: Result<Value>) {
-        // The capacity reserves a slot for the response.
+        // The queue always has room for the response.
         self.sink.try_send(IncomingMessage::Response(result), 0);
     }
 
-    /// Delivers a question about the request. Returns `false` if the queue contains too many questions. A plugin can
-    /// reach this limit with questions that it cancels: they stay queued, but do not count as unanswered requests.
-    pub(super) fn deliver_question(&self, question: IncomingMessage) -> bool {
+    /// Delivers an [`IncomingMessage::Question`] about the request. Returns `false` if the queue contains
+    /// [`MAX_PENDING_REQUESTS`] questions. A cancelled question counts until it is read from the queue.
+    pub(super) fn deliver_question(&self, question: Question) -> bool {
         let questions = &self.backlog.questions;
         if questions.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_REQUESTS {
             questions.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        self.sink.try_send(question, 0)
+        self.sink.try_send(IncomingMessage::Question(question), 0)
     }
 }
 
 /// A request of this side. Dropping it before the response arrives cancels the request.
 pub(crate) struct OutgoingRequest<R> {
     pub(crate) peer: Arc<Peer>,
-    pub(crate) id: u64,
-    pub(crate) receiver: R,
-    pub(crate) is_over: bool,
+    pub(super) id: u64,
+    pub(super) receiver: R,
+    /// Whether the response has arrived.
+    pub(super) is_over: bool,
     pub(super) backlog: Arc<Backlog>,
 }
 
 impl<R> Drop for OutgoingRequest<R> {
     fn drop(&mut self) {
-        let waiter = lock(&self.peer.waiting).remove(&self.id);
+        let waiter = self.peer.waiting.lock().remove(&self.id);
         if let Some(waiter) = waiter.filter(|_| !self.is_over) {
             self.peer
                 .expected_late
@@ -113,20 +115,37 @@ impl<R> Drop for OutgoingRequest<R> {
 }
 
 impl<R> OutgoingRequest<R> {
-    /// Allows the other side to send this number of additional events.
+    /// Returns whether the response has arrived.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Allows the other side to send `credits` more events.
     pub(crate) fn grant_credits(&self, credits: usize) {
-        if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
+        if let Some(waiter) = self.peer.waiting.lock().get_mut(&self.id) {
             waiter.credits += credits;
         }
         self.peer
             .notify("stream/credit", &json!({"id": self.id, "credits": credits}));
     }
 
-    /// Removes a received message from the backlog. Returns `None` for a question that was cancelled while it was queued.
-    fn note_received(&self, incoming: IncomingMessage, length: usize) -> Option<IncomingMessage> {
-        self.backlog.remove_message(&incoming, length);
-        let is_cancelled = matches!(&incoming, IncomingMessage::Question { id, .. } if self.peer.served_request(id).is_none());
-        (!is_cancelled).then_some(incoming)
+    /// Subtracts a received message from the [`Backlog`] and returns the message. The response ends the request. Returns
+    /// `None` for a question that was cancelled while it was in the queue.
+    fn note_received(
+        &mut self,
+        incoming: IncomingMessage,
+        length: usize,
+    ) -> Option<IncomingMessage> {
+        self.backlog.bytes.fetch_sub(length, Ordering::Relaxed);
+        match &incoming {
+            IncomingMessage::Question(question) => {
+                self.backlog.questions.fetch_sub(1, Ordering::Relaxed);
+                self.peer.served_request(&question.id)?;
+            }
+            IncomingMessage::Response(_) => self.is_over = true,
+            IncomingMessage::Event(_) => {}
+        }
+        Some(incoming)
     }
 }
 

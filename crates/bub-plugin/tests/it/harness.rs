@@ -33,6 +33,8 @@ impl BottomPlugin {
             ]);
         }
         ModelStream::from_events([
+            // The agent emits this kind; a plugin that passes on what it receives must be able to return it.
+            StreamEvent::from_value(&serde_json::json!({"kind": "retry", "data": {"attempt": 1}})),
             StreamEvent::Text("below ".to_owned()),
             StreamEvent::Text(prompt.text()),
         ])

@@ -14,9 +14,9 @@ pub(super) struct ValueSpan {
 
 pub(super) enum ValueShape {
     /// `key:` followed by nothing, `~` or `null`.
-    Nothing,
-    Single,
-    List,
+    Null,
+    /// A single value or a list.
+    Other,
     Map {
         is_flow: bool,
         /// Indentation of the keys.
@@ -29,7 +29,7 @@ pub(super) enum ValueShape {
 pub(super) struct KeySpan {
     pub(super) key: String,
     pub(super) start: usize,
-    /// Position after the colon.
+    /// Byte offset after the colon.
     pub(super) colon: usize,
     pub(super) value: ValueSpan,
 }
@@ -38,22 +38,26 @@ impl ValueSpan {
     /// Returns the entry with this key. If the key occurs twice, returns the last one, which is
     /// effective.
     pub(super) fn entry(&self, key: &str) -> Option<&KeySpan> {
-        match &self.shape {
-            ValueShape::Map { entries, .. } => entries.iter().rev().find(|entry| entry.key == key),
-            _ => None,
-        }
+        self.entries().iter().rev().find(|entry| entry.key == key)
     }
 
-    pub(super) fn len(&self) -> usize {
-        if let ValueShape::Map { entries, .. } = &self.shape {
-            entries.len()
-        } else {
-            0
+    pub(super) fn entries(&self) -> &[KeySpan] {
+        match &self.shape {
+            ValueShape::Map { entries, .. } => entries,
+            _ => &[],
         }
     }
 
     pub(super) fn is_flow(&self) -> bool {
         matches!(self.shape, ValueShape::Map { is_flow: true, .. })
+    }
+
+    /// Returns the indentation of the keys of a map.
+    pub(super) fn column(&self) -> usize {
+        match self.shape {
+            ValueShape::Map { column, .. } => column,
+            _ => 0,
+        }
     }
 }
 
@@ -61,23 +65,18 @@ impl ValueSpan {
 pub(super) fn locate_values(text: &str) -> Option<ValueSpan> {
     let mut options = Options::default();
     options.emit_comments = false;
-    let skipped = if text.starts_with('\u{feff}') {
-        '\u{feff}'.len_utf8()
-    } else {
-        0
-    };
-    let body = text.get(skipped..)?;
+    let body = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut walker = Walker {
         events: Parser::new_from_str_with_options(body, options),
         text,
-        skipped,
+        skipped: text.len() - body.len(),
     };
     loop {
         match walker.next_event()? {
             (Event::StreamStart | Event::DocumentStart(..), _) => {}
             (Event::StreamEnd | Event::DocumentEnd, _) => {
                 return Some(ValueSpan {
-                    shape: ValueShape::Nothing,
+                    shape: ValueShape::Null,
                     start: text.len(),
                     end: text.len(),
                 });
@@ -108,99 +107,78 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
     }
 
     fn value_span(&mut self, (event, span): (Event<'i>, Span)) -> Option<ValueSpan> {
-        let (start, end) = self.byte_range(&span)?;
-        match event {
-            Event::Scalar(text, style, ..) => {
-                let is_null =
-                    style == ScalarStyle::Plain && yaml::plain_scalar_atom(&text) == Atom::Null;
-                Some(ValueSpan {
-                    shape: if is_null {
-                        ValueShape::Nothing
-                    } else {
-                        ValueShape::Single
-                    },
-                    start,
-                    end,
-                })
+        let (start, mut end) = self.byte_range(&span)?;
+        let shape = match event {
+            Event::Scalar(text, ScalarStyle::Plain, ..)
+                if yaml::plain_scalar_atom(&text) == Atom::Null =>
+            {
+                ValueShape::Null
             }
-            Event::Alias(_) => Some(ValueSpan {
-                shape: ValueShape::Single,
-                start,
-                end,
-            }),
-            Event::SequenceStart(style, ..) => {
-                let mut last = end;
+            Event::Scalar(..) | Event::Alias(_) => ValueShape::Other,
+            Event::SequenceStart(style, ..) => loop {
+                match self.next_event()? {
+                    (Event::SequenceEnd, span) => {
+                        if style == StructureStyle::Flow {
+                            end = self.byte_range(&span)?.1;
+                        }
+                        break ValueShape::Other;
+                    }
+                    item => end = end.max(self.value_span(item)?.end),
+                }
+            },
+            Event::MappingStart(style, ..) => {
+                let (mut entries, mut column) = (Vec::new(), 0);
+                let is_flow = style == StructureStyle::Flow;
                 loop {
                     match self.next_event()? {
-                        (Event::SequenceEnd, span) => {
-                            let close = self.byte_range(&span)?.1;
-                            let end = if style == StructureStyle::Flow {
-                                close
-                            } else {
-                                last
-                            };
-                            return Some(ValueSpan {
-                                shape: ValueShape::List,
-                                start,
-                                end,
-                            });
+                        (Event::MappingEnd, span) => {
+                            if is_flow {
+                                end = self.byte_range(&span)?.1;
+                            }
+                            break;
                         }
-                        item => last = last.max(self.value_span(item)?.end),
+                        (Event::Scalar(key, ..), span) => {
+                            if entries.is_empty() {
+                                column = span.start.col();
+                            }
+                            let entry = self.key_span(key.into_owned(), &span)?;
+                            end = entry.value.end;
+                            entries.push(entry);
+                        }
+                        _ => return None,
                     }
                 }
+                ValueShape::Map {
+                    is_flow,
+                    column,
+                    entries,
+                }
             }
-            Event::MappingStart(style, ..) => self.map_span(start, style == StructureStyle::Flow),
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(ValueSpan { shape, start, end })
     }
 
-    fn map_span(&mut self, start: usize, is_flow: bool) -> Option<ValueSpan> {
-        let (mut entries, mut column) = (Vec::<KeySpan>::new(), 0);
-        loop {
-            let (key, span) = match self.next_event()? {
-                (Event::MappingEnd, span) => {
-                    let last = entries
-                        .last()
-                        .map_or(start, |entry| entry.value.end.max(entry.colon));
-                    let end = if is_flow {
-                        self.byte_range(&span)?.1
-                    } else {
-                        last
-                    };
-                    return Some(ValueSpan {
-                        shape: ValueShape::Map {
-                            is_flow,
-                            column,
-                            entries,
-                        },
-                        start,
-                        end,
-                    });
-                }
-                (Event::Scalar(key, ..), span) => (key.into_owned(), span),
-                _ => return None,
-            };
-            let (start, key_end) = self.byte_range(&span)?;
-            if entries.is_empty() {
-                column = span.start.col();
-            }
-            let gap = self.text.get(key_end..)?.find(':')?;
-            self.text
-                .get(key_end..key_end + gap)
-                .filter(|gap| gap.trim().is_empty())?;
-            let colon = key_end + gap + 1;
-            let value = self.next_event()?;
-            let mut value = self.value_span(value)?;
-            // The parser reports an arbitrary position for a missing value.
-            if matches!(value.shape, ValueShape::Nothing) && value.start >= value.end {
-                (value.start, value.end) = (colon, colon);
-            }
-            entries.push(KeySpan {
-                key,
-                start,
-                colon,
-                value,
-            });
+    /// Reads the value of a key that was read.
+    fn key_span(&mut self, key: String, span: &Span) -> Option<KeySpan> {
+        let (start, key_end) = self.byte_range(span)?;
+        let (gap, _) = self.text.get(key_end..)?.split_once(':')?;
+        if !gap.trim().is_empty() {
+            return None;
         }
+        let colon = key_end + gap.len() + 1;
+        let value = self.next_event()?;
+        let mut value = self.value_span(value)?;
+        // The parser reports an arbitrary position for a missing value.
+        if matches!(value.shape, ValueShape::Null) && value.start >= value.end {
+            (value.start, value.end) = (colon, colon);
+        }
+        value.end = value.end.max(colon);
+        Some(KeySpan {
+            key,
+            start,
+            colon,
+            value,
+        })
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn format_inline(value: &Value, in_flow: bool) -> String {
     }
 }
 
-/// Formats a path of keys with a value inside brackets.
+/// Formats nested keys and a value on one line, for use inside braces: `a: {b: 1}`.
 pub(super) fn format_nested_inline(path: &[&str], value: &Value) -> String {
     match path.split_first() {
         None => format_inline(value, true),
@@ -71,8 +71,8 @@ pub(super) fn quote_text(text: &str, in_flow: bool) -> String {
     quoted + "\""
 }
 
-/// Returns whether a text needs no quotes: words, names and URLs. Text that begins like a number, a
-/// date or an indicator needs quotes.
+/// Returns whether a text needs no quotes, as most words, names and URLs. Text that begins with a
+/// digit or with a YAML indicator such as `-` needs quotes.
 fn is_plain(text: &str, in_flow: bool) -> bool {
     let allowed = |c: char| {
         c.is_ascii_alphanumeric() || "_-./@+".contains(c) || (!in_flow && ":, ".contains(c))

@@ -20,10 +20,9 @@ impl ConfigFile {
             file: self.path.clone(),
             source,
         };
+        let file = self.path.clone();
         if self.text.len() as u64 > files::MAX_FILE_BYTES {
-            return Err(EditError::TooLarge {
-                file: self.path.clone(),
-            });
+            return Err(EditError::TooLarge { file });
         }
         let target = resolve_links(&self.path).map_err(unwritable)?;
         let directory = target.parent().unwrap_or(Path::new("/"));
@@ -35,9 +34,7 @@ impl ConfigFile {
         let lock = File::open(directory).map_err(unwritable)?;
         lock.lock().map_err(unwritable)?;
         if files::read_text_file(&target)? != self.before {
-            return Err(EditError::Changed {
-                file: self.path.clone(),
-            });
+            return Err(EditError::Changed { file });
         }
         remove_leftovers(&target, directory);
         write_atomically(&target, &self.text, is_secret)
@@ -48,7 +45,7 @@ impl ConfigFile {
     }
 }
 
-/// Returns the target of a link, even if it does not exist yet.
+/// Follows symbolic links and returns the path of the file itself, which may not exist yet.
 fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..16 {
@@ -60,8 +57,8 @@ fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Removes temporary files of a killed process. The directory is locked, so no other process
-/// writes.
+/// Removes temporary files that killed processes left behind. The caller holds the lock on the
+/// directory, so no temporary file is in use.
 fn remove_leftovers(target: &Path, directory: &Path) {
     let prefix = format!(
         ".{}.",
@@ -81,12 +78,10 @@ fn remove_leftovers(target: &Path, directory: &Path) {
 fn write_atomically(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let temporary = target.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = write_and_rename(&temporary, target, text, is_secret);
-    if written.is_err() {
+    write_and_rename(&temporary, target, text, is_secret).inspect_err(|_| {
         // The file may not exist; ignore errors.
         let _ = fs::remove_file(&temporary);
-    }
-    written
+    })
 }
 
 fn write_and_rename(
@@ -95,7 +90,7 @@ fn write_and_rename(
     text: &str,
     is_secret: bool,
 ) -> io::Result<()> {
-    // Another user may have replaced the file of a crashed process by a link.
+    // Remove an old file with this name: it may be a link that another user created.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -111,12 +106,9 @@ fn write_and_rename(
         if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
             std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
         }
-        let mode = old.permissions().mode() & 0o777;
-        file.set_permissions(Permissions::from_mode(if is_secret {
-            mode & !0o077
-        } else {
-            mode
-        }))?;
+        let mask = if is_secret { 0o700 } else { 0o777 };
+        let mode = old.permissions().mode() & mask;
+        file.set_permissions(Permissions::from_mode(mode))?;
     }
     file.sync_all()?;
     fs::rename(temporary, target)

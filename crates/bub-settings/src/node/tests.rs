@@ -13,7 +13,7 @@ fn origins() -> impl Strategy<Value = SettingSource> {
 }
 
 fn nodes() -> impl Strategy<Value = Node> {
-    let leaf = ("[a-c]?", origins()).prop_map(|(text, origin)| Node::text(text, origin));
+    let leaf = ("[a-c]?", origins()).prop_map(|(text, origin)| NodeData::text(text).at(origin));
     leaf.prop_recursive(3, 24, 4, |inner| {
         let list =
             (prop::collection::vec(inner.clone(), 0..3), origins()).prop_map(|(items, origin)| {
@@ -46,14 +46,14 @@ fn paths(node: &Node) -> Vec<(Vec<String>, Node)> {
     let NodeData::Map(map) = &node.data else {
         return vec![(Vec::new(), node.clone())];
     };
-    let below = |(key, value): (&str, &Node)| {
+    let below = |(key, value): (&String, &Node)| {
         let key = key.to_owned();
         paths(value).into_iter().map(move |(mut path, leaf)| {
             path.insert(0, key.clone());
             (path, leaf)
         })
     };
-    map.iter().flat_map(below).collect()
+    map.entries.iter().flat_map(below).collect()
 }
 
 proptest! {
@@ -88,7 +88,7 @@ fn maps_of_two_sources_merge_and_each_entry_keeps_its_origin() {
     let map = |entries: &[(&str, &str)], origin: &SettingSource| {
         let entries = entries
             .iter()
-            .map(|(k, v)| ((*k).to_owned(), Node::text(*v, origin.clone())))
+            .map(|(k, v)| ((*k).to_owned(), NodeData::text(*v).at(origin.clone())))
             .collect();
         Node {
             data: NodeData::Map(NodeMap {

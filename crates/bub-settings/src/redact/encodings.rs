@@ -3,29 +3,34 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
 /// Minimum length of a base64 form. Shorter forms would match ordinary text.
 const MIN_BASE64_BYTES: usize = 8;
 
-/// Length of a fragment. Encoders break lines, so each fragment of a long form is masked as well.
+/// Length of a fragment: a part of a long encoded secret that is masked on its own, because
+/// encoders may break the secret into lines.
 const FRAGMENT_BYTES: usize = 24;
-/// Distance between the starts of fragments. Up to this number of characters can stay visible at
-/// the ends of a line.
+/// Distance in bytes between the starts of two successive fragments. Up to this number of
+/// characters can stay visible at each end of a line.
 const FRAGMENT_STRIDE: usize = 8;
-/// Maximum length of a form that is split into fragments. Longer forms would need too much memory.
+/// Maximum length of an encoded secret that is split into fragments. Longer ones would need too
+/// much memory.
 const MAX_FRAGMENTED_BYTES: usize = 2_048;
 
-/// Returns the fragments of an encoded secret that may occur on a separate line.
+/// Returns the fragments of the base64 and hexadecimal forms of a secret. Each fragment may occur
+/// on a separate line.
 pub(super) fn form_fragments(secret: &str) -> BTreeSet<Vec<u8>> {
     let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
     let long =
         encoded.filter(|form| (2 * FRAGMENT_BYTES..=MAX_FRAGMENTED_BYTES).contains(&form.len()));
-    long.flat_map(|form| {
-        form.windows(FRAGMENT_BYTES)
-            .step_by(FRAGMENT_STRIDE)
-            .map(<[u8]>::to_vec)
-            .collect::<Vec<_>>()
-    })
-    .collect()
+    let mut fragments = BTreeSet::new();
+    for form in long {
+        let windows = form.windows(FRAGMENT_BYTES).step_by(FRAGMENT_STRIDE);
+        fragments.extend(windows.map(<[u8]>::to_vec));
+    }
+    fragments
 }
 
 /// Returns the secret as it is and as encoded in URLs, JSON, debug output, base64 and hex dumps.
@@ -45,8 +50,8 @@ pub(super) fn encoded_forms(secret: &str) -> BTreeSet<Vec<u8>> {
     forms
 }
 
-/// Returns percent-encoded forms, which differ in the unescaped characters and in the case of
-/// digits.
+/// Returns percent-encoded forms, which differ in the unescaped characters and in the case of the
+/// hexadecimal digits.
 fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
     let sets: [(&[u8], bool); 5] = [
         (b"-_.~", false),
@@ -56,18 +61,17 @@ fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
         (b"", false),
     ];
     sets.into_iter().flat_map(move |(keep, plus)| {
-        let upper = percent_encode_except(text, keep, plus);
-        [lowercase_escapes(&upper), upper]
+        [true, false].map(|upper| percent_encode_except(text, keep, plus, upper))
     })
 }
 
 /// Percent-encodes all characters except unreserved ones.
 #[cfg(test)]
 pub(super) fn percent_encode(text: &str) -> String {
-    percent_encode_except(text, b"-_.~", false)
+    percent_encode_except(text, b"-_.~", false, true)
 }
 
-fn percent_encode_except(text: &str, keep: &[u8], plus: bool) -> String {
+fn percent_encode_except(text: &str, keep: &[u8], plus: bool, upper: bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -75,32 +79,15 @@ fn percent_encode_except(text: &str, keep: &[u8], plus: bool) -> String {
             _ if byte.is_ascii_alphanumeric() || keep.contains(&byte) => {
                 encoded.push(char::from(byte));
             }
-            _ => {
-                let _ = write!(encoded, "%{byte:02X}");
-            }
+            _ if upper => drop(write!(encoded, "%{byte:02X}")),
+            _ => drop(write!(encoded, "%{byte:02x}")),
         }
     }
     encoded
 }
 
-/// Converts escapes such as `%2F` to `%2f` and keeps other letters.
-fn lowercase_escapes(encoded: &str) -> String {
-    let mut digits_left = 0;
-    let lower = |c: char| match (c, digits_left) {
-        ('%', _) => {
-            digits_left = 2;
-            c
-        }
-        (_, 0) => c,
-        _ => {
-            digits_left -= 1;
-            c.to_ascii_lowercase()
-        }
-    };
-    encoded.chars().map(lower).collect()
-}
-
-/// Returns JSON (plain and nested), ASCII-only JSON, JSON with `\/`, and Rust's `{:?}`.
+/// Returns the text as escaped in JSON (once and twice), in ASCII-only JSON, in JSON with `\/`, and
+/// in Rust's `{:?}`.
 fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
     let json = json_escape(text);
     let ascii = json_to_ascii(&json);
@@ -116,10 +103,8 @@ fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
 
 fn json_escape(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
-    quoted
-        .get(1..quoted.len().saturating_sub(1))
-        .unwrap_or(text)
-        .to_owned()
+    let unquoted = quoted.get(1..quoted.len().saturating_sub(1));
+    unquoted.unwrap_or(text).to_owned()
 }
 
 fn json_to_ascii(json: &str) -> String {
@@ -138,75 +123,43 @@ fn json_to_ascii(json: &str) -> String {
 
 /// Returns the bytes as pairs of hex digits.
 fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
-    [
-        concat_bytes(secret, |byte| format!("{byte:02x}")),
-        concat_bytes(secret, |byte| format!("{byte:02X}")),
-    ]
+    hex_digits(secret).map(|pairs| pairs.concat().into_bytes())
 }
 
 /// Returns the bytes as hex digits with separators, as in dumps, URLs and shells.
-fn separated_hex_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+fn separated_hex_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let digits = hex_digits(secret);
     let marks = [("", " "), ("", ":"), ("%", ""), ("\\x", ""), ("\\u00", "")];
-    marks.into_iter().flat_map(|(before, behind)| {
-        let lower = |byte: u8| format!("{before}{byte:02x}{behind}");
-        let upper = |byte: u8| format!("{before}{byte:02X}{behind}");
-        let forms = [concat_bytes(secret, lower), concat_bytes(secret, upper)];
-        forms.map(|form| {
-            form.strip_suffix(behind.as_bytes())
-                .map(<[u8]>::to_vec)
-                .unwrap_or(form)
-        })
+    marks.into_iter().flat_map(move |(before, between)| {
+        let separator = format!("{between}{before}");
+        let form = |pairs: &Vec<String>| format!("{before}{}", pairs.join(&separator)).into_bytes();
+        digits.each_ref().map(form)
     })
 }
 
-fn concat_bytes(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
-    secret
-        .iter()
-        .flat_map(|byte| spell(*byte).into_bytes())
-        .collect()
+/// Returns each byte as two hex digits, in lower and in upper case.
+fn hex_digits(secret: &[u8]) -> [Vec<String>; 2] {
+    let lower = secret.iter().map(|byte| format!("{byte:02x}"));
+    let upper = secret.iter().map(|byte| format!("{byte:02X}"));
+    [lower.collect(), upper.collect()]
 }
 
-/// Returns the base64 forms of the secret at each alignment. `user:secret` in a basic authorization
-/// header shifts it by any number of bytes.
+/// Returns the base64 forms of the secret at each of the three alignments. Base64 encodes groups of
+/// three bytes. Text before the secret, such as `user:` in a basic authorization header, shifts the
+/// secret within a group.
 fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
-    let alphabets = [(b'+', b'/'), (b'-', b'_')];
-    let ends = [false, true];
-    let cores = (0..3).flat_map(move |shift| {
-        alphabets
+    let forms = (0..3).flat_map(move |shift| {
+        let shifted = [&vec![0; shift], secret].concat();
+        [STANDARD_NO_PAD, URL_SAFE_NO_PAD]
             .into_iter()
-            .flat_map(move |last| ends.map(|end| base64_core(secret, shift, end, last)))
+            .flat_map(move |alphabet| {
+                let encoded = alphabet.encode(&shifted).into_bytes();
+                // Only the secret determines the characters in this range. If no data follows the
+                // secret, it also determines the rest.
+                let (start, end) = ((shift * 8).div_ceil(6), shifted.len() * 8 / 6);
+                [encoded.get(start..end), encoded.get(start..)]
+                    .map(|form| form.unwrap_or_default().to_vec())
+            })
     });
-    cores.filter(|core| core.len() >= MIN_BASE64_BYTES)
-}
-
-/// Returns the base64 characters that depend only on the secret, if it begins `shift` bytes into a
-/// group. With `end`, the data ends with the secret, and its last, half-filled character is
-/// included.
-fn base64_core(secret: &[u8], shift: usize, end: bool, last: (u8, u8)) -> Vec<u8> {
-    let bit = |index: usize| -> Option<u8> {
-        let index = index.checked_sub(shift * 8)?;
-        let byte = secret
-            .get(index / 8)
-            .copied()
-            .or_else(|| end.then_some(0))?;
-        Some((byte >> (7 - index % 8)) & 1)
-    };
-    let groups = ((shift + secret.len()) * 8).div_ceil(6);
-    let sextet = |group: usize| {
-        (group * 6..group * 6 + 6).try_fold(0u8, |bits, index| Some(bits << 1 | bit(index)?))
-    };
-    (0..groups)
-        .filter_map(sextet)
-        .map(|sextet| base64_char(sextet, last))
-        .collect()
-}
-
-fn base64_char(sextet: u8, (plus, slash): (u8, u8)) -> u8 {
-    match sextet {
-        0..26 => b'A' + sextet,
-        26..52 => b'a' + sextet - 26,
-        52..62 => b'0' + sextet - 52,
-        62 => plus,
-        _ => slash,
-    }
+    forms.filter(|form| form.len() >= MIN_BASE64_BYTES)
 }

@@ -7,19 +7,19 @@ use aho_corasick::AhoCorasick;
 
 use super::token_patterns::{TOKEN_PATTERNS, find_telegram_tokens};
 
-/// Matcher for all patterns and registered secrets.
+/// Finds token formats and registered secrets in a text.
 pub(super) struct Matcher {
     /// Automaton for the prefixes of [`TOKEN_PATTERNS`], then the secrets and their fragments.
     /// `None` if it could not be built.
     automaton: Option<AhoCorasick>,
-    /// Complete secrets.
+    /// Registered secrets in all their encoded forms, without fragments.
     secrets: Vec<Vec<u8>>,
 }
 
 impl Matcher {
     pub(super) fn new(secrets: &BTreeSet<Vec<u8>>, fragments: &BTreeSet<Vec<u8>>) -> Self {
         let secrets: Vec<Vec<u8>> = secrets.iter().cloned().collect();
-        let prefixes = TOKEN_PATTERNS.iter().map(|shape| shape.prefix.as_bytes());
+        let prefixes = TOKEN_PATTERNS.iter().map(|pattern| pattern.0.as_bytes());
         let patterns = prefixes.chain(secrets.iter().chain(fragments).map(Vec::as_slice));
         let automaton = AhoCorasick::new(patterns).ok();
         Self { automaton, secrets }
@@ -29,9 +29,8 @@ impl Matcher {
     pub(super) fn find_secrets(&self, text: &[u8]) -> Vec<Range<usize>> {
         let Some(automaton) = &self.automaton else {
             // Without a matcher the text may contain secrets, so mask all of it.
-            return std::iter::once(0..text.len())
-                .filter(|all| !all.is_empty())
-                .collect();
+            let all = Some(0..text.len()).filter(|all| !all.is_empty());
+            return all.into_iter().collect();
         };
         let mut spans = Vec::new();
         find_telegram_tokens(text, &mut spans);
@@ -39,7 +38,7 @@ impl Matcher {
         if automaton.is_match(text) {
             for hit in automaton.find_overlapping_iter(text) {
                 match TOKEN_PATTERNS.get(hit.pattern().as_usize()) {
-                    Some(shape) => spans.extend(shape.token_at(text, hit.range())),
+                    Some(pattern) => spans.extend(pattern.token_at(text, hit.range())),
                     None => spans.push(hit.range()),
                 }
             }
@@ -47,10 +46,11 @@ impl Matcher {
         merge_overlapping(spans)
     }
 
-    /// Returns the largest cut at or before `limit` that splits no secret, complete or partial.
+    /// Returns the last position at or before `limit` where `text` can be cut without splitting a
+    /// secret. This includes a secret of which only the beginning is at the end of `text`.
     ///
-    /// `spans` are the positions in the complete `text`. Only secrets with a line break can
-    /// continue after the end of a line; `lines` says that the text is cut at line ends.
+    /// `spans` are the positions of the complete secrets in `text`. With `lines`, `limit` is the
+    /// end of a line, so only secrets that contain a line break can continue after it.
     pub(super) fn safe_cut(
         &self,
         text: &[u8],
@@ -58,30 +58,24 @@ impl Matcher {
         limit: usize,
         lines: bool,
     ) -> usize {
-        let secrets = self
-            .secrets
-            .iter()
-            .filter(|secret| !lines || secret.contains(&b'\n'));
-        let begun = secrets
-            .filter_map(|secret| partial_secret_start(text, secret))
-            .min()
-            .unwrap_or(text.len());
-        let cut = limit.min(begun);
+        let secrets = self.secrets.iter();
+        let secrets = secrets.filter(|secret| !lines || secret.contains(&b'\n'));
+        let begun = secrets.filter_map(|secret| partial_secret_start(text, secret));
+        let cut = limit.min(begun.min().unwrap_or(text.len()));
         let split = spans.iter().find(|span| span.start < cut && cut < span.end);
         split.map_or(cut, |span| span.start)
     }
 }
 
-/// Returns the position where the text ends with a prefix of `secret`.
+/// Returns the start of an incomplete `secret` at the end of the text: the first position from
+/// which the rest of the text is a prefix of `secret`.
 fn partial_secret_start(text: &[u8], secret: &[u8]) -> Option<usize> {
     let longest = secret.len().saturating_sub(1).min(text.len());
-    (1..=longest)
-        .rev()
-        .map(|length| text.len() - length)
-        .find(|start| {
-            let tail = text.get(*start..).unwrap_or_default();
-            secret.starts_with(tail)
-        })
+    let mut starts = text.len() - longest..text.len();
+    starts.find(|start| {
+        text.get(*start..)
+            .is_some_and(|tail| secret.starts_with(tail))
+    })
 }
 
 /// Sorts spans and joins those that overlap, so that no part of two overlapping secrets is shown.

@@ -3,20 +3,20 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use super::{Redactor, mask_into};
+use super::{Redactor, mask_spans};
 
 /// Maximum length of a buffered line. Longer lines are written in chunks, so that memory stays
 /// bounded.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// Bytes of an over-long line that stay buffered, so that no token format is split.
+/// Number of bytes at the end of an over-long line that stay buffered, so that no token is split.
 const LOOKBEHIND_BYTES: usize = 512;
 
 /// A writer that redacts its input, created by [`Redactor::writer`].
 ///
-/// It writes complete lines only, so a secret that arrives in several writes is found. The rest
-/// without a line end is written when the writer is dropped. `flush` does not write it, because the
-/// rest of a secret may follow.
+/// It writes complete lines, so a secret that arrives in several writes is found. Only very long
+/// lines are written in chunks. An incomplete last line is written when the writer is dropped.
+/// `flush` does not write it, because the rest of a secret may follow.
 pub struct RedactingWriter<W: Write> {
     redactor: Redactor,
     inner: W,
@@ -33,44 +33,35 @@ impl<W: Write> RedactingWriter<W> {
     }
 
     fn write_complete_lines(&mut self) -> io::Result<()> {
-        let line_end = self
-            .pending
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map(|at| at + 1);
-        let over_long = self.pending.len() - line_end.unwrap_or(0) > MAX_LINE_BYTES;
-        if line_end.is_none() && !over_long {
+        let line_end = memchr::memrchr(b'\n', &self.pending).map_or(0, |at| at + 1);
+        let over_long = self.pending.len() - line_end > MAX_LINE_BYTES;
+        if line_end == 0 && !over_long {
             return Ok(());
         }
         let matcher = self.redactor.current_matcher();
         let spans = matcher.find_secrets(&self.pending);
-        let cut = if over_long {
-            let limit = self.pending.len() - LOOKBEHIND_BYTES;
-            matcher.safe_cut(&self.pending, &spans, limit, false)
+        let limit = if over_long {
+            self.pending.len() - LOOKBEHIND_BYTES
         } else {
-            matcher.safe_cut(&self.pending, &spans, line_end.unwrap_or(0), true)
+            line_end
         };
-        // A match longer than the buffer is not a registered secret; write it masked.
-        let cut = if cut == 0 && over_long {
-            self.pending.len()
-        } else {
-            cut
+        let cut = match matcher.safe_cut(&self.pending, &spans, limit, !over_long) {
+            // A match longer than the buffer is not a registered secret; write it masked.
+            0 if over_long => self.pending.len(),
+            cut => cut,
         };
         self.write_redacted(cut, &spans)
     }
 
-    /// Writes the first `cut` bytes; `spans` are the positions in all pending bytes.
+    /// Writes the first `cut` pending bytes with secrets masked; `spans` are the positions of
+    /// secrets in all pending bytes.
     fn write_redacted(&mut self, cut: usize, spans: &[Range<usize>]) -> io::Result<()> {
         let rest = self.pending.split_off(cut);
         let ready = std::mem::replace(&mut self.pending, rest);
         let before_cut = spans.partition_point(|span| span.end <= cut);
         match spans.get(..before_cut) {
             None | Some([]) => self.inner.write_all(&ready),
-            Some(spans) => {
-                let mut clean = Vec::with_capacity(ready.len());
-                mask_into(&ready, spans, &mut clean);
-                self.inner.write_all(&clean)
-            }
+            Some(spans) => self.inner.write_all(&mask_spans(&ready, spans)),
         }
     }
 }

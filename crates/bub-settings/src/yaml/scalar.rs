@@ -1,8 +1,9 @@
-//! Meaning of unquoted scalars.
+//! Type and value of YAML scalars.
 
 use crate::node::Atom;
 
-/// Returns the meaning of a scalar with its quoting and tag; `None` if the tag does not fit.
+/// Returns the type and value of a scalar, which depend on its tag and on whether it is unquoted
+/// (`plain`). Returns `None` if the text does not fit the tag.
 pub(super) fn scalar_atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
     let Some(tag) = tag else {
         return Some(if plain {
@@ -24,7 +25,7 @@ pub(super) fn scalar_atom(text: &str, plain: bool, tag: Option<&str>) -> Option<
     }
 }
 
-/// Returns the meaning of an unquoted scalar.
+/// Returns the type and value of an unquoted scalar.
 pub(crate) fn plain_scalar_atom(text: &str) -> Atom {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Atom::Null,
@@ -32,10 +33,11 @@ pub(crate) fn plain_scalar_atom(text: &str) -> Atom {
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => {
             Atom::Bool(false)
         }
-        _ => parse_integer(text)
-            .map(Atom::Int)
-            .or_else(|| parse_float(text).map(Atom::Float))
-            .unwrap_or(Atom::Text),
+        _ => {
+            let float = || parse_float(text).map(Atom::Float);
+            let number = parse_integer(text).map(Atom::Int).or_else(float);
+            number.unwrap_or(Atom::Text)
+        }
     }
 }
 
@@ -48,24 +50,12 @@ fn parse_integer(text: &str) -> Option<i64> {
         [b'0'..=b'9', ..] => (10, unsigned),
         _ => return None,
     };
-    let negative = text.starts_with('-');
-    // Parse as a negative number, so that the smallest number fits.
-    let mut value: i64 = 0;
-    let mut any = false;
-    for digit in digits.chars().filter(|c| *c != '_') {
-        value = value
-            .checked_mul(i64::from(radix))?
-            .checked_sub(i64::from(digit.to_digit(radix)?))?;
-        any = true;
-    }
-    if !any {
+    let digits = digits.replace('_', "");
+    if !digits.chars().all(|digit| digit.is_digit(radix)) {
         return None;
     }
-    if negative {
-        Some(value)
-    } else {
-        value.checked_neg()
-    }
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    i64::from_str_radix(&format!("{sign}{digits}"), radix).ok()
 }
 
 fn parse_float(text: &str) -> Option<f64> {

@@ -15,9 +15,12 @@ fn value(node: &Node) -> Value {
             Atom::Text => json!(text),
         },
         NodeData::List(items) => items.iter().map(value).collect(),
-        NodeData::Map(map) => {
-            Value::Object(map.iter().map(|(k, v)| (k.to_owned(), value(v))).collect())
-        }
+        NodeData::Map(map) => Value::Object(
+            map.entries
+                .iter()
+                .map(|(k, v)| (k.to_owned(), value(v)))
+                .collect(),
+        ),
     }
 }
 
@@ -28,7 +31,7 @@ fn line(line: usize) -> SettingSource {
 fn load(text: &str) -> Result<Option<Value>, String> {
     parse(text, &line)
         .map(|document| document.root.as_ref().map(value))
-        .map_err(|p| format!("{}:{}: {}", p.line, p.column, p.text))
+        .map_err(|p| format!("{}:{}: {}", p.line, p.column, p.problem))
 }
 
 // C.4: cases in which YAML libraries disagree

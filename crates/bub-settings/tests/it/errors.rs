@@ -76,7 +76,7 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ),
         (
             "log:\n  filter: loud",
-            ":2: `log.filter` is `loud`, expected error, warn, info, debug, trace, off or TARGET=LEVEL, separated by commas, or null",
+            ":2: `log.filter` is `loud`, expected a log level (error, warn, info, debug, trace, off) or TARGET=LEVEL, separated by commas, or null",
         ),
         (
             "fallback_models: {a: b}",

@@ -81,7 +81,7 @@ impl SettingsFixture {
                 bub_settings::ValueKind::Text,
                 "",
             ));
-            loader = loader.flag(&key, &format!("--{}", key.0.key()), value);
+            loader = loader.flag(&key, &format!("--{}", key.0.key), value);
         }
         loader
     }

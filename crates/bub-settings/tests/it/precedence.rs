@@ -9,17 +9,17 @@ use crate::sample;
 /// Returns the `n`th value for a setting, as text and as its meaning. Distinct for distinct `n`.
 fn example(setting: &SettingSpec, n: u8) -> (String, Value) {
     let text = |text: String| (text.clone(), Value::from(text));
-    match setting.kind() {
-        _ if setting.key() == "model" => text(format!("lab:m{n}")),
-        _ if setting.key() == "webhook.listen" => text(format!("127.0.0.1:{n}")),
-        _ if setting.key() == "log.filter" => text(format!("lab={n}")),
-        _ if setting.key().ends_with("api_base")
-            || setting.key().ends_with("proxy") && setting.kind() == ValueKind::Text =>
+    match setting.kind {
+        _ if setting.key == "model" => text(format!("lab:m{n}")),
+        _ if setting.key == "webhook.listen" => text(format!("127.0.0.1:{n}")),
+        _ if setting.key == "log.filter" => text(format!("lab={n}")),
+        _ if setting.key.ends_with("api_base")
+            || setting.key.ends_with("proxy") && setting.kind == ValueKind::Text =>
         {
             text(format!("http://host{n}"))
         }
         ValueKind::Bool => (["no", "yes"][usize::from(n % 2)].into(), json!(n % 2 == 1)),
-        ValueKind::Integer if setting.limits().1 == Some(2) => ((n % 3).to_string(), json!(n % 3)),
+        ValueKind::Integer if setting.max == Some(2) => ((n % 3).to_string(), json!(n % 3)),
         ValueKind::Integer => (n.to_string(), json!(n)),
         ValueKind::Number => (format!("{n}.5"), json!(f64::from(n) + 0.5)),
         ValueKind::List => (
@@ -38,7 +38,7 @@ fn example(setting: &SettingSpec, n: u8) -> (String, Value) {
             let word = words[usize::from(n) % words.len()];
             (word.into(), json!(word))
         }
-        _ if setting.is_secret() => (format!("value-{n}"), json!("***")),
+        _ if setting.secret => (format!("value-{n}"), json!("***")),
         _ => (format!("/value/{n}"), json!(format!("/value/{n}"))),
     }
 }
@@ -53,10 +53,10 @@ fn yaml(key: &str, text: &str) -> String {
 
 fn check(fixture: &SettingsFixture, setting: &SettingSpec, expected: &Value, origin: &str) {
     let settings = fixture.load();
-    let key = setting.key();
+    let key = &*setting.key;
     let entry = settings
         .entries()
-        .find(|entry| entry.setting.key() == key)
+        .find(|entry| entry.setting.key == key)
         .unwrap();
     assert_eq!(&entry.display_value, expected, "{key} from {origin}");
     assert_eq!(fixture.shorten(&entry.origin.to_string()), origin, "{key}");
@@ -72,19 +72,19 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
         .collect();
     assert!(settings.len() > 25);
     for setting in &settings {
-        let (key, variable) = (setting.key(), setting.variable());
+        let (key, variable) = (&*setting.key, setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| example(setting, n));
         let mut fixture = SettingsFixture::new().trusted();
         if key != "home" {
             let default = fixture
                 .load()
                 .entries()
-                .find(|entry| entry.setting.key() == key)
+                .find(|entry| entry.setting.key == key)
                 .unwrap()
                 .display_value;
             check(&fixture, setting, &default, "default");
         }
-        if setting.is_in_file() {
+        if setting.in_file {
             fixture = fixture.config(yaml(key, &config.0));
             let line = if key.contains('.') { 2 } else { 1 };
             check(

@@ -215,7 +215,8 @@ pub(crate) static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
 .variable("BUB_LOG");
 
 /// What an acknowledged write survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Durability {
     /// The end of the process, including a crash.
     #[default]
@@ -230,21 +231,6 @@ impl SettingType for Durability {
 
     fn from_default(default: Self) -> Self {
         default
-    }
-
-    fn default_value(default: Self) -> Value {
-        match default {
-            Self::Os => Value::from("os"),
-            Self::Always => Value::from("always"),
-        }
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value.as_str()? {
-            "os" => Some(Self::Os),
-            "always" => Some(Self::Always),
-            _ => None,
-        }
     }
 }
 

@@ -40,15 +40,15 @@ fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
 
 #[test]
 fn a_section_known_only_at_run_time_is_checked_like_any_other() {
+    let mut password = SettingSpec::dynamic("py.password", ValueKind::Text, "Hush.");
+    (password.nullable, password.secret) = (true, true);
     let keys = vec![
         DynamicSetting {
             setting: SettingSpec::dynamic("py.level", ValueKind::Integer, "How much."),
             default: json!(3),
         },
         DynamicSetting {
-            setting: SettingSpec::dynamic("py.password", ValueKind::Text, "Hush.")
-                .nullable()
-                .secret(),
+            setting: password,
             default: json!(null),
         },
     ];
@@ -77,7 +77,7 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     for (section, problem) in [
         (
             Section::new("", SHOP),
-            "cannot register settings section ``: the name must not be empty or contain dots",
+            "cannot register the top-level settings: the name must not be empty or contain dots",
         ),
         (
             Section::new("a.b", SHOP),
@@ -137,7 +137,7 @@ fn several_crates_add_to_the_root() {
         fixture.shorten(&warnings[0].to_string()),
         "user/.bub/config.yml:2: unknown setting `opn`, did you mean `open`?"
     );
-    let entries = settings.entries().map(|entry| entry.setting.key());
+    let entries = settings.entries().map(|entry| &*entry.setting.key);
     let root = entries.take_while(|key| !key.contains('.'));
     assert_eq!(root.last(), Some("open"), "the root is listed first");
 }
@@ -153,15 +153,15 @@ fn a_root_key_that_clashes_is_refused() {
     for (keys, problem) in [
         (
             KNOWN,
-            "cannot register settings section ``: the variable BUB_MODEL belongs to another setting; choose another key",
+            "cannot register the top-level settings: the variable BUB_MODEL belongs to another setting; choose another key",
         ),
         (
             TWICE,
-            "cannot register settings section ``: the variable BUB_DAY belongs to another setting; choose another key",
+            "cannot register the top-level settings: the variable BUB_DAY belongs to another setting; choose another key",
         ),
         (
             WRONG,
-            "cannot register settings section ``: the key `elsewhere.open` must not contain dots",
+            "cannot register the top-level settings: the key `elsewhere.open` must not contain dots",
         ),
         (
             NAMED,

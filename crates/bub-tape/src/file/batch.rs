@@ -8,41 +8,24 @@ use crate::{AppendReceipt, Entry, EntryId, Result, codec};
 #[derive(Debug)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
-    bodies: Vec<u8>,
-    /// The end of each entry's body in `bodies`.
-    ends: Vec<usize>,
+    bodies: Vec<Vec<u8>>,
 }
 
 impl Batch {
     pub(crate) fn new(entries: Vec<Entry>) -> Self {
-        let mut bodies = Vec::with_capacity(entries.len() * 400);
-        let mut ends = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            codec::encode_body(&mut bodies, entry);
-            ends.push(bodies.len());
-        }
-        Self {
-            entries,
-            bodies,
-            ends,
-        }
+        let bodies = entries.iter().map(codec::encode_body).collect();
+        Self { entries, bodies }
     }
 
     /// Assigns ids to the entries and appends their lines to `lines`.
     pub(crate) fn append_to(&mut self, lines: &mut CommitBuffer) -> Vec<EntryId> {
-        let mut start = 0;
         let mut ids = Vec::with_capacity(self.entries.len());
-        for (entry, end) in self.entries.iter_mut().zip(&self.ends) {
+        for (entry, body) in self.entries.iter_mut().zip(&self.bodies) {
             lines.max_id = lines.max_id.next();
             entry.id = lines.max_id;
             ids.push(entry.id);
             lines.starts.push(lines.bytes.len());
-            codec::push_line(
-                &mut lines.bytes,
-                entry.id,
-                self.bodies.get(start..*end).unwrap_or_default(),
-            );
-            start = *end;
+            codec::push_line(&mut lines.bytes, entry.id, body);
         }
         ids
     }
@@ -56,7 +39,7 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) struct CommitBuffer {
     pub(crate) bytes: Vec<u8>,
-    /// The start of each line in `bytes`.
+    /// The offsets in `bytes` at which the lines start.
     pub(crate) starts: Vec<usize>,
     pub(crate) max_id: EntryId,
 }

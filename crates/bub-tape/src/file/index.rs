@@ -1,23 +1,35 @@
 //! The index of one tape: its summary and the positions of its anchors.
 //!
-//! The index consists of two files that may be deleted at any time. `<tape>.idx` is small and replaced as a whole. It
-//! contains the length of the tape prefix that it covers and checksums of both ends of that prefix, to detect a
-//! replaced tape. `<tape>.marks` is a list of anchors that is valid up to the length stored in `<tape>.idx`.
+//! The index consists of two files that may be deleted at any time. Both cover a prefix of the tape. `<tape>.idx` is
+//! small and replaced as a whole. It contains the summary and the length of this prefix, and checksums of the first and
+//! last bytes of the prefix to detect a replaced tape. `<tape>.marks` is the list of anchors in the prefix. New anchors
+//! are appended to it; its valid length is stored in `<tape>.idx`.
 
 use std::{hash::BuildHasher, io};
 
 use serde::{Deserialize, Serialize};
 
-use super::{context::StoreContext, lines::ForwardLines, scan, snapshot::Snapshot};
+use super::{
+    context::{IoResultExt as _, length_to_usize},
+    scan,
+    snapshot::Snapshot,
+    tape_file::{OpenFile, TapeFile},
+};
 use crate::{
-    AnchorMark, Result, TapeName, TapeSummary,
+    AnchorMark, AnchorQuery, Entry, Position, Result, TapeSummary,
     fs::{FsFile, OpenMode},
 };
 
 const INDEX_VERSION: u32 = 1;
-/// Number of bytes at the start of the tape that the fingerprint covers.
+/// Number of bytes a tape grows before the index is saved again. Scanning this number of bytes takes a fraction of a
+/// millisecond. Saving more often would cost more, because file systems flush a file that replaces another one.
+const CHECKPOINT_BYTES: u64 = 256 * 1024;
+/// Minimum number of new bytes for saving the index when a tape is closed. Scanning fewer bytes is faster than saving.
+const MIN_INDEX_BYTES: u64 = 16 * 1024;
+/// Number of bytes at the start of the tape whose checksum is [`FileFingerprint::head`].
 const HEAD_BYTES: u64 = 256;
-/// Number of bytes at the end of the covered prefix that the fingerprint covers.
+/// Number of bytes whose checksum is [`FileFingerprint::tail`]. They are the last bytes of the tape prefix that the
+/// index covers.
 const TAIL_BYTES: u64 = 64;
 
 /// The index in memory.
@@ -26,26 +38,26 @@ pub(crate) struct Index {
     pub(crate) summary: TapeSummary,
     /// Length in bytes of the tape prefix that the index covers.
     pub(crate) covered: u64,
-    /// Length in bytes of the tape prefix that the files on disk cover; 0 if there are none.
+    /// Length in bytes of the tape prefix that the index files on disk cover; 0 if there are no index files.
     pub(crate) saved: u64,
     /// Anchors that are not in the marks file yet.
     pending: Vec<AnchorMark>,
     marks_file: MarksFile,
-    /// Fingerprint of the covered prefix. `None` after an append by this process, because such an append does not
-    /// replace the file.
+    /// Fingerprint of the covered prefix, to detect a replaced file. `None` after an append by this process: such an
+    /// append does not replace the file, so no check is needed.
     fingerprint: Option<FileFingerprint>,
 }
 
 /// Identity and valid length of the marks file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct MarksFile {
-    /// Random number in the first line of the file.
+    /// Random number in the first line of the file, which identifies the file.
     build: u64,
     /// Valid length in bytes.
     length: u64,
 }
 
-/// Checksums of both ends of the covered prefix.
+/// Checksums of the first and last bytes of the tape prefix that an index covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct FileFingerprint {
     head: u32,
@@ -64,215 +76,301 @@ struct IndexFile {
 }
 
 impl Index {
-    /// Loads the index from disk. Returns `None` if it is missing, invalid or belongs to another tape file.
-    pub(crate) fn load(
-        store_context: &StoreContext,
-        tape: &TapeName,
-        file: &dyn FsFile,
-        end: u64,
-    ) -> Option<Self> {
-        let index_file = store_context
-            .fs
-            .open(&store_context.paths.index_file(tape), OpenMode::Read)
-            .ok()?;
-        let size = usize::try_from(index_file.stat().ok()?.size).ok()?;
-        let stored_index: IndexFile =
-            serde_json::from_slice(&index_file.read_range(0, size).ok()?).ok()?;
-        let index = Self {
-            summary: stored_index.summary,
-            covered: stored_index.covered,
-            saved: stored_index.covered,
-            pending: Vec::new(),
-            marks_file: stored_index.marks,
-            fingerprint: Some(stored_index.fingerprint),
-        };
-        (stored_index.version == INDEX_VERSION && index.is_valid_for(file, end)).then_some(index)
-    }
-
-    /// Returns whether the index belongs to this file and covers a prefix of its first `end` bytes.
-    pub(crate) fn is_valid_for(&self, file: &dyn FsFile, end: u64) -> bool {
-        self.covered <= end
+    /// Returns whether the index belongs to the file of the snapshot and covers at most its readable part.
+    fn is_valid_for(&self, snapshot: &Snapshot) -> bool {
+        self.covered <= snapshot.end
             && self.fingerprint.is_none_or(|expected| {
-                compute_fingerprint(file, self.covered).is_ok_and(|actual| actual == expected)
+                compute_fingerprint(&*snapshot.file, self.covered)
+                    .is_ok_and(|actual| actual == expected)
             })
     }
 
     /// Extends the index to the end of the snapshot.
-    pub(crate) fn extend_to(&mut self, snapshot: &Snapshot) -> io::Result<()> {
+    pub(crate) fn extend_to(&mut self, snapshot: &Snapshot) -> Result<()> {
         if self.covered >= snapshot.end {
             return Ok(());
         }
-        let mut lines = ForwardLines::with_large_reads(self.covered, snapshot.end);
-        let (summary, pending) = (&mut self.summary, &mut self.pending);
-        while lines.read_chunk(&*snapshot.file, |position, line| {
-            pending.extend(scan::observe_line(summary, line, position));
-        })? {}
+        snapshot.for_each_line(self.covered, |position, line| {
+            self.pending
+                .extend(scan::observe_line(&mut self.summary, line, position));
+            Ok(())
+        })?;
         self.covered = snapshot.end;
-        self.fingerprint = Some(compute_fingerprint(&*snapshot.file, self.covered)?);
+        let fingerprint = compute_fingerprint(&*snapshot.file, self.covered);
+        self.fingerprint = Some(fingerprint.describe("read", &snapshot.path)?);
         Ok(())
     }
 
-    /// Adds a batch that was just written. Returns `false` and does nothing if it does not follow the covered prefix.
-    pub(crate) fn append_batch<'a>(
+    /// Adds a batch that was just written to the tape, unless it does not start where the covered prefix ends.
+    fn append_batch<'a>(
         &mut self,
-        offset: u64,
-        batch: impl Iterator<Item = (&'a crate::Entry, u64)>,
-        end: u64,
-    ) -> bool {
+        (offset, end): (u64, u64),
+        batch: impl Iterator<Item = (&'a Entry, u64)>,
+    ) {
         if self.covered != offset {
-            return false;
+            return;
         }
         for (entry, position) in batch {
             self.pending
-                .extend(self.summary.observe(entry, crate::Position::new(position)));
+                .extend(self.summary.observe(entry, Position::new(position)));
         }
         self.covered = end;
         self.fingerprint = None;
-        true
+    }
+}
+
+impl TapeFile {
+    /// Returns the current summary.
+    pub(crate) fn summary(&mut self) -> Result<TapeSummary> {
+        self.refresh_index()?;
+        Ok(self.index.summary.clone())
     }
 
-    /// Returns all anchors, or `None` if the marks file on disk belongs to another index.
-    pub(crate) fn all_marks(
-        &self,
-        store_context: &StoreContext,
-        tape: &TapeName,
-    ) -> Option<Vec<AnchorMark>> {
-        let mut marks = if self.saved == 0 {
+    /// Returns the selected anchors.
+    pub(crate) fn anchors(&mut self, query: &AnchorQuery) -> Result<Vec<AnchorMark>> {
+        let snapshot = self.refresh_index()?;
+        let (Some(snapshot), Some(last)) = (snapshot, &self.index.summary.last_anchor) else {
+            return Ok(Vec::new());
+        };
+        // The summary suffices for the common queries.
+        let is_last = match query {
+            AnchorQuery::Latest(count) => *count == 1,
+            AnchorQuery::LatestNamed(name) => last.name == *name,
+            AnchorQuery::All | AnchorQuery::FirstNamedAfter(..) => false,
+        };
+        if is_last {
+            return Ok(vec![last.clone()]);
+        }
+        if let Some(marks) = self.all_marks(&self.index) {
+            return Ok(query.select_marks(&marks));
+        }
+        // The marks on disk belong to another index. Build the index again from the complete tape.
+        self.index = Index::default();
+        self.index.extend_to(&snapshot)?;
+        Ok(query.select_marks(&self.index.pending))
+    }
+
+    /// Updates the index in memory and returns the snapshot it covers.
+    fn refresh_index(&mut self) -> Result<Option<Snapshot>> {
+        let Some(snapshot) = self.snapshot()? else {
+            self.index = Index::default();
+            return Ok(None);
+        };
+        self.update_index(&snapshot)?;
+        if self.is_checkpoint_due(self.index.covered) {
+            self.save_index_if_unlocked();
+        }
+        Ok(Some(snapshot))
+    }
+
+    /// Updates the index in memory to cover this snapshot.
+    pub(crate) fn update_index(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let is_usable = self.index_inode == snapshot.inode && self.index.is_valid_for(snapshot);
+        let behind = snapshot.end.saturating_sub(self.index.covered);
+        if !is_usable {
+            self.index = self.load_index(snapshot).unwrap_or_default();
+        } else if behind > CHECKPOINT_BYTES
+            && let Some(stored) = self.load_index(snapshot)
+            && stored.covered > self.index.covered
+        {
+            self.index = stored;
+        }
+        self.index_inode = snapshot.inode;
+        self.index.extend_to(snapshot)
+    }
+
+    /// Adds a committed batch to the index, and saves the index each time the tape has grown by [`CHECKPOINT_BYTES`].
+    pub(crate) fn index_batch<'a>(
+        &mut self,
+        open: &OpenFile,
+        (offset, end): (u64, u64),
+        batch: impl Iterator<Item = (&'a Entry, u64)>,
+    ) {
+        if offset == 0 {
+            self.index = Index::default();
+            self.index_inode = open.inode;
+        }
+        if self.index_inode == open.inode {
+            self.index.append_batch((offset, end), batch);
+        }
+        if self.is_checkpoint_due(end) {
+            self.save_index(&self.snapshot_of(open, end));
+        }
+    }
+
+    fn is_checkpoint_due(&self, end: u64) -> bool {
+        end >= self.index.saved + CHECKPOINT_BYTES && end >= self.checkpoint_at
+    }
+
+    /// Saves the index of a tape that is being closed.
+    pub(crate) fn save_index_on_close(&mut self) {
+        if self.index.covered >= self.index.saved + MIN_INDEX_BYTES {
+            self.save_index_if_unlocked();
+        }
+    }
+
+    fn save_index_if_unlocked(&mut self) {
+        let Ok(Some(lock)) = self.try_lock() else {
+            return;
+        };
+        // The tape may have grown before the lock was taken, but now it contains no incomplete batch.
+        if let Ok(Some(snapshot)) = Snapshot::capture(&self.store, &self.tape) {
+            self.save_index(&snapshot);
+        }
+        drop(lock);
+    }
+
+    /// Saves the index. The caller must hold the tape's lock. Errors are only logged, because the next reader can
+    /// rebuild the index.
+    fn save_index(&mut self, snapshot: &Snapshot) {
+        self.checkpoint_at = snapshot.end + CHECKPOINT_BYTES;
+        let saved = self
+            .update_index(snapshot)
+            .and_then(|()| self.write_index(snapshot));
+        if let Err(error) = saved {
+            tracing::debug!(tape = %self.tape, %error, "index.save_failed");
+        }
+    }
+
+    /// Rebuilds the index from the complete tape and saves it.
+    pub(crate) fn rebuild_index(&mut self) -> Result<TapeSummary> {
+        let lock = self.lock()?;
+        self.remove_index_files()?;
+        self.forget_replaced_file();
+        let Some(snapshot) = Snapshot::capture(&self.store, &self.tape)? else {
+            return Ok(TapeSummary::default());
+        };
+        self.update_index(&snapshot)?;
+        self.write_index(&snapshot)?;
+        drop(lock);
+        Ok(self.index.summary.clone())
+    }
+
+    /// Removes both files of the index.
+    pub(crate) fn remove_index_files(&self) -> Result<()> {
+        self.store
+            .remove_file(&self.store.paths.index_file(&self.tape))?;
+        self.store
+            .remove_file(&self.store.paths.marks_file(&self.tape))
+    }
+
+    /// Loads the index from disk. Returns `None` if it is missing, invalid or belongs to another tape file.
+    pub(crate) fn load_index(&self, snapshot: &Snapshot) -> Option<Index> {
+        let path = self.store.paths.index_file(&self.tape);
+        let bytes = self.store.read_file(&path).ok()??;
+        let stored: IndexFile = serde_json::from_slice(&bytes).ok()?;
+        let index = Index {
+            summary: stored.summary,
+            covered: stored.covered,
+            saved: stored.covered,
+            pending: Vec::new(),
+            marks_file: stored.marks,
+            fingerprint: Some(stored.fingerprint),
+        };
+        (stored.version == INDEX_VERSION && index.is_valid_for(snapshot)).then_some(index)
+    }
+
+    /// Returns all anchors, or `None` if the marks file on disk is missing or does not belong to this index.
+    pub(crate) fn all_marks(&self, index: &Index) -> Option<Vec<AnchorMark>> {
+        let mut marks = if index.saved == 0 {
             Vec::new()
         } else {
-            self.read_marks_file(store_context, tape)?
+            self.read_marks_file(index.marks_file)?
         };
-        marks.extend(self.pending.iter().cloned());
-        (marks.len() as u64 == self.summary.anchors).then_some(marks)
+        marks.extend(index.pending.iter().cloned());
+        (marks.len() as u64 == index.summary.anchors).then_some(marks)
     }
 
-    fn read_marks_file(
-        &self,
-        store_context: &StoreContext,
-        tape: &TapeName,
-    ) -> Option<Vec<AnchorMark>> {
-        let file = store_context
-            .fs
-            .open(&store_context.paths.marks_file(tape), OpenMode::Read)
-            .ok()?;
-        let length = usize::try_from(self.marks_file.length).ok()?;
-        let bytes = file
-            .read_range(0, length)
-            .ok()
-            .filter(|bytes| bytes.len() == length)?;
+    fn read_marks_file(&self, marks_file: MarksFile) -> Option<Vec<AnchorMark>> {
+        let path = self.store.paths.marks_file(&self.tape);
+        let bytes = self.store.read_file(&path).ok()??;
         let mut lines = bytes
+            .get(..length_to_usize(marks_file.length))?
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty());
         let build: u64 = serde_json::from_slice(lines.next()?).ok()?;
-        (build == self.marks_file.build).then_some(())?;
+        (build == marks_file.build).then_some(())?;
         lines
             .map(|line| serde_json::from_slice(line).ok())
             .collect()
     }
 
-    /// Writes both files. The caller must hold the tape's lock.
+    /// Writes `<tape>.idx` and `<tape>.marks`. The caller must hold the tape's lock.
     ///
-    /// Another process may have saved a newer index meanwhile. Its marks are not in this index, so the saved index is
-    /// loaded and extended instead.
-    pub(crate) fn save(
-        &mut self,
-        store_context: &StoreContext,
-        tape: &TapeName,
-        snapshot: &Snapshot,
-    ) -> Result<()> {
-        let index_error =
-            |error| store_context.io_error("index", &store_context.paths.tape_file(tape), error);
-        match Self::load(store_context, tape, &*snapshot.file, snapshot.end) {
-            Some(stored_index)
-                if stored_index.marks_file.build != self.marks_file.build
-                    || stored_index.saved != self.saved =>
+    /// If another process has saved its index meanwhile, loads and extends that index instead. This index does not
+    /// match the marks file that the other process wrote.
+    fn write_index(&mut self, snapshot: &Snapshot) -> Result<()> {
+        match self.load_index(snapshot) {
+            Some(stored)
+                if stored.marks_file.build != self.index.marks_file.build
+                    || stored.saved != self.index.saved =>
             {
-                *self = stored_index;
+                self.index = stored;
             }
-            None if self.saved > 0 => *self = Self::default(),
+            None if self.index.saved > 0 => self.index = Index::default(),
             Some(_) | None => {}
         }
-        self.extend_to(snapshot).map_err(index_error)?;
-        if self.saved == self.covered {
+        self.index.extend_to(snapshot)?;
+        if self.index.saved == self.index.covered {
             return Ok(());
         }
-        let fingerprint = match self.fingerprint {
-            Some(fingerprint) => fingerprint,
-            None => compute_fingerprint(&*snapshot.file, self.covered).map_err(index_error)?,
-        };
-        self.fingerprint = Some(fingerprint);
-        let before = (self.marks_file, self.pending.clone());
-        let saved = self.save_files(store_context, tape, fingerprint);
-        if saved.is_err() {
-            (self.marks_file, self.pending) = before;
-        }
-        saved
-    }
-
-    fn save_files(
-        &mut self,
-        store_context: &StoreContext,
-        tape: &TapeName,
-        fingerprint: FileFingerprint,
-    ) -> Result<()> {
-        self.save_marks(store_context, tape)?;
-        let stored_index = IndexFile {
+        let marks_file = self.write_marks()?;
+        let stored = IndexFile {
             version: INDEX_VERSION,
-            covered: self.covered,
-            fingerprint,
-            marks: self.marks_file,
-            summary: self.summary.clone(),
+            covered: self.index.covered,
+            fingerprint: match self.index.fingerprint {
+                Some(fingerprint) => fingerprint,
+                None => compute_fingerprint(&*snapshot.file, self.index.covered)
+                    .describe("index", &self.path)?,
+            },
+            marks: marks_file,
+            summary: self.index.summary.clone(),
         };
-        let path = store_context.paths.index_file(tape);
-        let bytes = serde_json::to_vec(&stored_index)
-            .map_err(|error| store_context.io_error("write", &path, error.into()))?;
-        store_context.replace_file(&path, &bytes, false)?;
-        self.saved = self.covered;
+        let path = self.store.paths.index_file(&self.tape);
+        let bytes = serde_json::to_vec(&stored).map_err(io::Error::from);
+        self.store
+            .replace_file(&path, &bytes.describe("write", &path)?, false)?;
+        self.index.fingerprint = Some(stored.fingerprint);
+        self.index.marks_file = marks_file;
+        self.index.pending.clear();
+        self.index.saved = self.index.covered;
         Ok(())
     }
 
-    fn save_marks(&mut self, store_context: &StoreContext, tape: &TapeName) -> Result<()> {
-        let path = store_context.paths.marks_file(tape);
+    /// Writes the pending anchors to the marks file. Returns the new identity and length of the file.
+    fn write_marks(&self) -> Result<MarksFile> {
+        let path = self.store.paths.marks_file(&self.tape);
+        let mut marks_file = self.index.marks_file;
         let mut bytes = Vec::new();
-        let is_new = self.saved == 0;
+        let is_new = self.index.saved == 0;
         if is_new {
-            self.marks_file = MarksFile {
+            marks_file = MarksFile {
                 build: random_build_number(),
                 length: 0,
             };
-            bytes.extend_from_slice(format!("{}\n", self.marks_file.build).as_bytes());
+            bytes.extend(format!("{}\n", marks_file.build).bytes());
         }
-        for mark in &self.pending {
+        for mark in &self.index.pending {
             // Serializing a mark cannot fail: it has three plain fields.
-            bytes.extend_from_slice(&serde_json::to_vec(mark).unwrap_or_default());
+            bytes.extend(serde_json::to_vec(mark).unwrap_or_default());
             bytes.push(b'\n');
         }
         if is_new {
-            store_context.replace_file(&path, &bytes, false)?;
+            self.store.replace_file(&path, &bytes, false)?;
         } else if !bytes.is_empty() {
-            let file = store_context.open_for_writing(&path, OpenMode::Write)?;
-            file.write_all_at(&bytes, self.marks_file.length)
-                .map_err(|error| store_context.io_error("write", &path, error))?;
+            let file = self.store.open_for_writing(&path, OpenMode::Write)?;
+            file.write_all_at(&bytes, marks_file.length)
+                .describe("write", &path)?;
         }
-        self.marks_file.length += bytes.len() as u64;
-        self.pending.clear();
-        Ok(())
+        marks_file.length += bytes.len() as u64;
+        Ok(marks_file)
     }
 }
 
-/// Removes both files of the index.
-pub(crate) fn remove_index_files(store_context: &StoreContext, tape: &TapeName) -> Result<()> {
-    store_context.remove_file(&store_context.paths.index_file(tape))?;
-    store_context.remove_file(&store_context.paths.marks_file(tape))
-}
-
 fn compute_fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
-    let mut buffer = [0; 256];
-    let mut checksum = |offset: u64, length: u64| {
-        let length = usize::try_from(length).unwrap_or(0);
-        let part = buffer.get_mut(..length).unwrap_or_default();
-        let filled = file.read_full_at(part, offset)?;
-        Ok::<_, io::Error>(crc32fast::hash(part.get(..filled).unwrap_or_default()))
+    let checksum = |offset: u64, length: u64| {
+        let bytes = file.read_range(offset, length_to_usize(length))?;
+        Ok::<_, io::Error>(crc32fast::hash(&bytes))
     };
     let tail = covered.min(TAIL_BYTES);
     Ok(FileFingerprint {

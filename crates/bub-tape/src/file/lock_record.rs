@@ -8,20 +8,24 @@ use std::io;
 use crate::fs::FsFile;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"bubtape1");
-const RECORD_FIELDS: usize = 11;
-const RECORD_BYTES: usize = RECORD_FIELDS * 8;
+const RECORD_BYTES: usize = 11 * 8;
 
-/// The operation of the last lock holder.
+/// The operation that the last lock holder started and did not finish. The record contains the index of the variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockPhase {
-    /// No operation; the tape ends at `end`.
+    /// No operation; the tape ends at [`LockRecord::end`].
     Idle,
-    /// Writing `length` bytes with checksum `crc` at `end`.
+    /// Writing a batch at the offset [`LockRecord::end`]. The record also has the length and the checksum of the batch.
     Batch,
-    /// Replacing the file with another one.
+    /// Replacing the tape file with another one.
     Replace,
-    /// No operation, but an fsync failed. Bytes after `synced` are in the file but may not be on disk.
+    /// No operation, but an fsync failed. Bytes after [`LockRecord::synced`] are in the tape file but may not be on
+    /// disk.
     Suspect,
+}
+
+impl LockPhase {
+    const ALL: [Self; 4] = [Self::Idle, Self::Batch, Self::Replace, Self::Suspect];
 }
 
 /// The content of a lock file.
@@ -32,17 +36,17 @@ pub(crate) struct LockRecord {
     pub(crate) phase: LockPhase,
     /// The inode of the tape file.
     pub(crate) inode: u64,
-    /// End of the committed part in bytes.
+    /// End of the committed part of the tape, in bytes.
     pub(crate) end: u64,
-    /// End of the part that is known to be on disk, in bytes.
+    /// End of the part of the tape that is known to be on disk, in bytes.
     pub(crate) synced: u64,
-    /// Length of the batch in bytes.
+    /// Length in bytes of the batch that is being written.
     pub(crate) length: u64,
-    /// Checksum of the batch.
+    /// Checksum of the batch that is being written.
     pub(crate) crc: u32,
-    /// Highest id of the committed part.
+    /// Highest id in the committed part of the tape.
     pub(crate) max_id: i64,
-    /// Highest id after the batch.
+    /// Highest id on the tape once the batch that is being written is committed.
     pub(crate) next_max_id: i64,
 }
 
@@ -61,7 +65,7 @@ impl LockRecord {
         }
     }
 
-    /// Returns the idle record that replaces this intent when its batch is written.
+    /// Returns the record with the phase `Idle` that replaces this record when its batch is completely written.
     pub(crate) fn to_committed(self) -> Self {
         let end = self.end + self.length;
         Self {
@@ -75,11 +79,9 @@ impl LockRecord {
     pub(crate) fn read(file: &dyn FsFile) -> io::Result<Option<Self>> {
         let mut bytes = [0; RECORD_BYTES];
         let filled = file.read_full_at(&mut bytes, 0)?;
-        Ok(if filled == RECORD_BYTES {
-            Self::decode(&bytes)
-        } else {
-            None
-        })
+        Ok(Some(bytes)
+            .filter(|_| filled == RECORD_BYTES)
+            .and_then(|bytes| Self::decode(&bytes)))
     }
 
     pub(crate) fn write(&self, file: &dyn FsFile) -> io::Result<()> {
@@ -87,16 +89,10 @@ impl LockRecord {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let phase = match self.phase {
-            LockPhase::Idle => 0,
-            LockPhase::Batch => 1,
-            LockPhase::Replace => 2,
-            LockPhase::Suspect => 3,
-        };
         let fields = [
             MAGIC,
             self.sequence,
-            phase,
+            self.phase as u64,
             self.inode,
             self.end,
             self.synced,
@@ -105,52 +101,29 @@ impl LockRecord {
             self.max_id.cast_unsigned(),
             self.next_max_id.cast_unsigned(),
         ];
-        let mut bytes: Vec<u8> = fields
-            .iter()
-            .flat_map(|field| field.to_le_bytes())
-            .collect();
+        let mut bytes = fields.map(u64::to_le_bytes).concat();
         let checksum = u64::from(crc32fast::hash(&bytes));
-        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes.extend(checksum.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
-        let (body, _) = bytes.split_at_checked(RECORD_BYTES - 8)?;
-        let mut fields = [0; RECORD_FIELDS];
-        for (field, chunk) in fields.iter_mut().zip(bytes.chunks_exact(8)) {
-            *field = u64::from_le_bytes(chunk.try_into().ok()?);
-        }
-        let [
-            magic,
-            sequence,
-            phase,
-            inode,
-            end,
-            synced,
-            length,
-            crc,
-            max_id,
-            next_max_id,
-            checksum,
-        ] = fields;
-        let phase = match phase {
-            0 => LockPhase::Idle,
-            1 => LockPhase::Batch,
-            2 => LockPhase::Replace,
-            3 => LockPhase::Suspect,
-            _ => return None,
+        let (body, _) = bytes.split_last_chunk::<8>()?;
+        let mut fields = bytes.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+        let mut next = || fields.next();
+        let magic = next()?;
+        let record = Self {
+            sequence: next()?,
+            phase: *LockPhase::ALL.get(usize::try_from(next()?).ok()?)?,
+            inode: next()?,
+            end: next()?,
+            synced: next()?,
+            length: next()?,
+            crc: u32::try_from(next()?).ok()?,
+            max_id: next()?.cast_signed(),
+            next_max_id: next()?.cast_signed(),
         };
-        let is_valid = magic == MAGIC && checksum == u64::from(crc32fast::hash(body));
-        is_valid.then_some(Self {
-            sequence,
-            phase,
-            inode,
-            end,
-            synced,
-            length,
-            crc: u32::try_from(crc).ok()?,
-            max_id: max_id.cast_signed(),
-            next_max_id: next_max_id.cast_signed(),
-        })
+        let is_valid = magic == MAGIC && next()? == u64::from(crc32fast::hash(body));
+        is_valid.then_some(record)
     }
 }

@@ -35,40 +35,24 @@ impl StorePaths {
         self.private_dir("forks")
     }
 
-    pub(crate) fn locks_dir(&self) -> PathBuf {
-        self.private_dir("locks")
-    }
-
     pub(crate) fn lock_file(&self, tape: &TapeName) -> PathBuf {
-        self.locks_dir().join(format!("{tape}.lock"))
-    }
-
-    pub(crate) fn leases_dir(&self) -> PathBuf {
-        self.private_dir("leases")
+        self.private_dir("locks").join(format!("{tape}.lock"))
     }
 
     pub(crate) fn lease_file(&self, tape: &TapeName) -> PathBuf {
-        self.leases_dir().join(format!("{tape}.lease"))
-    }
-
-    pub(crate) fn indexes_dir(&self) -> PathBuf {
-        self.private_dir("index")
+        self.private_dir("leases").join(format!("{tape}.lease"))
     }
 
     pub(crate) fn index_file(&self, tape: &TapeName) -> PathBuf {
-        self.indexes_dir().join(format!("{tape}.idx"))
+        self.private_dir("index").join(format!("{tape}.idx"))
     }
 
     pub(crate) fn marks_file(&self, tape: &TapeName) -> PathBuf {
-        self.indexes_dir().join(format!("{tape}.marks"))
+        self.private_dir("index").join(format!("{tape}.marks"))
     }
 
     pub(crate) fn torn_dir(&self) -> PathBuf {
         self.private_dir("torn")
-    }
-
-    pub(crate) fn temp_dir(&self) -> PathBuf {
-        self.private_dir("tmp")
     }
 
     pub(crate) fn blobs_dir(&self) -> PathBuf {
@@ -88,19 +72,16 @@ impl StorePaths {
 
     /// Returns the path of the temporary file for replacing `path`, unique to this process.
     ///
-    /// Within the process no two threads use it with different content: a file is replaced only under its lock, or, for
-    /// blobs, by equal content.
+    /// Two threads of the process never write different content to it: files of a tape are replaced only under the
+    /// tape's lock, and blobs only with equal content.
     pub(crate) fn temp_file(&self, path: &Path) -> PathBuf {
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        self.temp_dir()
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        self.private_dir("tmp")
             .join(format!("{name}.{}", std::process::id()))
     }
 
     /// Returns a directory under `.bub/`, which the Python version does not use.
-    pub(crate) fn private_dir(&self, name: &str) -> PathBuf {
+    fn private_dir(&self, name: &str) -> PathBuf {
         self.root.join(".bub").join(name)
     }
 }

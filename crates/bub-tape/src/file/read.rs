@@ -1,6 +1,10 @@
 //! Streams of the entries in a range of a tape file.
+//!
+//! The byte range of a read is split into blocks. A line belongs to the block in which it starts, even if it ends in a
+//! later block. Therefore blocks are independent of each other, and two are filtered in parallel.
 
 use std::{
+    io,
     ops::{Bound, Range},
     sync::Arc,
 };
@@ -8,201 +12,196 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    context::StoreContext,
-    lines::{BackwardLines, ForwardLines},
+    context::{IoResultExt as _, length_to_usize},
+    lines,
     open_tapes::OpenTape,
     run_blocking,
     snapshot::Snapshot,
 };
-use crate::{Entry, EntryRange, EntryStream, Order, Result, TapeName, codec};
+use crate::{
+    Entry, EntryRange, EntryStream, LineFilter, Order, Position, Result, TapeError, codec,
+    query::lines::line_ranges,
+};
 
-enum Direction {
-    Forward(ForwardLines),
-    Backward(BackwardLines),
-}
+/// Maximum length in bytes of a range that is read on the caller's thread. Reading little from the page cache is faster
+/// than waking a thread.
+const INLINE_READ_BYTES: u64 = 64 * 1024;
+/// Size of the first block. It is small because many callers need only a few entries.
+const INITIAL_BLOCK_BYTES: u64 = 16 * 1024;
+/// Maximum size of a block. Blocks grow by a factor of four up to this size.
+const MAX_BLOCK_BYTES: u64 = 512 * 1024;
+/// Number of bytes to read at a time when a line extends beyond its block.
+const READ_AHEAD_BYTES: usize = 16 * 1024;
+/// Number of blocks that are filtered in parallel. More blocks use more memory for little gain in speed.
+const MAX_PARALLEL_BLOCKS: usize = 2;
 
-/// A read in progress. Between two chunks no thread is in use, and at most one chunk of lines is in memory.
+/// A read of one tape file. It sees the file as it was when the stream was first polled.
 struct EntryReader {
-    store_context: Arc<StoreContext>,
-    tape: TapeName,
     snapshot: Snapshot,
-    direction: Direction,
+    extent: Range<u64>,
+    order: Order,
+    line_filter: Option<Arc<dyn LineFilter>>,
+    /// Whether all blocks are read on the caller's thread.
+    is_short: bool,
 }
 
-enum EntryReaderState {
-    Start(Arc<StoreContext>, Arc<OpenTape>, TapeName, EntryRange),
-    Running(EntryReader),
-    Finished,
-}
-
-/// Returns the entries of a range, as of the first poll of the stream.
-pub(crate) fn stream_entries<'a>(
-    store_context: Arc<StoreContext>,
+/// Returns the entries of a range whose lines pass the filter, or all entries without a filter. Between two blocks no
+/// thread is in use.
+pub(super) fn stream_entries<'a>(
     open_tape: Arc<OpenTape>,
-    tape: TapeName,
     range: EntryRange,
+    line_filter: Option<Arc<dyn LineFilter>>,
 ) -> EntryStream<'a> {
-    let chunks = stream::try_unfold(
-        EntryReaderState::Start(store_context, open_tape, tape, range),
-        |state| async move {
-            match state {
-                EntryReaderState::Finished => Ok(None),
-                EntryReaderState::Start(store_context, open_tape, tape, range) => {
-                    match open_tape.try_with_snapshot(|_, snapshot| snapshot) {
-                        // Reading little from the page cache is faster than waking a thread.
-                        Some(snapshot) if is_short_range(&snapshot, range) => {
-                            EntryReader::from_snapshot(store_context, tape, snapshot, range)?
-                                .read_chunk()
-                                .map(Some)
-                        }
-                        _ => run_blocking(move || {
-                            read_next(EntryReaderState::Start(
-                                store_context,
-                                open_tape,
-                                tape,
-                                range,
-                            ))
-                        })
-                        .await
-                        .map(Some),
-                    }
-                }
-                state @ EntryReaderState::Running(_) => {
-                    run_blocking(move || read_next(state)).await.map(Some)
-                }
+    let parallel_blocks = if line_filter.is_some() {
+        MAX_PARALLEL_BLOCKS
+    } else {
+        1
+    };
+    let opened = async move {
+        match open_tape.try_with_snapshot(|_, snapshot| snapshot) {
+            Some(snapshot) if is_short_range(&snapshot, range) => {
+                EntryReader::new(snapshot, range, line_filter, true).map(Some)
             }
-        },
-    );
+            _ => {
+                run_blocking(move || {
+                    let snapshot = open_tape.snapshot()?;
+                    snapshot
+                        .map(|snapshot| EntryReader::new(snapshot, range, line_filter, false))
+                        .transpose()
+                })
+                .await
+            }
+        }
+    };
+    let blocks = stream::once(opened).map_ok(|reader| {
+        stream::iter(reader.map(Arc::new).into_iter().flat_map(|reader| {
+            let blocks = split_into_blocks(reader.extent.clone(), reader.order);
+            blocks.map(move |block| Ok::<_, TapeError>((Arc::clone(&reader), block)))
+        }))
+    });
+    let entries = blocks.try_flatten().map(|block| async {
+        let (reader, block) = block?;
+        if reader.is_short {
+            return reader.read_block(&block);
+        }
+        run_blocking(move || reader.read_block(&block)).await
+    });
     Box::pin(
-        chunks
-            .map_ok(|chunk| stream::iter(chunk).map(Ok))
+        entries
+            .buffered(parallel_blocks)
+            .map_ok(|entries| stream::iter(entries).map(Ok))
             .try_flatten(),
     )
 }
 
-fn read_next(state: EntryReaderState) -> Result<(Vec<Entry>, EntryReaderState)> {
-    match state {
-        EntryReaderState::Start(store_context, open_tape, tape, range) => {
-            match EntryReader::open(store_context, &open_tape, tape, range)? {
-                Some(reader) => reader.read_chunk(),
-                None => Ok((Vec::new(), EntryReaderState::Finished)),
-            }
-        }
-        EntryReaderState::Running(reader) => reader.read_chunk(),
-        EntryReaderState::Finished => Ok((Vec::new(), EntryReaderState::Finished)),
-    }
-}
-
 impl EntryReader {
-    fn open(
-        store_context: Arc<StoreContext>,
-        open_tape: &OpenTape,
-        tape: TapeName,
-        range: EntryRange,
-    ) -> Result<Option<Self>> {
-        let Some(snapshot) = open_tape.snapshot(&store_context, &tape)? else {
-            return Ok(None);
-        };
-        Self::from_snapshot(store_context, tape, snapshot, range).map(Some)
-    }
-
-    fn from_snapshot(
-        store_context: Arc<StoreContext>,
-        tape: TapeName,
+    fn new(
         snapshot: Snapshot,
         range: EntryRange,
+        line_filter: Option<Arc<dyn LineFilter>>,
+        is_short: bool,
     ) -> Result<Self> {
-        let Range { start, end } = byte_range(&store_context, &tape, &snapshot, range)?;
-        let direction = match range.order {
-            Order::OldestFirst => Direction::Forward(ForwardLines::new(start, end)),
-            Order::NewestFirst => Direction::Backward(BackwardLines::new(start, end)),
-        };
         Ok(Self {
-            store_context,
-            tape,
+            extent: byte_range(&snapshot, range).describe("read", &snapshot.path)?,
             snapshot,
-            direction,
+            order: range.order,
+            line_filter,
+            is_short,
         })
     }
 
-    fn read_chunk(mut self) -> Result<(Vec<Entry>, EntryReaderState)> {
-        let mut entries = Vec::new();
-        let on_line = |_, line: &[u8]| entries.extend(codec::decode(line));
-        let file = &*self.snapshot.file;
-        let has_more = match &mut self.direction {
-            Direction::Forward(lines) => lines.read_chunk(file, on_line),
-            Direction::Backward(lines) => lines.read_chunk(file, on_line),
+    fn read_block(&self, block: &Range<u64>) -> Result<Vec<Entry>> {
+        let (bytes, start) = self
+            .read_block_lines(block)
+            .describe("read", &self.snapshot.path)?;
+        let lines = bytes.get(start..).unwrap_or_default();
+        let decode = |line: Range<usize>| codec::decode(lines.get(line)?);
+        let mut entries: Vec<Entry> = match &self.line_filter {
+            None => line_ranges(lines).filter_map(decode).collect(),
+            Some(line_filter) => {
+                let mut accepted = Vec::new();
+                line_filter.filter(lines, &mut accepted);
+                accepted.into_iter().filter_map(decode).collect()
+            }
         };
-        let path = self.store_context.paths.tape_file(&self.tape);
-        let has_more =
-            has_more.map_err(|error| self.store_context.io_error("read", &path, error))?;
-        Ok((
-            entries,
-            if has_more {
-                EntryReaderState::Running(self)
-            } else {
-                EntryReaderState::Finished
-            },
-        ))
+        if self.order == Order::NewestFirst {
+            entries.reverse();
+        }
+        Ok(entries)
+    }
+
+    /// Reads the lines that start in a block. Returns the bytes read, and the byte offset in them at which the first of
+    /// these lines starts.
+    fn read_block_lines(&self, block: &Range<u64>) -> io::Result<(Vec<u8>, usize)> {
+        let (file, extent) = (&*self.snapshot.file, &self.extent);
+        // The byte before the block shows whether a line starts at the first byte of the block.
+        let from = block.start.saturating_sub(1).max(extent.start);
+        let mut bytes = file.read_range(from, length_to_usize(block.end - from))?;
+        let start = if from < block.start {
+            memchr::memchr(b'\n', &bytes).map_or(bytes.len(), |newline| newline + 1)
+        } else {
+            0
+        };
+        let mut offset = block.end;
+        // Complete the last line, unless it started before this block: then an earlier block reads it.
+        while start < bytes.len() && offset < extent.end && bytes.last() != Some(&b'\n') {
+            let length = length_to_usize(extent.end - offset).min(READ_AHEAD_BYTES);
+            let mut more = file.read_range(offset, length)?;
+            more.truncate(memchr::memchr(b'\n', &more).map_or(more.len(), |newline| newline + 1));
+            if more.is_empty() {
+                break;
+            }
+            offset += more.len() as u64;
+            bytes.append(&mut more);
+        }
+        Ok((bytes, start))
     }
 }
 
-/// Maximum length of a range that is read on the caller's thread.
-const INLINE_READ_BYTES: u64 = 64 * 1024;
+/// Splits a byte range into blocks of growing size, in reading order.
+fn split_into_blocks(extent: Range<u64>, order: Order) -> impl Iterator<Item = Range<u64>> {
+    let (mut remaining, mut size) = (extent, INITIAL_BLOCK_BYTES);
+    std::iter::from_fn(move || {
+        let length = size.min(remaining.end - remaining.start);
+        size = (size * 4).min(MAX_BLOCK_BYTES);
+        let block = match order {
+            Order::OldestFirst => remaining.start..remaining.start + length,
+            Order::NewestFirst => remaining.end - length..remaining.end,
+        };
+        match order {
+            Order::OldestFirst => remaining.start = block.end,
+            Order::NewestFirst => remaining.end = block.start,
+        }
+        (length > 0).then_some(block)
+    })
+}
 
-/// Returns whether a range is at most [`INLINE_READ_BYTES`] long. Uses only the positions in the range and reads
+/// Returns whether a range is at most [`INLINE_READ_BYTES`] long. Positions are byte offsets in the file, so this reads
 /// nothing.
-pub(super) fn is_short_range(snapshot: &Snapshot, range: EntryRange) -> bool {
-    let start = match range.start {
-        Bound::Unbounded => 0,
-        Bound::Included(position) | Bound::Excluded(position) => position.get(),
+fn is_short_range(snapshot: &Snapshot, range: EntryRange) -> bool {
+    let offset = |bound, unbounded| match bound {
+        Bound::Unbounded => unbounded,
+        Bound::Included(position) | Bound::Excluded(position) => Position::get(position),
     };
-    let end = match range.end {
-        Bound::Unbounded => snapshot.end,
-        Bound::Included(position) | Bound::Excluded(position) => position.get(),
-    };
+    let (start, end) = (offset(range.start, 0), offset(range.end, snapshot.end));
     end.saturating_sub(start) <= INLINE_READ_BYTES
 }
 
-/// Returns the byte range of an entry range.
-pub(super) fn byte_range(
-    store_context: &StoreContext,
-    tape: &TapeName,
-    snapshot: &Snapshot,
-    range: EntryRange,
-) -> Result<Range<u64>> {
-    let line_end = |position: u64| line_end(store_context, tape, snapshot, position);
+/// Returns the byte range in the tape file that contains the entries of a range.
+fn byte_range(snapshot: &Snapshot, range: EntryRange) -> io::Result<Range<u64>> {
+    let line_end = |position: Position| {
+        let start = position.get().min(snapshot.end);
+        lines::end_of_first_line(&*snapshot.file, start..snapshot.end)
+    };
     let start = match range.start {
         Bound::Unbounded => 0,
         Bound::Included(position) => position.get(),
-        Bound::Excluded(position) => line_end(position.get())?,
+        Bound::Excluded(position) => line_end(position)?,
     };
     let end = match range.end {
         Bound::Unbounded => snapshot.end,
-        Bound::Included(position) => line_end(position.get())?,
+        Bound::Included(position) => line_end(position)?,
         Bound::Excluded(position) => position.get().min(snapshot.end),
     };
     Ok(start.min(end)..end)
-}
-
-/// Returns the end of the line at a position.
-fn line_end(
-    store_context: &StoreContext,
-    tape: &TapeName,
-    snapshot: &Snapshot,
-    position: u64,
-) -> Result<u64> {
-    let mut lines = ForwardLines::new(position.min(snapshot.end), snapshot.end);
-    let mut end = None;
-    loop {
-        let has_more = lines.read_chunk(&*snapshot.file, |start, line| {
-            end.get_or_insert(start + line.len() as u64);
-        });
-        let has_more = has_more.map_err(|error| {
-            store_context.io_error("read", &store_context.paths.tape_file(tape), error)
-        })?;
-        if !has_more || end.is_some() {
-            return Ok(end.unwrap_or(snapshot.end));
-        }
-    }
 }

@@ -6,15 +6,12 @@ use serde_json::{Value, json};
 
 use super::{
     FileStore,
-    lines::ForwardLines,
-    lock_record::{LockPhase, LockRecord},
+    context::IoResultExt as _,
     tape_file::{TapeFile, TapeLock, WritableTape},
     verify,
 };
 use crate::{
-    Damage, Entry, LeaseWait, Result, TapeName, TapeStore as _, codec,
-    fs::{FsFile, OpenMode},
-    time,
+    Damage, Entry, EntryId, LeaseWait, Result, TapeName, TapeStore as _, codec, fs::OpenMode,
 };
 
 /// The result of a repair.
@@ -35,8 +32,8 @@ struct PartitionedLines {
 }
 
 impl FileStore {
-    /// Repairs a tape: removes a torn tail and invalid lines, and rebuilds a wrong index. Accepts damage that only
-    /// rewriting history could repair, and records this with an event on the tape.
+    /// Repairs a tape: removes an incomplete last line and invalid lines, and rebuilds a wrong index. Accepts damage
+    /// that only rewriting history could repair, and appends an event that records this.
     ///
     /// # Errors
     ///
@@ -52,9 +49,9 @@ impl FileStore {
             .map_or(Ok(tape.clone()), |(owner, _)| TapeName::new(owner))?;
         let lease = self.lease(&owner, LeaseWait::No).await?;
         let accept = verify_report.damage.iter().any(Damage::is_acceptable);
-        let open_tape = self.open_tapes.get_or_create(tape);
-        let (mut report, events) =
-            super::run_blocking(move || open_tape.lock_tape_file().repair_locked(accept)).await?;
+        let (mut report, events) = self
+            .with_tape_file(tape, move |tape_file| tape_file.repair_locked(accept))
+            .await?;
         self.append(tape, events).await?;
         if verify_report.damage.contains(&Damage::StaleIndex) {
             self.reindex(tape).await?;
@@ -66,8 +63,8 @@ impl FileStore {
 }
 
 impl TapeFile {
-    /// Removes a torn tail and invalid lines. Returns the events to append to the tape. With `accept`, one of them
-    /// accepts the remaining damage.
+    /// Removes an incomplete last line and invalid lines. Returns the events to append to the tape. With `accept`, one
+    /// of the events records that the remaining damage is accepted.
     fn repair_locked(&mut self, accept: bool) -> Result<(RepairReport, Vec<Entry>)> {
         let lock = self.lock()?;
         let mut writable = self.make_writable(&lock)?;
@@ -104,56 +101,30 @@ impl TapeFile {
         Ok((report, events))
     }
 
-    /// Copies the valid lines to a new file and the invalid ones to another, then replaces the tape with the new file.
-    /// Returns the number of invalid lines and the path of their file, or `None` if all lines are valid.
+    /// Copies the valid lines to one file and the invalid lines to another, then replaces the tape with the file of
+    /// valid lines. Returns the number of invalid lines and the path of the file with them, or `None` if all lines are
+    /// valid.
     fn remove_invalid_lines(
         &mut self,
         lock: &TapeLock,
         writable: &WritableTape,
     ) -> Result<Option<(u64, PathBuf)>> {
-        let path = self.store_context.paths.tape_file(&self.tape);
-        let temp_path = self.store_context.paths.temp_file(&path);
-        let kept_path = self.store_context.paths.torn_dir().join(format!(
-            "{}.lines.{}.torn",
-            self.tape,
-            time::new_run_id()
-        ));
+        let temp_path = self.store.paths.temp_file(&self.path);
+        let kept_path = self.torn_file("lines");
         let partitioned = self.partition_lines(writable, &temp_path, &kept_path);
         let partitioned = match partitioned {
             Ok(partitioned) if partitioned.removed > 0 => partitioned,
             other => {
-                let _ = self.store_context.remove_file(&temp_path);
-                let _ = self.store_context.remove_file(&kept_path);
+                let _ = self.store.remove_file(&temp_path);
+                let _ = self.store.remove_file(&kept_path);
                 return other.map(|_| None);
             }
         };
-        self.store_context.sync_parent_dir(&kept_path)?;
-        let intent = self.write_lock_record(
-            lock,
-            LockRecord {
-                phase: LockPhase::Replace,
-                ..writable.record
-            },
-        )?;
-        self.store_context.rename_file(&temp_path, &path)?;
-        self.store_context.sync_parent_dir(&path)?;
-        self.forget_replaced_file();
-        let stat = self
-            .store_context
-            .fs
-            .stat(&path)
-            .map_err(|error| self.io_error("inspect", error))?;
-        let idle = LockRecord::idle(stat.inode, partitioned.size, writable.record.max_id);
-        self.write_lock_record(
-            lock,
-            LockRecord {
-                sequence: intent.sequence,
-                synced: partitioned.size,
-                ..idle
-            },
-        )?;
-        // Ignore errors: a stale index is detected when it is loaded.
-        let _ = super::index::remove_index_files(&self.store_context, &self.tape);
+        self.store.sync_parent_dir(&kept_path)?;
+        let intent = self.announce_replacement(lock, writable)?;
+        self.store.rename_file(&temp_path, &self.path)?;
+        let max_id = EntryId::new(writable.record.max_id);
+        self.finish_replacement(lock, intent, partitioned.size, max_id)?;
         Ok(Some((partitioned.removed, kept_path)))
     }
 
@@ -164,38 +135,28 @@ impl TapeFile {
         invalid_path: &Path,
     ) -> Result<PartitionedLines> {
         let valid_file = self
-            .store_context
+            .store
             .open_for_writing(valid_path, OpenMode::Truncate)?;
         let invalid_file = self
-            .store_context
+            .store
             .open_for_writing(invalid_path, OpenMode::Truncate)?;
         let (mut valid_end, mut invalid_end, mut removed) = (0, 0, 0);
-        let mut outcome = Ok(());
-        let mut lines = ForwardLines::with_large_reads(0, writable.record.end);
-        let source = &*writable.open.file;
-        while lines
-            .read_chunk(source, |_, line| {
-                let is_valid = line.trim_ascii().is_empty() || codec::decode(line).is_some();
-                let write_line = |file: &dyn FsFile, end: &mut u64| {
-                    let written = file.write_all_at(line, *end);
-                    *end += line.len() as u64;
-                    written
-                };
-                if outcome.is_ok() {
-                    outcome = if is_valid {
-                        write_line(&*valid_file, &mut valid_end)
-                    } else {
-                        write_line(&*invalid_file, &mut invalid_end)
-                    };
-                    removed += u64::from(!is_valid);
-                }
-            })
-            .map_err(|error| self.io_error("read", error))?
-        {}
-        let finished = outcome
-            .and_then(|()| invalid_file.sync())
-            .and_then(|()| valid_file.sync());
-        finished.map_err(|error| self.store_context.io_error("write", valid_path, error))?;
+        let source = self.snapshot_of(&writable.open, writable.record.end);
+        source.for_each_line(0, |_, line| {
+            let is_valid = line.trim_ascii().is_empty() || codec::decode(line).is_some();
+            removed += u64::from(!is_valid);
+            let (file, end) = if is_valid {
+                (&valid_file, &mut valid_end)
+            } else {
+                (&invalid_file, &mut invalid_end)
+            };
+            file.write_all_at(line, *end)
+                .describe("write", valid_path)?;
+            *end += line.len() as u64;
+            Ok(())
+        })?;
+        let synced = invalid_file.sync().and_then(|()| valid_file.sync());
+        synced.describe("write", valid_path)?;
         Ok(PartitionedLines {
             size: valid_end,
             removed,

@@ -1,17 +1,19 @@
 //! Archives, resets and removes tapes. New content is complete before it replaces the old content.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::{self, ErrorKind},
+    path::PathBuf,
+};
 
 use super::{
     batch::{Batch, CommitBuffer},
-    file_ops::not_found_to_none,
-    index,
+    context::IoResultExt as _,
     lock_record::{LockPhase, LockRecord},
     recovery::copy_range,
     snapshot::Snapshot,
-    tape_file::{OpenFile, TapeFile},
+    tape_file::{TapeFile, TapeLock, WritableTape},
 };
-use crate::{EntryId, ResetOutcome, ResetRequest, Result, TapeError, fs::OpenMode};
+use crate::{EntryId, ResetOutcome, ResetRequest, Result, fs::OpenMode};
 
 /// Maximum number of archives of one tape with the same timestamp. Beyond it, archiving fails.
 const MAX_ARCHIVES_PER_SECOND: u32 = 10_000;
@@ -20,7 +22,7 @@ impl TapeFile {
     /// Copies the tape to a new archive and returns the archive's path.
     pub(crate) fn archive(&mut self, stamp: &str) -> Result<String> {
         let lock = self.lock()?;
-        let snapshot = Snapshot::capture(&self.store_context, &self.tape)?;
+        let snapshot = Snapshot::capture(&self.store, &self.tape)?;
         let path = self.copy_to_archive(snapshot.as_ref(), stamp)?;
         drop(lock);
         Ok(path.display().to_string())
@@ -28,194 +30,153 @@ impl TapeFile {
 
     /// Replaces the tape's content.
     ///
-    /// The process can end at any point without losing data. First the old content gets its archive name. Then the new
-    /// content is written to a temporary file. Finally, one rename replaces the tape.
+    /// The process can end at any point without losing data. If an archive is requested, the old file first gets the
+    /// name of the archive as a second name. Then the new content is written to a temporary file. Finally, one rename
+    /// replaces the tape.
     pub(crate) fn reset(&mut self, request: ResetRequest) -> Result<ResetOutcome> {
         let lock = self.lock()?;
         let writable = self.make_writable(&lock)?;
-        let path = self.store_context.paths.tape_file(&self.tape);
-        let intent = self.write_lock_record(
-            &lock,
-            LockRecord {
-                phase: LockPhase::Replace,
-                ..writable.record
-            },
-        )?;
-        let result = self.replace_content(request, &writable.open, intent.end);
-        let (outcome, size) = match result {
-            Ok(replaced) => replaced,
-            Err(error) => {
-                // The tape is unchanged. If this write fails too, the next lock holder removes what is left.
-                let _ = self.restore_idle_record(&lock, &writable.open, intent);
-                return Err(error);
-            }
-        };
-        // Sync in every durability mode: resets are rare, and an empty file after power loss would lose the tape.
-        self.store_context.sync_parent_dir(&path)?;
-        self.forget_replaced_file();
-        let stat = self
-            .store_context
-            .fs
-            .stat(&path)
-            .map_err(|error| self.io_error("inspect", error))?;
-        let max_id = outcome.ids.last().copied().unwrap_or_default().get();
-        let record = LockRecord {
-            synced: size,
-            ..LockRecord::idle(stat.inode, size, max_id)
-        };
-        self.write_lock_record(
-            &lock,
-            LockRecord {
-                sequence: intent.sequence,
-                ..record
-            },
-        )?;
-        // Ignore errors: a stale index is detected when it is loaded.
-        let _ = index::remove_index_files(&self.store_context, &self.tape);
+        let intent = self.announce_replacement(&lock, &writable)?;
+        let (outcome, size) = self.replace_content(request, &writable).inspect_err(|_| {
+            // The tape is unchanged. If this write fails too, the next lock holder removes the unfinished archive.
+            let unchanged = LockRecord {
+                phase: LockPhase::Idle,
+                ..intent
+            };
+            let _ = self.write_lock_record(&lock, unchanged);
+        })?;
+        let max_id = outcome.ids.last().copied().unwrap_or_default();
+        self.finish_replacement(&lock, intent, size, max_id)?;
         Ok(outcome)
+    }
+
+    /// Writes a lock record that announces that another file will replace the tape file.
+    pub(crate) fn announce_replacement(
+        &self,
+        lock: &TapeLock,
+        writable: &WritableTape,
+    ) -> Result<LockRecord> {
+        let intent = LockRecord {
+            phase: LockPhase::Replace,
+            ..writable.record
+        };
+        self.write_lock_record(lock, intent)
+    }
+
+    /// Completes the replacement of the tape file by a file of `size` bytes.
+    pub(crate) fn finish_replacement(
+        &mut self,
+        lock: &TapeLock,
+        intent: LockRecord,
+        size: u64,
+        max_id: EntryId,
+    ) -> Result<()> {
+        // Sync in every durability mode: replacements are rare, and an empty file after power loss would lose the tape.
+        self.store.sync_parent_dir(&self.path)?;
+        self.forget_replaced_file();
+        let stat = self.store.stat(&self.path)?;
+        let inode = stat.map_or(0, |stat| stat.inode);
+        let record = LockRecord {
+            sequence: intent.sequence,
+            synced: size,
+            ..LockRecord::idle(inode, size, max_id.get())
+        };
+        self.write_lock_record(lock, record)?;
+        // Ignore errors: a stale index is detected when it is loaded.
+        let _ = self.remove_index_files();
+        Ok(())
     }
 
     fn replace_content(
         &self,
         request: ResetRequest,
-        old_file: &OpenFile,
-        end: u64,
+        writable: &WritableTape,
     ) -> Result<(ResetOutcome, u64)> {
-        let path = self.store_context.paths.tape_file(&self.tape);
-        let archived = match &request.archive {
-            Some(stamp) => Some(
-                self.link_archive(&path, old_file, end, stamp)?
-                    .display()
-                    .to_string(),
-            ),
+        let archive = match &request.archive {
+            Some(stamp) => Some(self.link_archive(writable, stamp)?),
             None => None,
         };
+        let archived = archive.as_ref().map(|path| path.display().to_string());
         let mut lines = CommitBuffer::new(EntryId::default());
         let ids = Batch::new((request.initial_entries)(archived.as_deref())).append_to(&mut lines);
-        let result = self.store_context.replace_file(&path, &lines.bytes, true);
-        if result.is_err()
-            && let Some(archived) = &archived
-        {
-            let _ = self.store_context.remove_file(Path::new(archived));
-        }
-        result?;
+        self.store
+            .replace_file(&self.path, &lines.bytes, true)
+            .inspect_err(|_| {
+                let _ = archive.map(|path| self.store.remove_file(&path));
+            })?;
         Ok((ResetOutcome { archived, ids }, lines.bytes.len() as u64))
     }
 
-    fn restore_idle_record(
-        &self,
-        lock: &super::tape_file::TapeLock,
-        open: &OpenFile,
-        intent: LockRecord,
-    ) -> Result<LockRecord> {
-        let idle = LockRecord::idle(open.inode, intent.end, intent.max_id);
-        self.write_lock_record(
-            lock,
-            LockRecord {
-                sequence: intent.sequence,
-                synced: intent.synced,
-                ..idle
-            },
-        )
-    }
-
     /// Gives the tape file a second name as an archive. Copies the file if the file system does not support hard links.
-    fn link_archive(
-        &self,
-        path: &Path,
-        old_file: &OpenFile,
-        end: u64,
-        stamp: &str,
-    ) -> Result<PathBuf> {
-        for number in 0..MAX_ARCHIVES_PER_SECOND {
-            let archive = self
-                .store_context
-                .paths
-                .archive_file(&self.tape, stamp, number);
-            match self.store_context.fs.link(path, &archive) {
-                Ok(()) => return Ok(archive),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+    fn link_archive(&self, writable: &WritableTape, stamp: &str) -> Result<PathBuf> {
+        for archive in self.archive_paths(stamp) {
+            match self.store.link(&self.path, &archive) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) if is_link_unsupported(&error) => {
-                    let snapshot = Snapshot {
-                        file: old_file.file.clone(),
-                        inode: old_file.inode,
-                        end,
-                    };
+                    let snapshot = self.snapshot_of(&writable.open, writable.record.end);
                     return self.copy_to_archive(Some(&snapshot), stamp);
                 }
-                Err(error) => {
-                    return Err(self.store_context.io_error("archive to", &archive, error));
-                }
+                linked => return linked.describe("archive to", &archive).map(|()| archive),
             }
         }
-        Err(self.archive_names_error(stamp))
+        self.too_many_archives(stamp)
     }
 
     fn copy_to_archive(&self, snapshot: Option<&Snapshot>, stamp: &str) -> Result<PathBuf> {
         let archive = self.unused_archive_path(stamp)?;
-        let temp_path = self.store_context.paths.temp_file(&archive);
+        let temp_path = self.store.paths.temp_file(&archive);
         let file = self
-            .store_context
+            .store
             .open_for_writing(&temp_path, OpenMode::Truncate)?;
-        let copied = match snapshot {
-            Some(snapshot) => copy_range(&*snapshot.file, &*file, 0, snapshot.end),
-            None => Ok(()),
-        };
-        let finished = copied
+        snapshot
+            .map_or(Ok(()), |snapshot| {
+                copy_range(&*snapshot.file, &*file, 0..snapshot.end)
+            })
             .and_then(|()| file.sync())
-            .map_err(|error| self.store_context.io_error("write", &temp_path, error))
-            .and_then(|()| self.store_context.rename_file(&temp_path, &archive));
-        if finished.is_err() {
-            let _ = self.store_context.remove_file(&temp_path);
-        }
-        finished?;
-        self.store_context.sync_parent_dir(&archive)?;
+            .describe("write", &temp_path)
+            .and_then(|()| self.store.rename_file(&temp_path, &archive))
+            .inspect_err(|_| {
+                let _ = self.store.remove_file(&temp_path);
+            })?;
+        self.store.sync_parent_dir(&archive)?;
         Ok(archive)
     }
 
     /// Returns the first unused archive path. It stays unused while the caller holds the tape's lock.
     fn unused_archive_path(&self, stamp: &str) -> Result<PathBuf> {
-        for number in 0..MAX_ARCHIVES_PER_SECOND {
-            let archive = self
-                .store_context
-                .paths
-                .archive_file(&self.tape, stamp, number);
-            let stat = not_found_to_none(self.store_context.fs.stat(&archive));
-            if stat
-                .map_err(|error| self.store_context.io_error("inspect", &archive, error))?
-                .is_none()
-            {
-                return Ok(archive);
+        for path in self.archive_paths(stamp) {
+            if self.store.stat(&path)?.is_none() {
+                return Ok(path);
             }
         }
-        Err(self.archive_names_error(stamp))
+        self.too_many_archives(stamp)
     }
 
-    /// Builds the error for a timestamp that [`MAX_ARCHIVES_PER_SECOND`] archives already have.
-    fn archive_names_error(&self, stamp: &str) -> TapeError {
+    fn archive_paths(&self, stamp: &str) -> impl Iterator<Item = PathBuf> {
+        (0..MAX_ARCHIVES_PER_SECOND)
+            .map(move |number| self.store.paths.archive_file(&self.tape, stamp, number))
+    }
+
+    /// Fails because [`MAX_ARCHIVES_PER_SECOND`] archives already have the timestamp.
+    fn too_many_archives(&self, stamp: &str) -> Result<PathBuf> {
         let reason = format!("too many archives have the timestamp `{stamp}`; try again");
-        let source = std::io::Error::new(std::io::ErrorKind::AlreadyExists, reason);
-        self.io_error("archive", source)
+        Err(io::Error::new(ErrorKind::AlreadyExists, reason)).describe("archive", &self.path)
     }
 
     /// Removes the tape and its index. For a fork journal, also removes the lock and lease files, because no later fork
     /// uses its name. They are removed last, so that the lock is held until the end.
     pub(crate) fn discard(&mut self) -> Result<()> {
-        let path = self.store_context.paths.tape_file(&self.tape);
-        let stat = not_found_to_none(self.store_context.fs.stat(&path))
-            .map_err(|error| self.io_error("inspect", error))?;
-        if stat.is_none() {
+        if self.store.stat(&self.path)?.is_none() {
             return Ok(());
         }
         let lock = self.lock()?;
         self.forget_replaced_file();
-        index::remove_index_files(&self.store_context, &self.tape)?;
-        self.store_context.remove_file(&path)?;
+        self.remove_index_files()?;
+        self.store.remove_file(&self.path)?;
         if self.tape.is_fork() {
-            self.store_context
-                .remove_file(&self.store_context.paths.lock_file(&self.tape))?;
-            self.store_context
-                .remove_file(&self.store_context.paths.lease_file(&self.tape))?;
+            let paths = &self.store.paths;
+            self.store.remove_file(&paths.lock_file(&self.tape))?;
+            self.store.remove_file(&paths.lease_file(&self.tape))?;
         }
         drop(lock);
         self.close_files();
@@ -223,8 +184,7 @@ impl TapeFile {
     }
 }
 
-fn is_link_unsupported(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
+fn is_link_unsupported(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Unsupported | ErrorKind::PermissionDenied | ErrorKind::CrossesDevices

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::{AnchorMark, EntryId, Position, TapeSummary, codec};
 
-/// The top-level fields of a line. The full decoder accepts every line that parses as a `LineHead`. Other lines are
-/// passed to the full decoder.
+/// The top-level fields of a line, parsed without decoding the payload. [`codec::decode`] accepts every line that
+/// [`parse_line_head`] accepts. Lines that [`parse_line_head`] rejects are passed to [`codec::decode`].
 #[derive(Deserialize)]
 struct LineHead<'a> {
     id: i64,
@@ -26,7 +26,7 @@ struct NamedPayload<'a> {
     name: Cow<'a, str>,
 }
 
-/// Adds one line to a summary. Returns a mark if it is an anchor. Ignores lines that are not entries.
+/// Adds one line to a summary. Returns a mark if the line is an anchor. Ignores lines that are not entries.
 pub(crate) fn observe_line(
     summary: &mut TapeSummary,
     line: &[u8],

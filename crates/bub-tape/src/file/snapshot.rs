@@ -1,26 +1,27 @@
 //! The part of a tape that a reader may see at one moment, determined without a lock.
 
-use std::{io, sync::Arc};
+use std::{
+    io::{self, BufRead as _},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use super::{
-    context::StoreContext,
-    file_ops::not_found_to_none,
+    context::{IoResultExt as _, StoreContext},
     lines,
     lock_record::{LockPhase, LockRecord},
     recovery,
 };
-use crate::{
-    Result, TapeName, codec,
-    fs::{FsFile, OpenMode},
-};
+use crate::{Result, TapeName, fs::FsFile};
 
-/// Maximum number of attempts to find the lock record unchanged after reading the file size. A busy writer can change
-/// it every time. Then the reader uses the committed end in the last record.
+/// Maximum number of attempts to read the file size while the lock record does not change. If a busy writer changes the
+/// record during every attempt, the reader uses the end of the committed part from the last record.
 const MAX_SNAPSHOT_ATTEMPTS: usize = 8;
 
 /// The readable part of a tape.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
+    pub(crate) path: PathBuf,
     pub(crate) file: Arc<dyn FsFile>,
     pub(crate) inode: u64,
     /// End of the readable part in bytes. It excludes incomplete batches and torn lines.
@@ -28,45 +29,61 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Captures the current state of the tape. Returns `None` if the tape does not exist.
-    pub(crate) fn capture(store_context: &StoreContext, tape: &TapeName) -> Result<Option<Self>> {
-        let path = store_context.paths.tape_file(tape);
-        let lock_path = store_context.paths.lock_file(tape);
-        let read_error = |error| store_context.io_error("read", &path, error);
+    /// Determines the readable part of the tape at this moment. Returns `None` if the tape does not exist.
+    pub(crate) fn capture(store: &StoreContext, tape: &TapeName) -> Result<Option<Self>> {
+        let path = store.paths.tape_file(tape);
+        let lock_path = store.paths.lock_file(tape);
         let mut lock = None;
-        let mut record = || {
+        let mut read_record = || {
             // The first writer may create the lock file between two reads.
             if lock.is_none() {
-                lock = not_found_to_none(store_context.fs.open(&lock_path, OpenMode::Read))?;
+                lock = store.open_existing(&lock_path)?;
             }
-            lock.as_deref().map_or(Ok(None), LockRecord::read)
+            let record = lock.as_deref().map_or(Ok(None), LockRecord::read);
+            record.describe("read", &path)
         };
-        let mut before = record().map_err(read_error)?;
-        for attempt in 0..MAX_SNAPSHOT_ATTEMPTS {
-            let Some(file) = not_found_to_none(store_context.fs.open(&path, OpenMode::Read))
-                .map_err(read_error)?
-            else {
-                return Ok(None);
+        let mut before = read_record()?;
+        for attempt in 1.. {
+            let Some(file) = store.open_existing(&path)? else {
+                break;
             };
-            let stat = file.stat().map_err(read_error)?;
-            let after = record().map_err(read_error)?;
+            let stat = file.stat().describe("read", &path)?;
+            let after = read_record()?;
             let is_stable = before == after;
-            if is_stable || attempt + 1 == MAX_SNAPSHOT_ATTEMPTS {
-                let end = readable_end(
-                    &*file,
-                    stat.size,
-                    after.filter(|record| record.inode == stat.inode),
-                    is_stable,
-                );
+            if is_stable || attempt == MAX_SNAPSHOT_ATTEMPTS {
+                let record = after.filter(|record| record.inode == stat.inode);
+                let end = readable_end(&*file, stat.size, record, is_stable);
                 return Ok(Some(Self {
-                    end: end.map_err(read_error)?,
+                    end: end.describe("read", &path)?,
                     inode: stat.inode,
                     file: file.into(),
+                    path,
                 }));
             }
             before = after;
         }
         Ok(None)
+    }
+
+    /// Calls `on_line` with the offset and bytes of each line from the offset `start` on. The last line may lack its
+    /// newline.
+    pub(crate) fn for_each_line(
+        &self,
+        start: u64,
+        mut on_line: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut reader = lines::scan(&*self.file, start..self.end);
+        let (mut offset, mut line) = (start, Vec::new());
+        while reader
+            .read_until(b'\n', &mut line)
+            .describe("read", &self.path)?
+            > 0
+        {
+            on_line(offset, &line)?;
+            offset += line.len() as u64;
+            line.clear();
+        }
+        Ok(())
     }
 }
 
@@ -77,43 +94,19 @@ fn readable_end(
     is_stable: bool,
 ) -> io::Result<u64> {
     match record {
-        // The size is older than the record and may be inside a batch. The part that the record calls committed is in
-        // the file by now.
+        // The record changed while `size` was read, so `size` may include a part of a batch. The committed part ends at
+        // `record.end`.
         Some(record) if !is_stable => Ok(file.stat()?.size.min(record.end)),
-        Some(record) if record.phase == LockPhase::Batch => end_during_batch(file, size, record),
-        Some(record) if record.end == size => Ok(size),
-        // Written by a program that does not lock.
-        _ => end_of_complete_lines(file, size),
+        // If all bytes of the announced batch are on the tape, the batch is readable, because the next lock holder will
+        // commit it. It may even have been acknowledged: power loss can undo the write that marked the record as idle.
+        Some(record)
+            if record.phase == LockPhase::Batch
+                && !recovery::is_batch_complete(file, size, record)? =>
+        {
+            Ok(size.min(record.end))
+        }
+        Some(record) if record.phase != LockPhase::Batch && record.end == size => Ok(size),
+        // The tape has no lock record, or a program that does not lock the tape has written to it.
+        _ => lines::end_of_complete_lines(file, size),
     }
-}
-
-/// Returns the end of the readable part while a batch is in progress.
-///
-/// A complete batch is readable, because the next lock holder will commit it. After power loss, such a batch may even
-/// have been acknowledged although the idle record is lost.
-fn end_during_batch(file: &dyn FsFile, size: u64, record: LockRecord) -> io::Result<u64> {
-    let batch_end = record.end + record.length;
-    if size >= batch_end && recovery::range_checksum(file, record.end, record.length)? == record.crc
-    {
-        return end_of_complete_lines(file, size);
-    }
-    Ok(size.min(record.end))
-}
-
-/// Returns the end of the last complete line. A last line without a newline is complete if it is an entry: a partly
-/// written line never is one.
-pub(crate) fn end_of_complete_lines(file: &dyn FsFile, size: u64) -> io::Result<u64> {
-    let Some(last) = size.checked_sub(1) else {
-        return Ok(0);
-    };
-    if file.read_range(last, 1)? == b"\n" {
-        return Ok(size);
-    }
-    let start = lines::start_of_last_line(file, size)?;
-    let tail = file.read_range(start, usize::try_from(size - start).unwrap_or(usize::MAX))?;
-    Ok(if codec::decode(&tail).is_some() {
-        size
-    } else {
-        start
-    })
 }

@@ -1,27 +1,20 @@
-//! The state of one tape in this process: its open files and its index.
+//! The open files and the index of one tape in this process.
 //!
 //! All methods are synchronous. Their caller holds the mutex of the [`TapeFile`]. Methods that change the tape also
-//! hold the lock file, which excludes other processes.
+//! hold the tape's lock, which excludes other processes.
 
-use std::sync::Arc;
+use std::{io, path::PathBuf, sync::Arc};
 
 use super::{
-    context::StoreContext,
-    index::{self, Index},
+    context::{IoResultExt as _, StoreContext},
+    index::Index,
     lock_record::{LockPhase, LockRecord},
     snapshot::Snapshot,
 };
 use crate::{
-    AnchorMark, AnchorQuery, Entry, Result, TapeName, TapeSummary,
+    Durability, Entry, Result, TapeError, TapeName,
     fs::{FsFile, OpenMode},
 };
-
-/// Number of bytes a tape grows before the index is saved again. Scanning as many bytes takes a fraction of a
-/// millisecond. Saving more often would cost more, because file systems flush a file that replaces another one.
-const CHECKPOINT_BYTES: u64 = 256 * 1024;
-
-/// Minimum number of new bytes for saving the index when a tape is closed. Scanning fewer bytes is faster than saving.
-const MIN_INDEX_BYTES: u64 = 16 * 1024;
 
 /// Maximum number of attempts to lock a tape whose lock file other programs remove meanwhile. After these attempts,
 /// locking fails.
@@ -30,15 +23,17 @@ const MAX_LOCK_RETRIES: usize = 100;
 /// The files and the index of one tape.
 #[derive(Debug)]
 pub(crate) struct TapeFile {
-    pub(crate) store_context: Arc<StoreContext>,
+    pub(crate) store: Arc<StoreContext>,
     pub(crate) tape: TapeName,
+    /// The path of the tape file.
+    pub(crate) path: PathBuf,
     lock_file: Option<OpenFile>,
     pub(crate) open: Option<OpenFile>,
     pub(crate) index: Index,
     /// The inode of the file that the index in memory covers.
-    index_inode: u64,
+    pub(crate) index_inode: u64,
     /// Size of the tape in bytes at which the index is saved next.
-    checkpoint_at: u64,
+    pub(crate) checkpoint_at: u64,
     /// Whether an fsync failed and the tape was not rewritten since. The lock record may not show this.
     pub(crate) has_failed_sync: bool,
 }
@@ -50,18 +45,19 @@ pub(crate) struct OpenFile {
     pub(crate) inode: u64,
 }
 
-/// Guard that holds a tape's lock.
+/// Guard that holds the lock of a file. Closing the file is not enough to release it: a child process that is just
+/// being started has a copy of the file descriptor, which keeps the lock.
 #[derive(Debug)]
 pub(crate) struct TapeLock(pub(crate) Arc<dyn FsFile>);
 
 impl Drop for TapeLock {
     fn drop(&mut self) {
-        // Ignore errors: closing the file releases the lock too.
+        // The lock is released when the process ends, at the latest.
         let _ = self.0.unlock();
     }
 }
 
-/// A tape without an unfinished operation or a torn tail.
+/// A tape that is ready for an append: it has no unfinished operation and no incomplete last line.
 #[derive(Debug)]
 pub(crate) struct WritableTape {
     pub(crate) open: OpenFile,
@@ -71,9 +67,10 @@ pub(crate) struct WritableTape {
 }
 
 impl TapeFile {
-    pub(crate) fn new(store_context: Arc<StoreContext>, tape: TapeName) -> Self {
+    pub(crate) fn new(store: Arc<StoreContext>, tape: TapeName) -> Self {
         Self {
-            store_context,
+            path: store.paths.tape_file(&tape),
+            store,
             tape,
             lock_file: None,
             open: None,
@@ -84,37 +81,28 @@ impl TapeFile {
         }
     }
 
-    /// Returns whether all files are open, so that an append takes only microseconds.
+    /// Returns whether the files are open and the index is in memory, so that an append takes only microseconds.
     pub(crate) fn has_open_files(&self) -> bool {
         self.lock_file.is_some() && self.open.is_some() && self.index.covered > 0
     }
 
-    /// Waits for the lock.
+    /// Waits for the tape's lock and takes it.
     pub(crate) fn lock(&mut self) -> Result<TapeLock> {
         for _ in 0..MAX_LOCK_RETRIES {
             let lock_file = self.open_lock_file()?;
-            lock_file
-                .file
-                .lock()
-                .map_err(|error| self.io_error("lock", error))?;
+            lock_file.file.lock().describe("lock", &self.path)?;
             if let Some(lock) = self.verify_lock_file(lock_file)? {
                 return Ok(lock);
             }
         }
-        let reason = std::io::Error::other(
-            "another program keeps removing its lock file; stop that program",
-        );
-        Err(self.io_error("lock", reason))
+        let reason = "another program keeps removing its lock file; stop that program";
+        Err(io::Error::other(reason)).describe("lock", &self.path)
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the tape's lock if it is free. Returns `None` otherwise.
     pub(crate) fn try_lock(&mut self) -> Result<Option<TapeLock>> {
         let lock_file = self.open_lock_file()?;
-        let is_locked = lock_file
-            .file
-            .try_lock()
-            .map_err(|error| self.io_error("lock", error))?;
-        if is_locked {
+        if lock_file.file.try_lock().describe("lock", &self.path)? {
             self.verify_lock_file(lock_file)
         } else {
             Ok(None)
@@ -124,10 +112,8 @@ impl TapeFile {
     /// Returns the lock, or `None` if its file was removed or replaced. In this case other processes lock another file.
     fn verify_lock_file(&mut self, lock_file: OpenFile) -> Result<Option<TapeLock>> {
         let lock = TapeLock(lock_file.file);
-        if self.store_context.is_inode_at(
-            lock_file.inode,
-            &self.store_context.paths.lock_file(&self.tape),
-        )? {
+        let lock_path = self.store.paths.lock_file(&self.tape);
+        if self.store.is_inode_at(lock_file.inode, &lock_path)? {
             return Ok(Some(lock));
         }
         self.lock_file = None;
@@ -138,50 +124,48 @@ impl TapeFile {
         if let Some(lock_file) = &self.lock_file {
             return Ok(lock_file.clone());
         }
-        let file = self.store_context.open_for_writing(
-            &self.store_context.paths.lock_file(&self.tape),
-            OpenMode::Write,
-        )?;
-        let stat = file.stat().map_err(|error| self.io_error("lock", error))?;
+        let lock_path = self.store.paths.lock_file(&self.tape);
+        let file = self.store.open_for_writing(&lock_path, OpenMode::Write)?;
         let lock_file = OpenFile {
+            inode: file.stat().describe("lock", &self.path)?.inode,
+            file: file.into(),
+        };
+        Ok(self.lock_file.insert(lock_file).clone())
+    }
+
+    /// Returns the current tape file and its size. Opens the file again if it was replaced, and creates it if it does
+    /// not exist.
+    pub(crate) fn open_current_file(&mut self) -> Result<(OpenFile, u64)> {
+        let stat = self.store.stat(&self.path)?;
+        if let (Some(open), Some(stat)) = (&self.open, stat)
+            && open.inode == stat.inode
+        {
+            return Ok((open.clone(), stat.size));
+        }
+        let file = self.store.open_for_writing(&self.path, OpenMode::Write)?;
+        if stat.is_none() && self.store.durability == Durability::Always {
+            self.store.sync_parent_dir(&self.path)?;
+        }
+        let stat = file.stat().describe("inspect", &self.path)?;
+        let open = OpenFile {
             file: file.into(),
             inode: stat.inode,
         };
-        self.lock_file = Some(lock_file.clone());
-        Ok(lock_file)
+        Ok((self.open.insert(open).clone(), stat.size))
     }
 
-    pub(crate) fn io_error(&self, action: &'static str, error: std::io::Error) -> crate::TapeError {
-        self.store_context.io_error(
-            action,
-            &self.store_context.paths.tape_file(&self.tape),
-            error,
-        )
+    /// Opens the files of an existing tape before its first use. Ignores errors; a later read or write reports them.
+    pub(crate) fn open_files(&mut self) {
+        if let Ok(Some(_)) = self.store.stat(&self.path) {
+            let _ = self.open_lock_file().and_then(|_| self.open_current_file());
+        }
     }
 
     /// Returns the readable part of the tape if the index in memory covers all of it. Makes two system calls and never
     /// waits.
     pub(crate) fn cached_snapshot(&self) -> Option<Snapshot> {
-        let snapshot = self.open_snapshot()?;
-        let is_known = self.index_inode == snapshot.inode && self.index.covered == snapshot.end;
-        is_known.then_some(snapshot)
-    }
-
-    /// Returns the readable part of the tape if its files are open and no operation is in progress.
-    fn open_snapshot(&self) -> Option<Snapshot> {
-        let (lock_file, open) = (self.lock_file.as_ref()?, self.open.as_ref()?);
-        let record = LockRecord::read(&*lock_file.file).ok()??;
-        let stat = self
-            .store_context
-            .fs
-            .stat(&self.store_context.paths.tape_file(&self.tape))
-            .ok()?;
-        let idle = self.idle_record(record, stat.size)?;
-        let is_same = stat.inode == open.inode && idle.inode == open.inode;
-        is_same.then(|| Snapshot {
-            file: Arc::clone(&open.file),
-            inode: open.inode,
-            end: idle.end,
+        self.open_snapshot().filter(|snapshot| {
+            self.index_inode == snapshot.inode && self.index.covered == snapshot.end
         })
     }
 
@@ -189,147 +173,27 @@ impl TapeFile {
     pub(crate) fn snapshot(&self) -> Result<Option<Snapshot>> {
         match self.open_snapshot() {
             Some(snapshot) => Ok(Some(snapshot)),
-            None => Snapshot::capture(&self.store_context, &self.tape),
+            None => Snapshot::capture(&self.store, &self.tape),
         }
     }
 
-    /// Opens the files of an existing tape before its first use. Ignores errors; a later read or write reports them.
-    pub(crate) fn open_files(&mut self) {
-        if self
-            .store_context
-            .fs
-            .stat(&self.store_context.paths.tape_file(&self.tape))
-            .is_ok()
-        {
-            let _ = self.open_lock_file().and_then(|_| self.open_current_file());
-        }
+    /// Returns the readable part of the tape if its files are open and no operation is in progress.
+    fn open_snapshot(&self) -> Option<Snapshot> {
+        let (lock_file, open) = (self.lock_file.as_ref()?, self.open.as_ref()?);
+        let record = LockRecord::read(&*lock_file.file).ok()??;
+        let stat = self.store.stat(&self.path).ok()??;
+        let is_current = stat.inode == open.inode && record.inode == open.inode;
+        (is_current && self.is_idle(record, stat.size)).then(|| self.snapshot_of(open, stat.size))
     }
 
-    /// Returns the current summary.
-    pub(crate) fn summary(&mut self) -> Result<TapeSummary> {
-        self.refresh_index()?;
-        Ok(self.index.summary.clone())
-    }
-
-    /// Returns the selected anchors.
-    pub(crate) fn anchors(&mut self, query: &AnchorQuery) -> Result<Vec<AnchorMark>> {
-        let snapshot = self.refresh_index()?;
-        let last = self.index.summary.last_anchor.as_ref();
-        // The summary suffices for the common queries.
-        match (query, last) {
-            (_, None) => return Ok(Vec::new()),
-            (AnchorQuery::Latest(1), Some(last)) => return Ok(vec![last.clone()]),
-            (AnchorQuery::LatestNamed(name), Some(last)) if last.name == *name => {
-                return Ok(vec![last.clone()]);
-            }
-            _ => {}
-        }
-        if let Some(marks) = self.index.all_marks(&self.store_context, &self.tape) {
-            return Ok(query.select_marks(&marks));
-        }
-        // The marks on disk belong to another index. Scan the complete tape in memory.
-        let mut index = Index::default();
-        if let Some(snapshot) = &snapshot {
-            index
-                .extend_to(snapshot)
-                .map_err(|error| self.io_error("read", error))?;
-        }
-        self.index = index;
-        let marks = self
-            .index
-            .all_marks(&self.store_context, &self.tape)
-            .unwrap_or_default();
-        Ok(query.select_marks(&marks))
-    }
-
-    /// Updates the index in memory and returns the snapshot it covers.
-    fn refresh_index(&mut self) -> Result<Option<Snapshot>> {
-        let Some(snapshot) = self.snapshot()? else {
-            self.index = Index::default();
-            return Ok(None);
-        };
-        self.update_index(&snapshot)?;
-        if self.index.covered >= self.index.saved + CHECKPOINT_BYTES
-            && self.index.covered >= self.checkpoint_at
-        {
-            self.save_index_if_unlocked();
-        }
-        Ok(Some(snapshot))
-    }
-
-    /// Updates the index in memory to cover this snapshot.
-    pub(crate) fn update_index(&mut self, snapshot: &Snapshot) -> Result<()> {
-        let file = &*snapshot.file;
-        let is_usable =
-            self.index_inode == snapshot.inode && self.index.is_valid_for(file, snapshot.end);
-        let behind = snapshot.end.saturating_sub(self.index.covered);
-        if !is_usable || behind > CHECKPOINT_BYTES {
-            let stored = Index::load(&self.store_context, &self.tape, file, snapshot.end);
-            match stored {
-                Some(stored) if !is_usable || stored.covered > self.index.covered => {
-                    self.index = stored;
-                }
-                None if !is_usable => self.index = Index::default(),
-                _ => {}
-            }
-        }
-        self.index_inode = snapshot.inode;
-        self.index
-            .extend_to(snapshot)
-            .map_err(|error| self.io_error("read", error))
-    }
-
-    /// Adds a committed batch to the index, and saves the index every [`CHECKPOINT_BYTES`].
-    pub(crate) fn index_batch<'a>(
-        &mut self,
-        open: &OpenFile,
-        (offset, end): (u64, u64),
-        batch: impl Iterator<Item = (&'a Entry, u64)>,
-    ) {
-        if offset == 0 {
-            self.index = Index::default();
-            self.index_inode = open.inode;
-        }
-        if self.index_inode == open.inode {
-            self.index.append_batch(offset, batch, end);
-        }
-        if end >= self.index.saved + CHECKPOINT_BYTES && end >= self.checkpoint_at {
-            self.save_index(open, end);
-        }
-    }
-
-    /// Saves the index. The caller must hold the tape's lock. Errors are only logged, because the next reader can
-    /// rebuild the index.
-    pub(crate) fn save_index(&mut self, open: &OpenFile, end: u64) {
-        let snapshot = Snapshot {
+    /// Returns the part of an open file that ends at `end`.
+    pub(crate) fn snapshot_of(&self, open: &OpenFile, end: u64) -> Snapshot {
+        Snapshot {
+            path: self.path.clone(),
             file: Arc::clone(&open.file),
             inode: open.inode,
             end,
-        };
-        self.checkpoint_at = end + CHECKPOINT_BYTES;
-        let saved = self
-            .update_index(&snapshot)
-            .and_then(|()| self.index.save(&self.store_context, &self.tape, &snapshot));
-        if let Err(error) = saved {
-            tracing::debug!(tape = %self.tape, %error, "index.save_failed");
         }
-    }
-
-    fn save_index_if_unlocked(&mut self) {
-        let Ok(Some(lock)) = self.try_lock() else {
-            return;
-        };
-        // The tape may have grown before the lock was taken, but now it contains no incomplete batch.
-        if let Ok(Some(snapshot)) = Snapshot::capture(&self.store_context, &self.tape) {
-            self.save_index(
-                &OpenFile {
-                    file: snapshot.file,
-                    inode: snapshot.inode,
-                },
-                snapshot.end,
-            );
-        }
-        drop(lock);
     }
 
     /// Drops the open tape file and the index after the file was replaced or removed.
@@ -346,21 +210,6 @@ impl TapeFile {
         self.lock_file = None;
     }
 
-    /// Rebuilds the index from the complete tape and saves it.
-    pub(crate) fn rebuild_index(&mut self) -> Result<TapeSummary> {
-        let lock = self.lock()?;
-        index::remove_index_files(&self.store_context, &self.tape)?;
-        self.forget_replaced_file();
-        let Some(snapshot) = Snapshot::capture(&self.store_context, &self.tape)? else {
-            return Ok(TapeSummary::default());
-        };
-        self.update_index(&snapshot)?;
-        self.index
-            .save(&self.store_context, &self.tape, &snapshot)?;
-        drop(lock);
-        Ok(self.index.summary.clone())
-    }
-
     /// Writes the lock record with the next sequence number and returns it.
     pub(crate) fn write_lock_record(
         &self,
@@ -373,22 +222,25 @@ impl TapeFile {
         };
         record
             .write(&*lock.0)
-            .map_err(|error| self.io_error("write the lock record of", error))?;
+            .describe("write the lock record of", &self.path)?;
         Ok(record)
     }
 
-    /// Returns the record if it describes an idle tape of this size. Otherwise the tape may need recovery.
-    pub(crate) fn idle_record(&self, record: LockRecord, size: u64) -> Option<LockRecord> {
-        let is_idle =
-            record.phase == LockPhase::Idle && record.end == size && !self.has_failed_sync;
-        is_idle.then_some(record)
+    /// Returns whether the record describes an idle tape of this size. Otherwise the tape may need recovery.
+    pub(crate) fn is_idle(&self, record: LockRecord, size: u64) -> bool {
+        record.phase == LockPhase::Idle && record.end == size && !self.has_failed_sync
+    }
+
+    pub(crate) fn sync_error(&self, source: io::Error) -> TapeError {
+        TapeError::NotDurable {
+            path: self.path.display().to_string(),
+            source: source.into(),
+        }
     }
 }
 
 impl Drop for TapeFile {
     fn drop(&mut self) {
-        if self.index.covered >= self.index.saved + MIN_INDEX_BYTES {
-            self.save_index_if_unlocked();
-        }
+        self.save_index_on_close();
     }
 }

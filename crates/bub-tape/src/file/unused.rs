@@ -1,18 +1,21 @@
 //! Finds and removes files that no tape needs: archives and unreferenced blobs.
 
 use std::{
-    collections::HashSet,
+    collections::BTreeMap,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use jiff::{Timestamp, civil, tz::TimeZone};
 
 use super::{
-    blobs::FileBlobs, context::StoreContext, file_ops::not_found_to_none, lines::ForwardLines,
+    blobs::FileBlobs,
+    context::{IoResultExt as _, StoreContext},
+    snapshot::Snapshot,
     verify::referenced_blob_ids,
 };
-use crate::{BlobId, FileStore, Result, TapeName, codec, fs::OpenMode};
+use crate::{BlobId, FileStore, Result, TapeName, codec};
 
 /// Minimum age of an unreferenced blob for removal. A turn stores a blob before the entry that refers to it.
 pub(crate) const BLOB_GRACE: Duration = Duration::from_hours(1);
@@ -40,35 +43,32 @@ pub enum UnusedFileKind {
 }
 
 impl FileStore {
-    /// Returns archives and blobs that are older than `older_than`. Blobs that a tape or a newer archive refers to are
-    /// not included.
+    /// Returns archives and blobs that are older than `older_than`. Blobs must also be older than one hour. Excludes a
+    /// blob if a tape or a newer archive refers to it.
     pub async fn unused_files(&self, older_than: Duration) -> Result<Vec<UnusedFile>> {
-        let store_context = self.store_context.clone();
+        let store = Arc::clone(&self.store);
         super::run_blocking(move || {
-            let cutoff = SystemTime::now()
-                .checked_sub(older_than)
-                .unwrap_or(SystemTime::UNIX_EPOCH);
-            let (archives, recent) = partition_archives(&store_context, cutoff)?;
-            let mut unused_files = archives;
-            unused_files.extend(find_unused_blobs(&store_context, cutoff, &recent)?);
+            let cutoff = earlier(older_than);
+            let (mut unused_files, recent) = partition_archives(&store, cutoff)?;
+            unused_files.extend(find_unused_blobs(&store, cutoff, recent)?);
             Ok(unused_files)
         })
         .await
     }
 
-    /// Removes an unused file, unless it was used again since it was listed. Returns whether the file was removed.
+    /// Removes an unused file, unless it is a blob that was stored again since it was listed. Returns whether the file
+    /// was removed.
     pub async fn remove_unused_file(&self, unused_file: &UnusedFile) -> Result<bool> {
-        let (store_context, unused_file) = (self.store_context.clone(), unused_file.clone());
+        let (store, unused_file) = (Arc::clone(&self.store), unused_file.clone());
         super::run_blocking(move || {
-            let stat = not_found_to_none(store_context.fs.stat(&unused_file.path))
-                .map_err(|error| store_context.io_error("inspect", &unused_file.path, error))?;
+            let stat = store.stat(&unused_file.path)?;
             // Storing an old blob again updates its modification time.
             let is_used = unused_file.kind == UnusedFileKind::Blob
                 && stat
                     .and_then(|stat| stat.modified)
                     .is_none_or(|modified| modified > unused_file.since);
             if !is_used {
-                store_context.remove_file(&unused_file.path)?;
+                store.remove_file(&unused_file.path)?;
             }
             Ok(!is_used)
         })
@@ -76,32 +76,34 @@ impl FileStore {
     }
 }
 
+/// Returns the time that was `duration` ago.
+fn earlier(duration: Duration) -> SystemTime {
+    let time = SystemTime::now().checked_sub(duration);
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
 /// Returns the archives up to the cutoff, and the paths of the newer ones.
 fn partition_archives(
-    store_context: &StoreContext,
+    store: &StoreContext,
     cutoff: SystemTime,
 ) -> Result<(Vec<UnusedFile>, Vec<PathBuf>)> {
-    let root = store_context.paths.root();
-    let names = not_found_to_none(store_context.fs.read_dir(root))
-        .map_err(|error| store_context.io_error("list", root, error))?;
+    let root = store.paths.root();
     let (mut unused_files, mut recent_paths) = (Vec::new(), Vec::new());
-    for (name, stamp) in names
-        .iter()
-        .flatten()
-        .filter_map(|name| Some((name, parse_archive_time(name)?)))
-    {
-        let path = root.join(name);
-        let failed = |error| store_context.io_error("inspect", &path, error);
-        let Some(stat) = not_found_to_none(store_context.fs.stat(&path)).map_err(failed)? else {
+    for name in store.read_dir(root)? {
+        let path = root.join(&name);
+        // The modification time is that of the last entry. The time of the archiving is in the file name.
+        let Some(since) = parse_archive_time(&name) else {
             continue;
         };
-        // The modification time is that of the last entry. The time of the archiving is in the file name.
-        if stamp <= cutoff {
+        let Some(stat) = store.stat(&path)? else {
+            continue;
+        };
+        if since <= cutoff {
             unused_files.push(UnusedFile {
                 kind: UnusedFileKind::Archive,
                 path,
                 bytes: stat.size,
-                since: stamp,
+                since,
             });
         } else {
             recent_paths.push(path);
@@ -122,106 +124,79 @@ fn parse_archive_time(name: &str) -> Option<SystemTime> {
 }
 
 fn find_unused_blobs(
-    store_context: &std::sync::Arc<StoreContext>,
+    store: &Arc<StoreContext>,
     cutoff: SystemTime,
-    archives: &[PathBuf],
+    archives: Vec<PathBuf>,
 ) -> Result<Vec<UnusedFile>> {
-    let store = FileBlobs(store_context.clone());
-    let cutoff = cutoff.min(
-        SystemTime::now()
-            .checked_sub(BLOB_GRACE)
-            .unwrap_or(SystemTime::UNIX_EPOCH),
-    );
-    let mut candidates = Vec::new();
-    for id in store.list_blobs()? {
-        let path = store.blob_path(&id);
-        let failed = |error| store_context.io_error("inspect", &path, error);
-        let Some(stat) = not_found_to_none(store_context.fs.stat(&path)).map_err(failed)? else {
+    let blobs = FileBlobs(Arc::clone(store));
+    let cutoff = cutoff.min(earlier(BLOB_GRACE));
+    let mut candidates = BTreeMap::new();
+    for id in blobs.list_blobs()? {
+        let path = blobs.blob_path(&id);
+        let Some(stat) = store.stat(&path)? else {
             continue;
         };
         if let Some(since) = stat.modified.filter(|modified| *modified <= cutoff) {
-            candidates.push((
-                id,
-                UnusedFile {
-                    kind: UnusedFileKind::Blob,
-                    path,
-                    bytes: stat.size,
-                    since,
-                },
-            ));
+            let unused_file = UnusedFile {
+                kind: UnusedFileKind::Blob,
+                path,
+                bytes: stat.size,
+                since,
+            };
+            candidates.insert(id, unused_file);
         }
     }
-    // Read all tapes only if there are candidates.
+    // Reading all tapes is slow: do it only if a blob is old enough.
     if !candidates.is_empty() {
-        let mut referenced = HashSet::new();
-        for path in list_tape_files(store_context)?.iter().chain(archives) {
-            collect_referenced_blobs(store_context, path, &mut referenced)?;
+        for path in list_tape_files(store)?.into_iter().chain(archives) {
+            for_each_referenced_blob(store, path, |id| drop(candidates.remove(&id)))?;
         }
-        candidates.retain(|(id, _)| !referenced.contains(id));
     }
-    Ok(candidates
-        .into_iter()
-        .map(|(_, unused_file)| unused_file)
-        .collect())
+    Ok(candidates.into_values().collect())
 }
 
 /// Returns the files of all tapes, sidecars and fork journals.
-fn list_tape_files(store_context: &StoreContext) -> Result<Vec<PathBuf>> {
+fn list_tape_files(store: &StoreContext) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
-    for directory in [
-        store_context.paths.root().to_path_buf(),
-        store_context.paths.forks_dir(),
-    ] {
-        let names = not_found_to_none(store_context.fs.read_dir(&directory))
-            .map_err(|error| store_context.io_error("list", &directory, error))?;
+    for directory in [store.paths.root().to_path_buf(), store.paths.forks_dir()] {
+        let names = store.read_dir(&directory)?;
         let tapes = names
-            .into_iter()
-            .flatten()
+            .iter()
             .filter(|name| name.strip_suffix(".jsonl").is_some());
         paths.extend(tapes.map(|name| directory.join(name)));
     }
     Ok(paths)
 }
 
-fn collect_referenced_blobs(
-    store_context: &StoreContext,
-    path: &std::path::Path,
-    referenced: &mut HashSet<BlobId>,
+fn for_each_referenced_blob(
+    store: &StoreContext,
+    path: PathBuf,
+    mut on_blob: impl FnMut(BlobId),
 ) -> Result<()> {
-    let failed = |error| store_context.io_error("read", path, error);
-    let Some(file) =
-        not_found_to_none(store_context.fs.open(path, OpenMode::Read)).map_err(failed)?
-    else {
+    let Some(file) = store.open_existing(&path)? else {
         return Ok(());
     };
-    let mut lines = ForwardLines::with_large_reads(0, file.stat().map_err(failed)?.size);
-    while lines
-        .read_chunk(&*file, |_, line| {
-            // Few lines refer to a blob. All of them contain this prefix.
-            if memchr::memmem::find(line, b"sha256:").is_none() {
-                return;
-            }
+    let stat = file.stat().describe("read", &path)?;
+    let snapshot = Snapshot {
+        path,
+        file: file.into(),
+        inode: stat.inode,
+        end: stat.size,
+    };
+    snapshot.for_each_line(0, |_, line| {
+        // Few lines refer to a blob. All of them contain this prefix.
+        if memchr::memmem::find(line, b"sha256:").is_some() {
             match codec::decode(line) {
-                Some(entry) => {
-                    referenced.extend(
-                        referenced_blob_ids(&entry).filter_map(|id| BlobId::parse(id).ok()),
-                    );
-                }
+                Some(entry) => referenced_blob_ids(&entry)
+                    .filter_map(|id| BlobId::parse(id).ok())
+                    .for_each(&mut on_blob),
                 // Keep every blob that an invalid line mentions.
-                None => referenced.extend(blob_ids_in_line(line)),
+                None => String::from_utf8_lossy(line)
+                    .split("sha256:")
+                    .filter_map(|rest| BlobId::parse(rest.get(..64)?).ok())
+                    .for_each(&mut on_blob),
             }
-        })
-        .map_err(failed)?
-    {}
-    Ok(())
-}
-
-fn blob_ids_in_line(line: &[u8]) -> impl Iterator<Item = BlobId> {
-    let text = String::from_utf8_lossy(line).into_owned();
-    let ids: Vec<_> = text
-        .split("sha256:")
-        .skip(1)
-        .filter_map(|rest| BlobId::parse(rest.get(..64)?).ok())
-        .collect();
-    ids.into_iter()
+        }
+        Ok(())
+    })
 }

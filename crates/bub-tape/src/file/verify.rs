@@ -2,15 +2,14 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
     sync::Arc,
 };
 
 use serde_json::Value;
 
 use super::{
-    FileStore, blobs::FileBlobs, context::StoreContext, file_ops::not_found_to_none, index::Index,
-    lines::ForwardLines, snapshot::Snapshot, tape_file::TapeFile,
+    FileStore, blobs::FileBlobs, context::IoResultExt as _, index::Index, lease,
+    snapshot::Snapshot, tape_file::TapeFile,
 };
 use crate::{BlobId, Entry, EntryId, EntryKind, Result, TapeError, TapeName, codec};
 
@@ -19,17 +18,19 @@ use crate::{BlobId, Entry, EntryId, EntryKind, Result, TapeError, TapeName, code
 pub(crate) const ACCEPTED_EVENT: &str = "tape.accepted";
 
 /// One defect of a tape and its location.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
     /// The tape ends with bytes that are not a complete entry.
+    #[error("torn tail: the last {bytes} bytes, from byte {offset}, are not a complete entry")]
     TornTail {
-        /// Offset of the first of these bytes.
+        /// Byte offset of the end of the last complete entry.
         offset: u64,
-        /// Number of these bytes.
+        /// Number of bytes from `offset` to the end of the file.
         bytes: u64,
     },
     /// A line is not an entry. Readers skip it.
+    #[error("line {line} (byte {offset}) is not an entry")]
     BadLine {
         /// Line number, starting at 1.
         line: u64,
@@ -37,22 +38,25 @@ pub enum Damage {
         offset: u64,
     },
     /// An id is not higher than the previous one.
+    #[error("line {line}: {}", describe_id_order(*id, *previous))]
     IdOrder {
         /// Line number, starting at 1.
         line: u64,
-        /// The id.
+        /// The id that is not higher than `previous`.
         id: EntryId,
-        /// The previous id.
+        /// The id of the previous entry.
         previous: EntryId,
     },
     /// Tool results without tool calls.
+    #[error("entry {id}: tool results without calls")]
     Unpaired {
         /// The entry with the results.
         id: EntryId,
     },
     /// An entry refers to a missing or damaged blob.
+    #[error("entry {id}: blob {blob} is {}", if *missing { "missing" } else { "damaged" })]
     BadBlob {
-        /// The entry.
+        /// The entry that refers to the blob.
         id: EntryId,
         /// The blob id, as written in the entry.
         blob: String,
@@ -60,6 +64,7 @@ pub enum Damage {
         missing: bool,
     },
     /// The index is invalid or does not match the tape.
+    #[error("the index does not match the tape")]
     StaleIndex,
 }
 
@@ -70,39 +75,11 @@ impl Damage {
     }
 }
 
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TornTail { offset, bytes } => {
-                write!(
-                    f,
-                    "torn tail: the last {bytes} bytes, from byte {offset}, are not a complete entry"
-                )
-            }
-            Self::BadLine { line, offset } => {
-                write!(f, "line {line} (byte {offset}) is not an entry")
-            }
-            Self::IdOrder { line, id, previous } if id == previous => {
-                write!(f, "line {line}: duplicate id {id}")
-            }
-            Self::IdOrder { line, id, previous } => {
-                write!(f, "line {line}: id {id} follows id {previous}")
-            }
-            Self::Unpaired { id } => {
-                write!(f, "entry {id}: tool results without calls")
-            }
-            Self::BadBlob {
-                id,
-                blob,
-                missing: true,
-            } => write!(f, "entry {id}: blob {blob} is missing"),
-            Self::BadBlob {
-                id,
-                blob,
-                missing: false,
-            } => write!(f, "entry {id}: blob {blob} is damaged"),
-            Self::StaleIndex => f.write_str("the index does not match the tape"),
-        }
+fn describe_id_order(id: EntryId, previous: EntryId) -> String {
+    if id == previous {
+        format!("duplicate id {id}")
+    } else {
+        format!("id {id} follows id {previous}")
     }
 }
 
@@ -113,96 +90,76 @@ pub struct VerifyReport {
     pub entries: u64,
     /// The defects, in tape order.
     pub damage: Vec<Damage>,
-    /// Tool calls whose turn was interrupted before it recorded their results. This is not damage; views show such
-    /// calls as interrupted.
+    /// Entries with tool calls whose turn was interrupted before it recorded the results. This is not damage; views
+    /// show such calls as interrupted.
     pub interrupted: Vec<EntryId>,
 }
 
 impl FileStore {
     /// Reads a complete tape and reports damage. Changes nothing.
     pub async fn verify(&self, tape: &TapeName) -> Result<VerifyReport> {
-        let (open_tape, store_context, tape) = (
-            self.open_tapes.get_or_create(tape),
-            Arc::clone(&self.store_context),
-            tape.clone(),
-        );
-        super::run_blocking(move || {
-            verify_tape_file(&store_context, &tape, &mut open_tape.lock_tape_file())
-        })
-        .await
+        self.with_tape_file(tape, TapeFile::verify).await
     }
 }
 
-fn verify_tape_file(
-    store_context: &Arc<StoreContext>,
-    tape: &TapeName,
-    tape_file: &mut TapeFile,
-) -> Result<VerifyReport> {
-    let Some(snapshot) = Snapshot::capture(store_context, tape)? else {
-        return Ok(VerifyReport::default());
-    };
-    // The last calls of a running turn may not have results yet.
-    let is_running = super::lease::lease_holder(store_context, tape).is_some();
-    let mut verify_report = check_lines(store_context, tape, &snapshot)?.finish(is_running);
-    verify_report.damage.extend(find_torn_tail(tape_file)?);
-    if is_index_stale(store_context, tape, &snapshot)? {
-        verify_report.damage.push(Damage::StaleIndex);
-    }
-    Ok(verify_report)
-}
-
-/// Returns the bytes after the last complete entry. Takes the lock to distinguish them from a batch that is being
-/// written.
-fn find_torn_tail(tape_file: &mut TapeFile) -> Result<Option<Damage>> {
-    let find_tail = |tape_file: &TapeFile| {
-        let Some(snapshot) = Snapshot::capture(&tape_file.store_context, &tape_file.tape)? else {
-            return Ok(None);
+impl TapeFile {
+    fn verify(&mut self) -> Result<VerifyReport> {
+        let Some(snapshot) = Snapshot::capture(&self.store, &self.tape)? else {
+            return Ok(VerifyReport::default());
         };
-        let size = snapshot
-            .file
-            .stat()
-            .map_err(|error| tape_file.io_error("read", error))?
-            .size;
-        let bytes = size.saturating_sub(snapshot.end);
-        Ok((bytes > 0).then_some(Damage::TornTail {
-            offset: snapshot.end,
-            bytes,
-        }))
-    };
-    let first = find_tail(tape_file)?;
-    if first.is_none() {
-        return Ok(None);
-    }
-    match tape_file.lock() {
-        Ok(lock) => {
-            let second = find_tail(tape_file);
-            drop(lock);
-            second
+        // The last calls of a running turn may not have results yet.
+        let is_running = lease::lease_holder(&self.store, &self.tape).is_some();
+        let mut checker = Checker::new(self);
+        snapshot.for_each_line(0, |offset, line| checker.check_line(offset, line))?;
+        let mut verify_report = checker.finish(is_running);
+        verify_report.damage.extend(self.find_torn_tail()?);
+        if self.is_index_stale(&snapshot)? {
+            verify_report.damage.push(Damage::StaleIndex);
         }
-        // If the tape cannot be locked, no process of bub is writing to it.
-        Err(_) => Ok(first),
+        Ok(verify_report)
     }
-}
 
-fn check_lines(
-    store_context: &Arc<StoreContext>,
-    tape: &TapeName,
-    snapshot: &Snapshot,
-) -> Result<Checker> {
-    let path = store_context.paths.tape_file(tape);
-    let read_error = |error| store_context.io_error("read", &path, error);
-    let mut checker = Checker::new(store_context, tape);
-    let mut lines = ForwardLines::with_large_reads(0, snapshot.end);
-    let mut outcome = Ok(());
-    while lines
-        .read_chunk(&*snapshot.file, |position, line| {
-            if outcome.is_ok() {
-                outcome = checker.check_line(position, line);
-            }
-        })
-        .map_err(read_error)?
-    {}
-    outcome.map(|()| checker)
+    /// Returns [`Damage::TornTail`] if there are bytes after the last complete entry. Takes the lock to distinguish
+    /// these bytes from a batch that is being written.
+    fn find_torn_tail(&mut self) -> Result<Option<Damage>> {
+        let find_tail = |tape_file: &Self| {
+            let Some(snapshot) = Snapshot::capture(&tape_file.store, &tape_file.tape)? else {
+                return Ok(None);
+            };
+            let stat = snapshot.file.stat().describe("read", &snapshot.path)?;
+            let (offset, bytes) = (snapshot.end, stat.size.saturating_sub(snapshot.end));
+            Ok((bytes > 0).then_some(Damage::TornTail { offset, bytes }))
+        };
+        let first = find_tail(self)?;
+        if first.is_none() {
+            return Ok(None);
+        }
+        match self.lock() {
+            Ok(_lock) => find_tail(self),
+            // If locking fails, for example on a read-only disk, no process of bub can write to the tape.
+            Err(_) => Ok(first),
+        }
+    }
+
+    /// Returns whether the index contradicts the tape. An index that covers only a prefix of the tape is not stale.
+    fn is_index_stale(&self, snapshot: &Snapshot) -> Result<bool> {
+        let path = self.store.paths.index_file(&self.tape);
+        if self.store.stat(&path)?.is_none() {
+            return Ok(false);
+        }
+        let Some(stored) = self.load_index(snapshot) else {
+            return Ok(true);
+        };
+        let mut rebuilt = Index::default();
+        rebuilt.extend_to(&Snapshot {
+            end: stored.covered,
+            ..snapshot.clone()
+        })?;
+        let marks = self.all_marks(&stored);
+        Ok(stored.summary != rebuilt.summary
+            || marks.is_none()
+            || marks != self.all_marks(&rebuilt))
+    }
 }
 
 struct Checker {
@@ -218,10 +175,10 @@ struct Checker {
 }
 
 impl Checker {
-    fn new(store_context: &Arc<StoreContext>, tape: &TapeName) -> Self {
+    fn new(tape_file: &TapeFile) -> Self {
         Self {
-            blobs: FileBlobs(Arc::clone(store_context)),
-            checks_pairs: tape.as_sidecar().is_none(),
+            blobs: FileBlobs(Arc::clone(&tape_file.store)),
+            checks_pairs: tape_file.tape.as_sidecar().is_none(),
             line_number: 0,
             previous: None,
             open_calls: HashMap::new(),
@@ -287,36 +244,25 @@ impl Checker {
 
     fn check_blobs(&mut self, entry: &Entry) -> Result<()> {
         for text in referenced_blob_ids(entry) {
-            let id = match BlobId::parse(text) {
+            let checked = match BlobId::parse(text) {
                 Ok(blob) if self.good_blobs.contains(&blob) => continue,
-                Ok(blob) => blob,
-                Err(_) => {
-                    self.add_damage(Damage::BadBlob {
-                        id: entry.id,
-                        blob: text.to_owned(),
-                        missing: true,
-                    });
+                Ok(blob) => self.blobs.read_blob(&blob).map(|_| blob),
+                Err(_) => Err(TapeError::NotFound(text.to_owned())),
+            };
+            let missing = match checked {
+                Ok(blob) => {
+                    self.good_blobs.insert(blob);
                     continue;
                 }
-            };
-            match self.blobs.read_blob(&id) {
-                Ok(_) => drop(self.good_blobs.insert(id)),
-                Err(TapeError::NotFound(_)) => {
-                    self.add_damage(Damage::BadBlob {
-                        id: entry.id,
-                        blob: text.to_owned(),
-                        missing: true,
-                    });
-                }
-                Err(TapeError::Damaged { .. }) => {
-                    self.add_damage(Damage::BadBlob {
-                        id: entry.id,
-                        blob: text.to_owned(),
-                        missing: false,
-                    });
-                }
+                Err(TapeError::NotFound(_)) => true,
+                Err(TapeError::Damaged { .. }) => false,
                 Err(error) => return Err(error),
-            }
+            };
+            self.add_damage(Damage::BadBlob {
+                id: entry.id,
+                blob: text.to_owned(),
+                missing,
+            });
         }
         Ok(())
     }
@@ -337,38 +283,9 @@ impl Checker {
 
 /// Returns the blob ids in an entry, as they are written there. They may be invalid.
 pub(crate) fn referenced_blob_ids(entry: &Entry) -> impl Iterator<Item = &str> {
-    let check_blobs = entry.meta.get("media").and_then(Value::as_array);
-    check_blobs
+    let media = entry.meta.get("media").and_then(Value::as_array);
+    media
         .into_iter()
         .flatten()
         .filter_map(|item| item.get("blob").and_then(Value::as_str))
-}
-
-/// Returns whether the index contradicts the tape. An index that covers only a prefix of the tape is not stale.
-fn is_index_stale(
-    store_context: &StoreContext,
-    tape: &TapeName,
-    snapshot: &Snapshot,
-) -> Result<bool> {
-    let path = store_context.paths.index_file(tape);
-    let stat = not_found_to_none(store_context.fs.stat(&path))
-        .map_err(|error| store_context.io_error("inspect", &path, error))?;
-    if stat.is_none() {
-        return Ok(false);
-    }
-    let Some(stored) = Index::load(store_context, tape, &*snapshot.file, snapshot.end) else {
-        return Ok(true);
-    };
-    let mut rebuilt = Index::default();
-    let part = Snapshot {
-        end: stored.covered,
-        ..snapshot.clone()
-    };
-    rebuilt.extend_to(&part).map_err(|error| {
-        store_context.io_error("read", &store_context.paths.tape_file(tape), error)
-    })?;
-    let marks = stored.all_marks(store_context, tape);
-    Ok(marks.is_none()
-        || stored.summary != rebuilt.summary
-        || marks != rebuilt.all_marks(store_context, tape))
 }

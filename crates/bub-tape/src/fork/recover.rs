@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{ForkMerger, MergeBack, read_journal};
+use super::{ForkJournals, read_journal};
 use crate::{Entry, LeaseWait, Result, TapeError, TapeListFilter, TapeName, TapeStore};
 
 /// The result of recovering one unfinished fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForkRecovery {
-    /// The tape of the fork.
+    /// The tape that was forked.
     pub tape: TapeName,
     /// The id of the fork.
     pub fork: String,
-    /// Number of entries in the fork.
+    /// Number of entries in the fork of the tape, without those of sidecars.
     pub entries: usize,
     /// Whether the entries were merged; otherwise they were discarded.
     pub merged: bool,
@@ -32,13 +32,11 @@ pub async fn recover_forks(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec
         .collect();
     let mut recoveries = Vec::new();
     for id in ids {
-        let lease = match store.lease(&tape.fork_journal(&id)?, LeaseWait::No).await {
-            Ok(lease) => lease,
-            Err(TapeError::Busy { .. }) => continue,
+        match store.lease(&tape.fork_journal(&id)?, LeaseWait::No).await {
+            Ok(_lease) => recoveries.extend(recover_fork(store, tape, &id, &journals).await?),
+            Err(TapeError::Busy { .. }) => {}
             Err(error) => return Err(error),
-        };
-        recoveries.extend(recover_fork(store, tape, &id, &journals).await?);
-        drop(lease);
+        }
     }
     Ok(recoveries)
 }
@@ -77,26 +75,29 @@ async fn recover_fork(
             sidecars.push((TapeName::new(owner)?, journal.clone()));
         }
     }
+    let fork = ForkJournals {
+        store,
+        id,
+        tape,
+        journal: &main,
+        sidecars: &sidecars,
+    };
     let Some((header, entries)) = read_journal(store, &main).await? else {
         // The process ended before the header was written, so no entry was acknowledged.
-        discard_journals(store, &main, &sidecars).await?;
+        fork.discard().await?;
         return Ok(None);
     };
-    let merged = header.merge_back == MergeBack::Yes;
-    let count = entries.len();
+    let (merged, count) = (header.merge_back, entries.len());
     if merged {
         let event = recovery_event("fork.recovered", id, count);
-        ForkMerger { store, tape, id }
-            .merge_all(&main, &sidecars, vec![event])
-            .await?;
+        fork.merge(vec![event]).await?;
     } else {
-        // A temporary session has no tape for the event.
+        // Do not create a tape only for the event: a temporary session has none.
         if store.summary(tape).await?.entries > 0 {
-            store
-                .append(tape, vec![recovery_event("fork.discarded", id, count)])
-                .await?;
+            let event = recovery_event("fork.discarded", id, count);
+            store.append(tape, vec![event]).await?;
         }
-        discard_journals(store, &main, &sidecars).await?;
+        fork.discard().await?;
     }
     tracing::info!(%tape, fork = id, entries = count, merged, "fork.recovered");
     Ok(Some(ForkRecovery {
@@ -105,17 +106,6 @@ async fn recover_fork(
         entries: count,
         merged,
     }))
-}
-
-async fn discard_journals(
-    store: &dyn TapeStore,
-    main: &TapeName,
-    sidecars: &[(TapeName, TapeName)],
-) -> Result<()> {
-    for (_, journal) in sidecars {
-        store.discard(journal).await?;
-    }
-    store.discard(main).await
 }
 
 fn recovery_event(name: &str, id: &str, entries: usize) -> Entry {

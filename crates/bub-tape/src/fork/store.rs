@@ -1,353 +1,218 @@
-//! The store inside a fork, which shows the parent's entries followed by those of the journal.
+//! The store inside a fork. A tape in it has the entries of the forked tape, followed by those of the fork.
+//!
+//! The store combines both instead of copying the forked tape to a temporary one, so that a fork of a long tape costs
+//! nothing.
 
-use std::{ops::Bound, sync::Arc};
-
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-
-use super::{ForkHeader, MergeBack, latest_anchor_named};
-use crate::{
-    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, BoxFuture, Entry, EntryId, EntryRange,
-    EntryStream, Lease, LeaseWait, LineFilter, Order, Position, ResetOutcome, ResetRequest, Result,
-    TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary,
+use std::{
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-/// Bit that is set in positions of journal entries. It puts them after all positions of the parent.
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use tokio::sync::Mutex;
+
+use super::{ForkHeader, MergeBack};
+use crate::{
+    AnchorMark, AnchorQuery, AppendReceipt, BlobStore, Entry, EntryId, EntryRange, EntryStream,
+    Lease, LeaseWait, LineFilter, Order, Position, ResetOutcome, ResetRequest, Result, TapeError,
+    TapeListFilter, TapeName, TapeStore, TapeSummary, memory::MemoryTape,
+};
+
+/// Bit that is set in the positions of entries in forks, so that they follow all positions of the forked tape.
 const FORK_POSITION_BIT: u64 = 1 << 63;
-
-/// A tape and the journal that receives its new entries.
-#[derive(Debug, Clone)]
-pub(super) struct ForkJournal {
-    target: TapeName,
-    journal: TapeName,
-}
-
-impl ForkJournal {
-    pub(super) fn new(target: TapeName, journal: TapeName) -> Self {
-        Self { target, journal }
-    }
-}
+/// Number of low bits for the index of an entry in its fork. The bits above contain the number of the fork.
+const INDEX_BITS: u32 = 32;
 
 /// The store of a fork. Operations on tapes that are not part of the fork go to the parent store.
 #[derive(Debug)]
 pub(super) struct ForkStore {
     parent: Arc<dyn TapeStore>,
-    journals: Vec<ForkJournal>,
     merge_back: MergeBack,
+    tapes: Vec<ForkedTape>,
+    /// The position of the first entry of the fork.
+    first: Position,
+}
+
+/// A tape that is part of a fork.
+#[derive(Debug)]
+struct ForkedTape {
+    name: TapeName,
+    /// The fork journal, which receives the entries that are appended in the fork.
+    journal: TapeName,
+    /// The content of the journal, or `None` if it does not exist yet.
+    branch: Mutex<Option<Branch>>,
+}
+
+/// The content of a fork journal. It is kept in memory too, because a fork is read often, and exists only for one run.
+#[derive(Debug)]
+struct Branch {
+    header: ForkHeader,
+    entries: MemoryTape,
+}
+
+impl Branch {
+    fn new(header: ForkHeader, first: Position) -> Self {
+        let base = if header.reset {
+            EntryId::default()
+        } else {
+            header.base
+        };
+        Self {
+            header,
+            entries: MemoryTape::starting_after(base, first),
+        }
+    }
 }
 
 impl ForkStore {
+    /// Creates the store of a fork of `tapes`, which are the names of the forked tapes and of their fork journals. The
+    /// journals must not exist.
     pub(super) fn new(
         parent: Arc<dyn TapeStore>,
-        journals: Vec<ForkJournal>,
         merge_back: MergeBack,
+        tapes: impl IntoIterator<Item = (TapeName, TapeName)>,
     ) -> Self {
+        static NEXT_FORK_NUMBER: AtomicU64 = AtomicU64::new(0);
+        // A fork of a fork has a higher number, so that its entries follow those of the outer fork.
+        let number = NEXT_FORK_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let tapes = tapes.into_iter().map(|(name, journal)| ForkedTape {
+            name,
+            journal,
+            branch: Mutex::default(),
+        });
         Self {
             parent,
-            journals,
             merge_back,
+            tapes: tapes.collect(),
+            first: Position::new(FORK_POSITION_BIT | number << INDEX_BITS),
         }
     }
 
-    fn journal_for(&self, tape: &TapeName) -> Option<&TapeName> {
-        self.journals
-            .iter()
-            .find(|journals| journals.target == *tape)
-            .map(|journals| &journals.journal)
+    fn forked_tape(&self, tape: &TapeName) -> Option<&ForkedTape> {
+        self.tapes.iter().find(|forked| forked.name == *tape)
     }
 
-    async fn read_header(&self, journal: &TapeName) -> Result<Option<ForkHeader>> {
-        let first = self
-            .parent
-            .read(journal, EntryRange::ALL)
-            .next()
-            .await
-            .transpose()?;
-        Ok(first.as_ref().and_then(ForkHeader::from_entry))
-    }
-
-    async fn append_to_journal(
+    /// Appends a batch to the journal of a forked tape. Creates the journal if it does not exist.
+    pub(super) async fn append_to_journal(
         &self,
         tape: &TapeName,
-        journal: &TapeName,
-        mut batch: Vec<Entry>,
+        batch: Vec<Entry>,
     ) -> Result<AppendReceipt> {
-        let base = if let Some(header) = self.read_header(journal).await? {
-            header.visible_base()
-        } else {
-            // The first entry of a sidecar in this fork.
-            let base = self.parent.summary(tape).await?.max_id;
-            batch.insert(
-                0,
-                ForkHeader {
-                    merge_back: self.merge_back,
-                    base,
-                    reset: false,
-                }
-                .to_entry(),
-            );
-            base
+        let Some(forked) = self.forked_tape(tape) else {
+            return self.parent.append(tape, batch).await;
         };
-        let receipt = self.parent.append(journal, batch).await?;
-        let journal_ids = receipt.ids.into_iter().filter(|id| *id > EntryId::new(1));
-        Ok(AppendReceipt {
-            ids: journal_ids.map(|id| visible_id(base, id)).collect(),
-        })
+        let mut branch = forked.branch.lock().await;
+        let mut written = batch.clone();
+        let header = if let Some(branch) = &*branch {
+            branch.header
+        } else {
+            let header = ForkHeader {
+                merge_back: self.merge_back == MergeBack::Yes,
+                base: self.parent.summary(tape).await?.max_id,
+                reset: false,
+            };
+            written.insert(0, header.to_entry());
+            header
+        };
+        self.parent.append(&forked.journal, written).await?;
+        let branch = branch.get_or_insert_with(|| Branch::new(header, self.first));
+        let ids = branch.entries.append(batch);
+        Ok(AppendReceipt { ids })
     }
 
     async fn read_combined<'a>(
         &'a self,
-        tape: &'a TapeName,
-        journal: &'a TapeName,
+        forked: &'a ForkedTape,
         range: EntryRange,
         line_filter: Option<Arc<dyn LineFilter>>,
     ) -> Result<EntryStream<'a>> {
-        let read = |tape: &'a TapeName, range| match &line_filter {
-            Some(line_filter) => self
-                .parent
-                .read_filtered(tape, range, Arc::clone(line_filter)),
-            None => self.parent.read(tape, range),
+        let branch = forked.branch.lock().await;
+        let parent_range = match &*branch {
+            Some(branch) if branch.header.reset => None,
+            _ => self.parent_range(range),
         };
-        let Some(header) = self.read_header(journal).await? else {
-            return Ok(read(tape, range));
+        let parent = match (parent_range, line_filter) {
+            (None, _) => Box::pin(stream::empty()),
+            (Some(range), None) => self.parent.read(&forked.name, range),
+            (Some(range), Some(line_filter)) => {
+                self.parent.read_filtered(&forked.name, range, line_filter)
+            }
         };
-        let base = header.visible_base();
-        let journal_entries = match journal_range(range) {
-            Some(range) => read(journal, range),
-            None => empty_stream(),
-        };
-        let journal_entries = journal_entries.try_filter_map(move |entry| {
-            let visible = (ForkHeader::from_entry(&entry).is_none()).then(|| Entry {
-                id: visible_id(base, entry.id),
-                ..entry
-            });
-            std::future::ready(Ok(visible))
-        });
-        let parent = match parent_range(range).filter(|_| !header.reset) {
-            Some(range) => read(tape, range),
-            None => empty_stream(),
-        };
+        let own = branch.as_ref().map(|branch| branch.entries.read(range));
+        let own = stream::iter(own.into_iter().flatten().map(Ok));
         Ok(match range.order {
-            Order::OldestFirst => Box::pin(parent.chain(journal_entries)),
-            Order::NewestFirst => Box::pin(journal_entries.chain(parent)),
+            Order::OldestFirst => Box::pin(parent.chain(own)),
+            Order::NewestFirst => Box::pin(own.chain(parent)),
         })
     }
 
-    async fn fetch_combined(
-        &self,
-        tape: &TapeName,
-        journal: &TapeName,
-        ids: &[EntryId],
-    ) -> Result<Vec<Entry>> {
-        let Some(header) = self.read_header(journal).await? else {
-            return self.parent.fetch(tape, ids).await;
+    /// Returns the part of a range that is in the forked tape. Returns `None` if it is empty.
+    fn parent_range(&self, range: EntryRange) -> Option<EntryRange> {
+        let is_own = |bound| match bound {
+            Bound::Included(position) | Bound::Excluded(position) => position >= self.first,
+            Bound::Unbounded => false,
         };
-        let base = header.visible_base();
-        let (journal_ids, parents): (Vec<EntryId>, Vec<EntryId>) =
-            ids.iter().partition(|id| **id > base);
-        let journal_ids: Vec<_> = journal_ids
-            .into_iter()
-            .map(|id| EntryId::new(id.get() - base.get() + 1))
-            .collect();
-        let mut entries = if header.reset {
-            Vec::new()
-        } else {
-            self.parent.fetch(tape, &parents).await?
-        };
-        for entry in self.parent.fetch(journal, &journal_ids).await? {
-            entries.push(Entry {
-                id: visible_id(base, entry.id),
-                ..entry
-            });
-        }
-        Ok(entries)
+        let end = Some(range.end).filter(|end| !is_own(*end));
+        (!is_own(range.start)).then_some(EntryRange {
+            end: end.unwrap_or(Bound::Unbounded),
+            ..range
+        })
     }
 
-    async fn combined_anchors(
-        &self,
-        tape: &TapeName,
-        journal: &TapeName,
-        query: AnchorQuery,
-    ) -> Result<Vec<AnchorMark>> {
-        let Some(header) = self.read_header(journal).await? else {
-            return self.parent.anchors(tape, query).await;
-        };
-        let shift = |mark: AnchorMark| AnchorMark {
-            id: visible_id(header.visible_base(), mark.id),
-            position: Position::new(mark.position.get() | FORK_POSITION_BIT),
-            ..mark
-        };
-        let find_in_journal = |query: AnchorQuery| async move {
-            let marks = self.parent.anchors(journal, query).await?;
-            Ok::<_, TapeError>(marks.into_iter().map(shift).collect::<Vec<_>>())
-        };
-        let find_in_parent = |query: AnchorQuery| async move {
-            if header.reset {
-                Ok(Vec::new())
-            } else {
-                self.parent.anchors(tape, query).await
-            }
-        };
-        match query {
-            AnchorQuery::LatestNamed(name) => {
-                let journal_marks = find_in_journal(latest_anchor_named(&name)).await?;
-                if journal_marks.is_empty() {
-                    find_in_parent(latest_anchor_named(&name)).await
-                } else {
-                    Ok(journal_marks)
-                }
-            }
-            AnchorQuery::FirstNamedAfter(name, after) => {
-                if after.get() & FORK_POSITION_BIT == 0 {
-                    let first =
-                        find_in_parent(AnchorQuery::FirstNamedAfter(name.clone(), after)).await?;
-                    if !first.is_empty() {
-                        return Ok(first);
-                    }
-                }
-                // The first entry of the journal is its header, so searching after it misses no anchor.
-                let after = if after.get() & FORK_POSITION_BIT == 0 {
-                    Position::default()
-                } else {
-                    journal_position(after)
-                };
-                find_in_journal(AnchorQuery::FirstNamedAfter(name, after)).await
-            }
-            AnchorQuery::All => Ok([
-                find_in_parent(AnchorQuery::All).await?,
-                find_in_journal(AnchorQuery::All).await?,
-            ]
-            .concat()),
-            AnchorQuery::Latest(count) => {
-                let journal_marks = find_in_journal(AnchorQuery::Latest(count)).await?;
-                let parent_count = count.saturating_sub(journal_marks.len());
-                let older = if parent_count == 0 {
-                    Vec::new()
-                } else {
-                    find_in_parent(AnchorQuery::Latest(parent_count)).await?
-                };
-                Ok([older, journal_marks].concat())
-            }
-        }
-    }
-
-    async fn combined_summary(&self, tape: &TapeName, journal: &TapeName) -> Result<TapeSummary> {
-        let Some(header) = self.read_header(journal).await? else {
-            return self.parent.summary(tape).await;
-        };
-        let mut summary = if header.reset {
-            TapeSummary::default()
-        } else {
-            self.parent.summary(tape).await?
-        };
-        let marks = self.parent.anchors(journal, AnchorQuery::All).await?;
-        let mut positions = marks
-            .into_iter()
-            .map(|mark| mark.position.get() | FORK_POSITION_BIT);
-        let mut journal_entries = self
-            .read_combined(
-                tape,
-                journal,
-                EntryRange::starting_at(Position::new(FORK_POSITION_BIT)),
-                None,
-            )
-            .await?;
-        while let Some(entry) = journal_entries.next().await.transpose()? {
-            let position = if entry.kind == crate::EntryKind::Anchor {
-                positions.next().unwrap_or(FORK_POSITION_BIT)
-            } else {
-                FORK_POSITION_BIT
-            };
-            summary.observe(&entry, Position::new(position));
-        }
-        Ok(summary)
-    }
-
-    /// Resets the tape inside the fork and hides the parent's entries until the merge.
+    /// Resets the tape inside the fork. Until the merge, the fork hides the entries of the forked tape.
     ///
-    /// The parent and the journal are archived now, because the merged tape contains neither.
+    /// If an archive is requested, archives the forked tape and the journal now, because the merged tape will not have
+    /// their current entries.
     async fn reset_journal(
         &self,
-        tape: &TapeName,
-        journal: &TapeName,
-        reset: ResetRequest,
+        forked: &ForkedTape,
+        request: ResetRequest,
     ) -> Result<ResetOutcome> {
-        let archived = match &reset.archive {
-            Some(stamp) => {
-                let archived = self.parent.archive(tape, stamp).await?;
-                self.parent.archive(journal, stamp).await?;
-                Some(archived)
-            }
-            None => None,
-        };
-        let base = self
-            .read_header(journal)
-            .await?
-            .map_or_else(EntryId::default, |header| header.base);
-        let header = ForkHeader {
-            merge_back: self.merge_back,
-            base,
-            reset: true,
+        let mut branch = forked.branch.lock().await;
+        let mut archived = None;
+        if let Some(stamp) = &request.archive {
+            archived = Some(self.parent.archive(&forked.name, stamp).await?);
+            self.parent.archive(&forked.journal, stamp).await?;
         }
-        .to_entry();
-        let (initial_entries, path) = (reset.initial_entries, archived.clone());
-        let initial_entries = Box::new(move |_: Option<&str>| {
-            let mut entries = vec![header];
-            entries.extend(initial_entries(path.as_deref()));
-            entries
-        });
-        let mut outcome = self
-            .parent
-            .reset(
-                journal,
-                ResetRequest {
-                    archive: None,
-                    initial_entries,
-                },
-            )
+        let base = branch.as_ref().map(|branch| branch.header.base);
+        let header = ForkHeader {
+            merge_back: self.merge_back == MergeBack::Yes,
+            base: base.unwrap_or_default(),
+            reset: true,
+        };
+        let batch = (request.initial_entries)(archived.as_deref());
+        let mut written = batch.clone();
+        written.insert(0, header.to_entry());
+        self.parent
+            .reset(&forked.journal, ResetRequest::with_entries(written))
             .await?;
-        outcome.ids.remove(0);
-        let ids = outcome
-            .ids
-            .into_iter()
-            .map(|id| visible_id(EntryId::default(), id))
-            .collect();
+        let branch = branch.insert(Branch::new(header, self.first));
+        let ids = branch.entries.append(batch);
         Ok(ResetOutcome { archived, ids })
     }
 }
 
-impl ForkHeader {
-    /// Returns the id before the first entry of the fork.
-    fn visible_base(&self) -> EntryId {
-        if self.reset {
-            EntryId::default()
-        } else {
-            self.base
-        }
-    }
-}
-
+#[async_trait]
 impl TapeStore for ForkStore {
-    fn list(&self, list_filter: TapeListFilter) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        self.parent.list(list_filter)
+    async fn list(&self, list_filter: TapeListFilter) -> Result<Vec<TapeName>> {
+        self.parent.list(list_filter).await
     }
 
-    fn append<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        batch: Vec<Entry>,
-    ) -> BoxFuture<'a, Result<AppendReceipt>> {
-        match self.journal_for(tape) {
-            Some(journal) if !batch.is_empty() => {
-                Box::pin(self.append_to_journal(tape, journal, batch))
-            }
-            _ => self.parent.append(tape, batch),
+    async fn append(&self, tape: &TapeName, batch: Vec<Entry>) -> Result<AppendReceipt> {
+        if batch.is_empty() {
+            return Ok(AppendReceipt { ids: Vec::new() });
         }
+        self.append_to_journal(tape, batch).await
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
-        match self.journal_for(tape) {
-            Some(journal) => {
-                Box::pin(stream::once(self.read_combined(tape, journal, range, None)).try_flatten())
+        match self.forked_tape(tape) {
+            Some(forked) => {
+                Box::pin(stream::once(self.read_combined(forked, range, None)).try_flatten())
             }
             None => self.parent.read(tape, range),
         }
@@ -359,128 +224,90 @@ impl TapeStore for ForkStore {
         range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        match self.journal_for(tape) {
-            Some(journal) => Box::pin(
-                stream::once(self.read_combined(tape, journal, range, Some(line_filter)))
-                    .try_flatten(),
-            ),
+        match self.forked_tape(tape) {
+            Some(forked) => {
+                let entries = self.read_combined(forked, range, Some(line_filter));
+                Box::pin(stream::once(entries).try_flatten())
+            }
             None => self.parent.read_filtered(tape, range, line_filter),
         }
     }
 
-    fn fetch<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        ids: &'a [EntryId],
-    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
-        match self.journal_for(tape) {
-            Some(journal) => Box::pin(self.fetch_combined(tape, journal, ids)),
-            None => self.parent.fetch(tape, ids),
+    async fn fetch(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
+        let Some(forked) = self.forked_tape(tape) else {
+            return self.parent.fetch(tape, ids).await;
+        };
+        let branch = forked.branch.lock().await;
+        let Some(Branch { header, entries }) = &*branch else {
+            return self.parent.fetch(tape, ids).await;
+        };
+        let mut parent_ids = ids.to_vec();
+        parent_ids.retain(|id| !header.reset && *id <= header.base);
+        let mut fetched = self.parent.fetch(tape, &parent_ids).await?;
+        fetched.extend(entries.fetch(ids));
+        Ok(fetched)
+    }
+
+    async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
+        let Some(forked) = self.forked_tape(tape) else {
+            return self.parent.anchors(tape, query).await;
+        };
+        let branch = forked.branch.lock().await;
+        let skips_parent = branch.as_ref().is_some_and(|branch| branch.header.reset)
+            || matches!(&query, AnchorQuery::FirstNamedAfter(_, after) if *after >= self.first);
+        let mut marks = if skips_parent {
+            Vec::new()
+        } else {
+            self.parent.anchors(tape, query.clone()).await?
+        };
+        marks.extend(
+            branch
+                .iter()
+                .flat_map(|branch| branch.entries.marks().to_vec()),
+        );
+        Ok(query.select_marks(&marks))
+    }
+
+    async fn summary(&self, tape: &TapeName) -> Result<TapeSummary> {
+        let Some(forked) = self.forked_tape(tape) else {
+            return self.parent.summary(tape).await;
+        };
+        let branch = forked.branch.lock().await;
+        let mut summary = match &*branch {
+            Some(branch) if branch.header.reset => TapeSummary::default(),
+            _ => self.parent.summary(tape).await?,
+        };
+        if let Some(branch) = &*branch {
+            branch.entries.add_to_summary(&mut summary);
+        }
+        Ok(summary)
+    }
+
+    async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {
+        self.parent.archive(tape, stamp).await
+    }
+
+    async fn reset(&self, tape: &TapeName, request: ResetRequest) -> Result<ResetOutcome> {
+        match self.forked_tape(tape) {
+            Some(forked) => self.reset_journal(forked, request).await,
+            None => self.parent.reset(tape, request).await,
         }
     }
 
-    fn anchors<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        query: AnchorQuery,
-    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        match self.journal_for(tape) {
-            Some(journal) => Box::pin(self.combined_anchors(tape, journal, query)),
-            None => self.parent.anchors(tape, query),
+    async fn discard(&self, tape: &TapeName) -> Result<()> {
+        if self.forked_tape(tape).is_some() {
+            return Err(TapeError::InvalidInput(format!(
+                "cannot discard tape `{tape}`: it is part of a fork; finish the fork instead"
+            )));
         }
+        self.parent.discard(tape).await
     }
 
-    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<TapeSummary>> {
-        match self.journal_for(tape) {
-            Some(journal) => Box::pin(self.combined_summary(tape, journal)),
-            None => self.parent.summary(tape),
-        }
-    }
-
-    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
-        self.parent.archive(tape, stamp)
-    }
-
-    fn reset<'a>(
-        &'a self,
-        tape: &'a TapeName,
-        reset: ResetRequest,
-    ) -> BoxFuture<'a, Result<ResetOutcome>> {
-        match self.journal_for(tape) {
-            Some(journal) => Box::pin(self.reset_journal(tape, journal, reset)),
-            None => self.parent.reset(tape, reset),
-        }
-    }
-
-    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
-        match self.journal_for(tape) {
-            Some(_) => {
-                let error = TapeError::InvalidInput(format!(
-                    "cannot discard tape `{tape}`: it is part of a fork; finish the fork instead"
-                ));
-                Box::pin(std::future::ready(Err(error)))
-            }
-            None => self.parent.discard(tape),
-        }
-    }
-
-    fn lease<'a>(&'a self, tape: &'a TapeName, wait: LeaseWait) -> BoxFuture<'a, Result<Lease>> {
-        self.parent.lease(tape, wait)
+    async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> Result<Lease> {
+        self.parent.lease(tape, wait).await
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {
         self.parent.blobs()
     }
-}
-
-/// Converts the id of a journal entry to the id inside the fork. The first entry of a journal is its header, so its
-/// second entry has the id after `base`.
-fn visible_id(base: EntryId, id: EntryId) -> EntryId {
-    EntryId::new(base.get() + id.get() - 1)
-}
-
-fn journal_position(position: Position) -> Position {
-    Position::new(position.get() & !FORK_POSITION_BIT)
-}
-
-/// Returns the part of a range that is in the journal.
-fn journal_range(range: EntryRange) -> Option<EntryRange> {
-    let is_in_journal = |position: &Position| position.get() & FORK_POSITION_BIT != 0;
-    let start = match range.start {
-        Bound::Included(position) | Bound::Excluded(position) if !is_in_journal(&position) => {
-            Bound::Unbounded
-        }
-        bound => bound.map(journal_position),
-    };
-    match range.end {
-        Bound::Included(position) | Bound::Excluded(position) if !is_in_journal(&position) => None,
-        bound => Some(EntryRange {
-            start,
-            end: bound.map(journal_position),
-            order: range.order,
-        }),
-    }
-}
-
-/// Returns the part of a range that is in the parent.
-fn parent_range(range: EntryRange) -> Option<EntryRange> {
-    let is_in_journal = |position: &Position| position.get() & FORK_POSITION_BIT != 0;
-    let end = match range.end {
-        Bound::Included(position) | Bound::Excluded(position) if is_in_journal(&position) => {
-            Bound::Unbounded
-        }
-        bound => bound,
-    };
-    match range.start {
-        Bound::Included(position) | Bound::Excluded(position) if is_in_journal(&position) => None,
-        start => Some(EntryRange {
-            start,
-            end,
-            order: range.order,
-        }),
-    }
-}
-
-fn empty_stream<'a>() -> EntryStream<'a> {
-    Box::pin(stream::empty())
 }

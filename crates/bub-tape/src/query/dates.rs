@@ -1,6 +1,6 @@
 //! Parses dates typed by users.
 
-use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
+use jiff::{Timestamp, civil, tz::TimeZone};
 
 use super::DateRange;
 use crate::{Result, TapeError, time};
@@ -15,8 +15,13 @@ pub(crate) struct TimestampRange {
 impl TimestampRange {
     /// Parses both ends. Fails if a date is invalid or the start is after the end.
     pub(crate) fn parse(range: &DateRange) -> Result<Self> {
-        let start = range.start.as_deref().map(parse_range_start).transpose()?;
-        let end = range.end.as_deref().map(parse_range_end).transpose()?;
+        let parse = |text: &Option<String>, default_time| {
+            let text = text.as_deref();
+            text.map(|text| parse_bound(text, default_time)).transpose()
+        };
+        let start = parse(&range.start, civil::Time::midnight())?;
+        // A date without time means its last microsecond, as in the Python version.
+        let end = parse(&range.end, civil::time(23, 59, 59, 999_999_000))?;
         if let (Some(from), Some(to)) = (start, end)
             && from > to
         {
@@ -41,34 +46,16 @@ impl TimestampRange {
     }
 }
 
-fn parse_range_start(text: &str) -> Result<Timestamp> {
-    match parse_bare_date(text) {
-        Some(date) => utc_midnight(date).ok_or_else(|| TapeError::invalid_date(text)),
-        None => time::parse_date(text.trim()).ok_or_else(|| TapeError::invalid_date(text)),
-    }
-}
-
-/// Parses the end of a range. A date without time means its last microsecond, as in the Python version.
-fn parse_range_end(text: &str) -> Result<Timestamp> {
-    let Some(date) = parse_bare_date(text) else {
-        return parse_range_start(text);
+/// Parses a date with or without a time. `default_time` is the time of a date without one.
+fn parse_bound(text: &str, default_time: civil::Time) -> Result<Timestamp> {
+    let trimmed = text.trim();
+    // The length check is needed because the parser also accepts a date with a time.
+    let date = (trimmed.len() <= 10).then(|| trimmed.parse::<civil::Date>());
+    let timestamp = match date {
+        Some(Ok(date)) => TimeZone::UTC
+            .to_timestamp(date.to_datetime(default_time))
+            .ok(),
+        _ => time::parse_date(trimmed),
     };
-    let last = utc_midnight(date).and_then(|start| {
-        start
-            .checked_add(SignedDuration::from_micros(86_399_999_999))
-            .ok()
-    });
-    last.ok_or_else(|| TapeError::invalid_date(text))
-}
-
-/// Parses a date without time. The length check is needed because the parser also accepts a date in a longer text.
-fn parse_bare_date(text: &str) -> Option<civil::Date> {
-    let text = text.trim();
-    (text.len() <= 10).then(|| text.parse().ok()).flatten()
-}
-
-fn utc_midnight(date: civil::Date) -> Option<Timestamp> {
-    date.to_zoned(TimeZone::UTC)
-        .ok()
-        .map(|zoned| zoned.timestamp())
+    timestamp.ok_or_else(|| TapeError::invalid_date(text))
 }

@@ -5,12 +5,12 @@ use std::{future::ready, sync::Arc};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    AnchorWindow, Order, Query, dates::TimestampRange, lines::LineMetaFilter,
-    substring::SubstringFilter, text::FoldedNeedle,
+    AnchorWindow, Query, dates::TimestampRange, lines::LineMetaFilter, substring::SubstringFilter,
+    text::FoldedNeedle,
 };
 use crate::{
-    AnchorMark, AnchorQuery, Entry, EntryKind, EntryRange, EntryStream, LineFilter, Result, Tape,
-    TapeError, TapeName, TapeStore,
+    AnchorQuery, Entry, EntryKind, EntryRange, EntryStream, LineFilter, Result, Tape, TapeError,
+    TapeName, TapeStore,
 };
 
 /// The parsed conditions of a query.
@@ -39,14 +39,9 @@ impl ParsedQuery {
                 .is_none_or(|text| text.is_in_entry(entry))
     }
 
-    /// Returns a filter for the conditions on kind and date.
-    fn meta_filter(&self) -> LineMetaFilter {
-        LineMetaFilter::new(&self.kinds, self.dates)
-    }
-
     /// Returns a filter for raw lines, or `None` if it would accept all lines.
     fn line_filter(&self) -> Option<Arc<dyn LineFilter>> {
-        let meta_filter = self.meta_filter();
+        let meta_filter = LineMetaFilter::new(&self.kinds, self.dates);
         if let Some(text) = self.text.as_ref().filter(|text| !text.is_datelike())
             && let Some(filter) = SubstringFilter::new(text.folded(), meta_filter.clone())
         {
@@ -62,36 +57,30 @@ impl Query {
     /// If the query is invalid, because of an unknown anchor or an invalid date, the error is the only item of the
     /// stream. Errors of the store are passed on.
     pub fn run<'a>(self, store: &'a dyn TapeStore, tape: &'a TapeName) -> EntryStream<'a> {
-        self.run_with_filter(store, tape, ParsedQuery::line_filter)
+        self.run_with_filter(store, tape, None)
     }
 
-    /// Executes the query with the line filter of a search. Does not compare the text of the query, because the search
-    /// does.
-    pub(crate) fn run_for_search<'a>(
+    /// Returns a filter for lines that do not meet the conditions on kind and date.
+    pub(crate) fn meta_filter(&self) -> Result<LineMetaFilter> {
+        let dates = TimestampRange::parse(&self.dates)?;
+        Ok(LineMetaFilter::new(&self.kinds, dates))
+    }
+
+    /// Executes the query with another line filter than its own.
+    pub(crate) fn run_with_filter<'a>(
         self,
         store: &'a dyn TapeStore,
         tape: &'a TapeName,
-        line_filter: impl FnOnce(LineMetaFilter) -> Arc<dyn LineFilter> + Send + 'a,
-    ) -> EntryStream<'a> {
-        self.run_with_filter(store, tape, move |filter| {
-            Some(line_filter(filter.meta_filter()))
-        })
-    }
-
-    fn run_with_filter<'a>(
-        self,
-        store: &'a dyn TapeStore,
-        tape: &'a TapeName,
-        line_filter: impl FnOnce(&ParsedQuery) -> Option<Arc<dyn LineFilter>> + Send + 'a,
+        line_filter: Option<Arc<dyn LineFilter>>,
     ) -> EntryStream<'a> {
         let entries = async move {
-            let filter = ParsedQuery::parse(&self)?;
+            let parsed = ParsedQuery::parse(&self)?;
             let range = self.resolve_range(store, tape).await?;
-            let entries = match line_filter(&filter) {
+            let entries = match line_filter.or_else(|| parsed.line_filter()) {
                 Some(line_filter) => store.read_filtered(tape, range, line_filter),
                 None => store.read(tape, range),
             };
-            let matching = entries.try_filter(move |entry| ready(filter.matches(entry)));
+            let matching = entries.try_filter(move |entry| ready(parsed.matches(entry)));
             Ok::<_, TapeError>(matching.take(self.limit.unwrap_or(usize::MAX)))
         };
         Box::pin(stream::once(entries).try_flatten())
@@ -103,47 +92,32 @@ impl Query {
         store: &dyn TapeStore,
         tape: &TapeName,
     ) -> Result<EntryRange> {
-        let latest =
-            |name: &str| find_anchor(store, tape, AnchorQuery::LatestNamed(name.to_owned()));
-        let missing_error = |name: &str| TapeError::anchor_not_found(name);
+        let find = async |query: AnchorQuery, missing_error: TapeError| {
+            let mark = store.anchors(tape, query).await?.pop();
+            Ok(mark.ok_or(missing_error)?.position)
+        };
+        let find_named = |name: &str| {
+            let query = AnchorQuery::LatestNamed(name.to_owned());
+            find(query, TapeError::anchor_not_found(name))
+        };
         let range = match &self.window {
             AnchorWindow::All => EntryRange::ALL,
             AnchorWindow::AfterLast => {
-                let last = find_anchor(store, tape, AnchorQuery::Latest(1)).await?;
-                EntryRange::after(last.ok_or_else(TapeError::no_anchors)?.position)
+                EntryRange::after(find(AnchorQuery::Latest(1), TapeError::no_anchors()).await?)
             }
-            AnchorWindow::After(name) => EntryRange::after(
-                latest(name)
-                    .await?
-                    .ok_or_else(|| missing_error(name))?
-                    .position,
-            ),
+            AnchorWindow::After(name) => EntryRange::after(find_named(name).await?),
             AnchorWindow::Between(start, end) => {
-                let from = latest(start)
-                    .await?
-                    .ok_or_else(|| missing_error(start))?
-                    .position;
+                let from = find_named(start).await?;
                 let query = AnchorQuery::FirstNamedAfter(end.clone(), from);
-                let to = find_anchor(store, tape, query)
-                    .await?
-                    .ok_or_else(|| missing_error(end))?;
-                EntryRange::after(from).before(to.position)
+                let to = find(query, TapeError::anchor_not_found(end)).await?;
+                EntryRange::after(from).before(to)
             }
         };
-        Ok(if self.order == Order::NewestFirst {
-            range.newest_first()
-        } else {
-            range
+        Ok(EntryRange {
+            order: self.order,
+            ..range
         })
     }
-}
-
-async fn find_anchor(
-    store: &dyn TapeStore,
-    tape: &TapeName,
-    query: AnchorQuery,
-) -> Result<Option<AnchorMark>> {
-    Ok(store.anchors(tape, query).await?.pop())
 }
 
 impl Tape {

@@ -32,7 +32,7 @@ pub(crate) fn fold_text(text: &str) -> String {
     }
 }
 
-/// Returns all characters with this folded form, including itself.
+/// Returns all characters whose folded form is `folded`, including `folded` itself.
 pub(crate) fn case_variants(folded: char) -> Vec<char> {
     if folded.is_ascii() {
         let mut both = vec![folded, folded.to_ascii_uppercase()];
@@ -46,8 +46,8 @@ pub(crate) fn case_variants(folded: char) -> Vec<char> {
     spellings
 }
 
-/// Other characters with the same folded form, by folded form. The standard library has no such table. Building it
-/// takes two milliseconds, so it is built at the first search for a non-ASCII letter with a case.
+/// All non-ASCII characters that fold to another character, by their folded form. The standard library has no such
+/// table. Building it takes two milliseconds, so it is built at the first search for a non-ASCII letter with a case.
 static CASE_VARIANTS: LazyLock<HashMap<char, Vec<char>>> = LazyLock::new(|| {
     let mut spellings: HashMap<char, Vec<char>> = HashMap::new();
     for character in '\u{80}'..=MAX_CASED_CHAR {

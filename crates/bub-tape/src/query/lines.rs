@@ -1,14 +1,14 @@
 //! Reads parts of a line without decoding it.
 //!
-//! The functions read lines in the format that bub writes and return `None` for other lines. A filter accepts such
-//! lines, because the decoder checks them later.
+//! The functions understand only the format that bub writes and return `None` for any other line. [`LineMetaFilter`]
+//! keeps such lines, because the decoder checks them later.
 
 use std::ops::Range;
 
 use memchr::{memchr, memmem, memrchr};
 
 use super::dates::TimestampRange;
-use crate::EntryKind;
+use crate::{EntryKind, LineFilter};
 
 /// Number of bytes at the end of a line to search for the date. The date with its key is shorter.
 const DATE_TAIL_BYTES: usize = 64;
@@ -44,6 +44,42 @@ impl LineMetaFilter {
         is_kind_allowed
             && (self.dates.is_unbounded()
                 || line_date(line).is_none_or(|date| self.dates.contains(date)))
+    }
+}
+
+impl LineMetaFilter {
+    /// Keeps those of `candidates`, and of the lines with escaped characters, that may match. The latter are lines in
+    /// which a search cannot find an ASCII character, or also a non-ASCII character if `non_ascii` is set.
+    pub(crate) fn keep_lines(
+        &self,
+        lines: &[u8],
+        candidates: impl Iterator<Item = Range<usize>>,
+        non_ascii: bool,
+        keep: &mut Vec<Range<usize>>,
+    ) {
+        let can_match = |line: &Range<usize>| {
+            lines
+                .get(line.clone())
+                .is_some_and(|line| self.can_match(line))
+        };
+        let mut kept: Vec<_> = candidates.filter(can_match).collect();
+        let count = kept.len();
+        kept.extend(escaped_lines(lines, non_ascii).filter(can_match));
+        if kept.len() > count {
+            kept.sort_unstable_by_key(|line| line.start);
+            kept.dedup();
+        }
+        keep.append(&mut kept);
+    }
+}
+
+impl LineFilter for LineMetaFilter {
+    fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
+        keep.extend(line_ranges(lines).filter(|line| {
+            lines
+                .get(line.clone())
+                .is_some_and(|line| self.can_match(line))
+        }));
     }
 }
 
@@ -91,31 +127,25 @@ fn line_date(line: &[u8]) -> Option<&str> {
         .filter(|date| !date.contains(['\\', '"']))
 }
 
-/// Calls `on_line` with each line that contains a relevant character as `\uXXXX`. Such a line cannot be searched as
-/// bytes.
+/// Returns the ranges of the lines in which a character is written as an escape `\uXXXX`. A search for the bytes of the
+/// character does not find such a line.
 ///
-/// With `non_ascii`, all characters but control characters are relevant, and only those in ASCII otherwise. Control
-/// characters are always escaped, so they do not matter.
-pub(crate) fn for_each_escaped_line(
-    lines: &[u8],
-    non_ascii: bool,
-    mut on_line: impl FnMut(Range<usize>),
-) {
+/// Without `non_ascii`, only escapes of ASCII characters count. Escapes of control characters below U+0020 never count,
+/// because JSON always escapes these characters.
+fn escaped_lines(lines: &[u8], non_ascii: bool) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
-    while let Some(escape) = lines
-        .get(next..)
-        .and_then(|rest| memmem::find(rest, b"\\u"))
-    {
-        let offset = next + escape;
-        next = offset + 2;
-        let code = lines
-            .get(next..next + 4)
-            .and_then(|digits| std::str::from_utf8(digits).ok());
-        let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        if code.is_some_and(|code| (0x20..0x80).contains(&code) || non_ascii && code >= 0x80) {
-            let line = line_at(lines, offset);
-            next = line.end;
-            on_line(line);
+    std::iter::from_fn(move || {
+        loop {
+            let offset = next + memmem::find(lines.get(next..)?, b"\\u")?;
+            next = offset + 2;
+            let digits = lines.get(next..next + 4).unwrap_or_default();
+            let code = std::str::from_utf8(digits).ok();
+            let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            if code.is_some_and(|code| (0x20..0x80).contains(&code) || non_ascii && code >= 0x80) {
+                let line = line_at(lines, offset);
+                next = line.end;
+                return Some(line);
+            }
         }
-    }
+    })
 }

@@ -1,8 +1,8 @@
 //! Searches raw lines for a text. The search may find lines that do not contain the text, but finds all lines that do.
 
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
-use aho_corasick::{AhoCorasick, MatchKind, packed};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 
 use super::{
     fold::case_variants,
@@ -10,57 +10,41 @@ use super::{
 };
 use crate::LineFilter;
 
-/// Maximum number of spellings to search for. More would be slower than searching for a shorter piece.
+/// Maximum number of spellings to search for. The spellings of a text are its variants in upper and lower case. With
+/// more spellings, searching for a shorter text is faster.
 const MAX_PATTERNS: usize = 64;
-/// Bytes from rare to frequent in prose and code. Other bytes are rarer.
+/// Number of characters to search for. This is long enough to be rare and short enough to have few spellings.
+const PIECE_CHARS: usize = 3;
+/// Lower case letters and the space, from rare to frequent in prose and code.
 const BYTES_BY_FREQUENCY: &[u8] = b"zqjxkvbywgpfmucdlhrsnioate ";
 
-/// Finds any of several short pieces of text, ignoring case.
+/// Finds any of several short texts, ignoring case.
 #[derive(Debug)]
-pub(crate) enum Finder {
-    /// A search with vector instructions.
-    Packed(Box<packed::Searcher>),
-    /// A search for processors without vector instructions.
-    Automaton(AhoCorasick),
-}
+pub(crate) struct Finder(AhoCorasick);
 
 impl Finder {
-    /// Creates a finder for folded pieces. Returns `None` if there are no pieces or too many spellings.
+    /// Creates a finder for folded texts. Returns `None` if `pieces` is empty or the texts have more than
+    /// [`MAX_PATTERNS`] spellings.
     pub(crate) fn new<'a>(pieces: impl IntoIterator<Item = &'a [char]>) -> Option<Self> {
         let mut patterns = Vec::new();
         for piece in pieces {
             patterns.extend(all_spellings(piece)?);
         }
-        patterns.sort_unstable();
-        patterns.dedup();
         if patterns.is_empty() || patterns.len() > MAX_PATTERNS {
             return None;
         }
-        if let Some(packed) = packed::Config::new().builder().extend(&patterns).build() {
-            return Some(Self::Packed(Box::new(packed)));
-        }
+        // With this match kind, the search uses vector instructions.
         AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostFirst)
             .build(&patterns)
             .ok()
-            .map(Self::Automaton)
+            .map(Self)
     }
 
-    /// Returns the first match at or after an offset.
+    /// Returns the byte range of the first match at or after the byte offset `from`.
     pub(crate) fn find(&self, text: &[u8], from: usize) -> Option<Range<usize>> {
-        let match_range = match self {
-            Self::Packed(packed) => packed.find_in(
-                text,
-                aho_corasick::Span {
-                    start: from,
-                    end: text.len(),
-                },
-            )?,
-            Self::Automaton(automaton) => {
-                automaton.find(aho_corasick::Input::new(text).range(from..))?
-            }
-        };
-        Some(match_range.start()..match_range.end())
+        let found = self.0.find(Input::new(text).range(from..))?;
+        Some(found.range())
     }
 }
 
@@ -76,156 +60,93 @@ fn all_spellings(piece: &[char]) -> Option<Vec<String>> {
             .flat_map(|text| forms.iter().map(move |form| format!("{text}{form}")));
         texts = longer.collect();
     }
-    texts.retain(|text| !text.is_empty());
     Some(texts)
 }
 
-/// Returns the approximate frequency of a character. Frequent characters have higher ranks.
-pub(crate) fn frequency_rank(character: char) -> usize {
-    let letter = u8::try_from(character)
-        .ok()
-        .and_then(|byte| BYTES_BY_FREQUENCY.iter().position(|known| *known == byte));
-    match letter {
-        Some(rank) => rank + 2,
-        None if character.is_ascii_digit() => 14,
-        None if character.is_ascii() => 8,
-        None => 1,
-    }
+/// Returns a rank for the approximate frequency of a text. Texts with frequent characters have higher ranks.
+pub(crate) fn frequency_rank(text: &[char]) -> usize {
+    let rank = |character: &char| {
+        let letter = u8::try_from(*character)
+            .ok()
+            .and_then(|byte| BYTES_BY_FREQUENCY.iter().position(|known| *known == byte));
+        match letter {
+            Some(rank) => rank + 2,
+            None if character.is_ascii_digit() => 14,
+            None if character.is_ascii() => 8,
+            None => 1,
+        }
+    };
+    text.iter().map(rank).sum()
 }
 
 /// Accepts lines that may contain a folded text.
 #[derive(Debug)]
 pub(crate) struct SubstringFilter {
     finder: Finder,
-    /// The part of the query that is always written in the same way, and the offset in it of the text that `finder`
-    /// searches for. `None` if that part is not ASCII.
-    literal: Option<(Vec<u8>, usize)>,
-    /// Whether the piece contains non-ASCII characters, which can be written as escapes.
+    /// The part of the searched text that contains the text of `finder`, and the offset at which the text of `finder`
+    /// starts in this part. The part has no characters that JSON can escape. `None` if the part is not ASCII.
+    literal: Option<(String, usize)>,
+    /// Whether the text of `finder` contains non-ASCII characters, which can be written as escapes `\uXXXX`.
     has_non_ascii: bool,
     meta_filter: LineMetaFilter,
 }
 
 impl SubstringFilter {
-    /// Creates a filter. Returns `None` if the text has no piece that is always written in the same way.
+    /// Creates a filter for a folded text. Returns `None` if JSON can escape every character of the text, or if the
+    /// text has too many spellings.
     pub(crate) fn new(folded: &str, meta_filter: LineMetaFilter) -> Option<Self> {
         let literals: Vec<Vec<char>> = folded
             .split(is_escapable)
-            .map(|part| part.chars().collect())
+            .filter(|literal| !literal.is_empty())
+            .map(|literal| literal.chars().collect())
             .collect();
-        let pieces = literals
-            .iter()
-            .flat_map(|literal| candidate_pieces(literal).map(move |piece| (literal, piece)));
-        let rarest = pieces.min_by_key(|(_, (_, piece))| search_cost(piece));
-        let (literal, (offset, piece)) = rarest?;
-        let finder = Finder::new([piece])?;
-        let has_non_ascii = !piece.iter().all(char::is_ascii);
-        let ascii: Option<Vec<u8>> = literal
-            .iter()
-            .map(|character| u8::try_from(*character).ok())
-            .collect();
-        let literal = ascii
-            .filter(|bytes| bytes.is_ascii())
-            .map(|bytes| (bytes, offset));
+        let pieces = literals.iter().flat_map(|literal| {
+            let pieces = literal.windows(literal.len().min(PIECE_CHARS)).enumerate();
+            pieces.map(move |(offset, piece)| (literal, offset, piece))
+        });
+        let (literal, offset, piece) =
+            pieces.min_by_key(|(.., piece)| (Reverse(piece.len()), frequency_rank(piece)))?;
         Some(Self {
-            finder,
-            literal,
-            has_non_ascii,
+            finder: Finder::new([piece])?,
+            literal: (literal.iter().all(char::is_ascii))
+                .then(|| (literal.iter().collect(), offset)),
+            has_non_ascii: !piece.iter().all(char::is_ascii),
             meta_filter,
         })
     }
 
-    /// Returns whether the text around a found piece matches.
+    /// Returns whether the bytes around a match of `finder` equal `literal`, ignoring case. `start` is the byte offset
+    /// of the match.
     fn is_match(&self, lines: &[u8], start: usize) -> bool {
-        let Some((literal, offset)) = &self.literal else {
-            return true;
-        };
-        let start = start.checked_sub(*offset);
-        let candidate = start.and_then(|start| lines.get(start..start + literal.len()));
-        candidate.is_some_and(|candidate| candidate.eq_ignore_ascii_case(literal))
+        self.literal.as_ref().is_none_or(|(literal, offset)| {
+            let start = start.checked_sub(*offset);
+            let candidate = start.and_then(|start| lines.get(start..start + literal.len()));
+            candidate.is_some_and(|candidate| candidate.eq_ignore_ascii_case(literal.as_bytes()))
+        })
     }
 }
 
 impl LineFilter for SubstringFilter {
     fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        let first = keep.len();
         let mut offset = 0;
-        while let Some(match_range) = self.finder.find(lines, offset) {
-            offset = match_range.start + 1;
-            if self.is_match(lines, match_range.start) {
-                let line = lines::line_at(lines, match_range.start);
-                offset = line.end;
-                keep.extend(
-                    Some(line).filter(|line| can_match_line(&self.meta_filter, lines, line)),
-                );
+        let matching_lines = std::iter::from_fn(|| {
+            while let Some(found) = self.finder.find(lines, offset) {
+                offset = found.start + 1;
+                if self.is_match(lines, found.start) {
+                    let line = lines::line_at(lines, found.start);
+                    offset = line.end;
+                    return Some(line);
+                }
             }
-        }
-        let found_count = keep.len();
-        lines::for_each_escaped_line(lines, self.has_non_ascii, |line| {
-            keep.extend(Some(line).filter(|line| can_match_line(&self.meta_filter, lines, line)));
+            None
         });
-        if keep.len() > found_count {
-            sort_and_dedup(keep, first);
-        }
+        self.meta_filter
+            .keep_lines(lines, matching_lines, self.has_non_ascii, keep);
     }
 }
 
-impl LineFilter for LineMetaFilter {
-    fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        keep.extend(lines::line_ranges(lines).filter(|line| can_match_line(self, lines, line)));
-    }
-}
-
-/// Returns whether the line at the range `line` of `lines` may pass the filter, judged by its kind and date.
-pub(crate) fn can_match_line(
-    meta_filter: &LineMetaFilter,
-    lines: &[u8],
-    line: &Range<usize>,
-) -> bool {
-    lines
-        .get(line.clone())
-        .is_some_and(|line| meta_filter.can_match(line))
-}
-
-/// Sorts the ranges from index `first` on and removes duplicates. They were collected in two passes.
-pub(crate) fn sort_and_dedup(keep: &mut Vec<Range<usize>>, first: usize) {
-    let mut added = keep.split_off(first);
-    added.sort_unstable_by_key(|line| line.start);
-    added.dedup();
-    keep.append(&mut added);
-}
-
-/// Returns whether JSON can write a character in more than one way.
+/// Returns whether JSON writers must or may escape a character. Lines with escapes `\uXXXX` of other characters are
+/// kept by [`LineMetaFilter::keep_lines`].
 fn is_escapable(character: char) -> bool {
     matches!(character, '"' | '\\' | '/' | '\u{7f}') || character.is_control()
-}
-
-/// Returns the pieces of a text that are long enough to be rare and short enough to have few spellings, with their
-/// offsets.
-fn candidate_pieces(literal: &[char]) -> impl Iterator<Item = (usize, &[char])> {
-    (0..literal.len()).filter_map(move |start| {
-        let mut bytes = 0;
-        let rest = literal.get(start..)?;
-        let enough = rest.iter().position(|character| {
-            bytes += character.len_utf8();
-            bytes >= 3 && (bytes >= 4 || character.is_ascii())
-        });
-        // Use a shorter piece only if the complete text is short.
-        let length = enough
-            .map(|last| last + 1)
-            .or((start == 0).then_some(rest.len()))?;
-        Some((start, rest.get(..length)?))
-    })
-}
-
-fn search_cost(piece: &[char]) -> usize {
-    let mean = piece
-        .iter()
-        .map(|character| frequency_rank(*character))
-        .sum::<usize>();
-    mean * 3 / piece.len().max(1)
-        + if piece.len() < 3 && piece.iter().all(char::is_ascii) {
-            100
-        } else {
-            0
-        }
 }

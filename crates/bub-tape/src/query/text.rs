@@ -24,8 +24,8 @@ impl FoldedNeedle {
         memchr::memmem::find(fold_text(text).as_bytes(), self.0.as_bytes()).is_some()
     }
 
-    /// Returns whether the needle could be part of a date. Legacy lines do not contain their date in this form, so such
-    /// a needle cannot be searched for in raw lines.
+    /// Returns whether the needle could be part of a date. Legacy lines have a Unix timestamp instead of a date, so
+    /// such a needle cannot be searched for in raw lines.
     pub(crate) fn is_datelike(&self) -> bool {
         self.0
             .chars()

@@ -14,14 +14,9 @@ pub(super) fn snippet_around(text: &str, needle: &FoldedNeedle) -> Option<String
     Some(extract_snippet(text, &folded, offset))
 }
 
-/// Returns the text around a byte offset in its folded form.
-pub(super) fn snippet_at(text: &str, offset: usize) -> String {
-    extract_snippet(text, &fold_text(text), offset)
-}
-
 /// Returns the text around a byte offset of `folded`. Folding keeps the number of characters, so the character index is
 /// the same in `text`.
-fn extract_snippet(text: &str, folded: &str, offset: usize) -> String {
+pub(super) fn extract_snippet(text: &str, folded: &str, offset: usize) -> String {
     let char_index = folded
         .char_indices()
         .take_while(|(index, _)| *index < offset)

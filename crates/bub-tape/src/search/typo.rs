@@ -1,103 +1,48 @@
 //! Compares words for similarity.
 //!
-//! The measure for a single word is that of the Python version: twice the length of the longest common subsequence,
+//! The similarity of two words is defined as in the Python version: twice the length of the longest common subsequence,
 //! divided by the sum of both lengths. A match needs 80 percent. If the other word is much longer, its best matching
-//! part counts and needs 89 percent. Unlike in the Python version, a much shorter word never matches: "on" would match
+//! part counts and needs 89 percent. A much shorter word never matches, while the Python version matches "on" with
 //! "configuration".
 
-/// Maximum number of characters that are compared, because the comparison uses one bit per character of a `u64`. The
+/// Maximum number of characters that are compared, because the comparison uses one bit of a `u64` per character. The
 /// rest of a longer word is ignored.
 pub(super) const MAX_CHARS: usize = 64;
 /// Minimum length of a word with typing errors. Shorter words match only exactly.
 pub(super) const MIN_CHARS: usize = 3;
 
-/// A word to compare other words with.
-#[derive(Debug)]
-pub(super) struct Pattern {
-    length: usize,
-    word: Vec<char>,
-    ascii: Box<[u64; 128]>,
-    others: Vec<(char, u64)>,
+/// Returns whether `other` is similar enough to be `word` with typing errors. `word` has at most [`MAX_CHARS`]
+/// characters.
+pub(super) fn is_similar(word: &[char], other: &[char]) -> bool {
+    let (length, other_length) = (word.len(), other.len());
+    if other_length < MIN_CHARS || other_length * 3 < length * 2 {
+        return false;
+    }
+    if other_length * 2 < length * 3 {
+        return common_subsequence_length(word, other) * 5 >= (length + other_length) * 2;
+    }
+    other.windows(length).any(|part| {
+        // Eight ninths of fewer than nine letters, rounded up, are all letters. So the part must be equal to the word,
+        // which is faster to check.
+        part == word || length >= 9 && common_subsequence_length(word, part) * 9 >= length * 8
+    })
 }
 
-impl Pattern {
-    pub(super) fn new(word: &[char]) -> Self {
-        let word = word.get(..MAX_CHARS).unwrap_or(word);
-        let (mut ascii, mut others) = (Box::new([0; 128]), Vec::<(char, u64)>::new());
-        for (index, character) in word.iter().enumerate() {
-            let bit = 1_u64 << index;
-            if let Some(mask) = ascii.get_mut(*character as usize) {
-                *mask |= bit;
-            } else if let Some((_, mask)) = others.iter_mut().find(|(other, _)| other == character)
-            {
-                *mask |= bit;
-            } else {
-                others.push((*character, bit));
-            }
-        }
-        Self {
-            length: word.len(),
-            word: word.to_vec(),
-            ascii,
-            others,
-        }
-    }
-
-    /// Returns the number of characters.
-    pub(super) fn length(&self) -> usize {
-        self.length
-    }
-
-    /// Returns whether a word is similar enough to be this word with typing errors.
-    ///
-    /// `word` consists of bytes or characters, which `letter` converts to folded characters. Most words are ASCII, and
-    /// comparing their bytes avoids a conversion.
-    pub(super) fn is_similar_to<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> bool {
-        let (own_length, other_length) = (self.length, word.len());
-        if other_length < MIN_CHARS || other_length * 3 < own_length * 2 {
-            return false;
-        }
-        if other_length * 2 < own_length * 3 {
-            return self.common_subsequence_length(word, &letter) * 5
-                >= (own_length + other_length) * 2;
-        }
-        // Eight ninths of a short word, rounded up, are all its letters. Comparing for equality is faster.
-        if own_length < 9 {
-            let is_equal = |part: &[T]| {
-                part.iter()
-                    .zip(&self.word)
-                    .all(|(unit, own)| letter(*unit) == *own)
-            };
-            return word.windows(own_length).any(is_equal);
-        }
-        word.windows(own_length)
-            .any(|part| self.common_subsequence_length(part, &letter) * 9 >= own_length * 8)
-    }
-
-    /// Returns the length of the longest common subsequence. Computes a column of the table at once, one bit per row.
-    fn common_subsequence_length<T: Copy>(&self, word: &[T], letter: impl Fn(T) -> char) -> usize {
-        let rows = word.iter().fold(u64::MAX, |rows, unit| {
-            let matching = rows & self.character_mask(letter(*unit));
-            rows.wrapping_add(matching) | rows.wrapping_sub(matching)
-        });
-        let used = if self.length >= MAX_CHARS {
-            u64::MAX
-        } else {
-            (1 << self.length) - 1
-        };
-        (!rows & used).count_ones() as usize
-    }
-
-    fn character_mask(&self, character: char) -> u64 {
-        match self.ascii.get(character as usize) {
-            Some(mask) => *mask,
-            None => self
-                .others
-                .iter()
-                .find(|(other, _)| *other == character)
-                .map_or(0, |(_, mask)| *mask),
-        }
-    }
+/// Returns the length of the longest common subsequence. Computes each column of the dynamic programming table at once,
+/// with one bit per row.
+fn common_subsequence_length(word: &[char], other: &[char]) -> usize {
+    let positions = |character: &char| {
+        let bits = word.iter().rev();
+        bits.fold(0_u64, |mask, own| mask << 1 | u64::from(own == character))
+    };
+    let rows = other.iter().fold(u64::MAX, |rows, character| {
+        let matching = rows & positions(character);
+        rows.wrapping_add(matching) | rows.wrapping_sub(matching)
+    });
+    word.iter()
+        .enumerate()
+        .filter(|(row, _)| rows >> row & 1 == 0)
+        .count()
 }
 
 #[cfg(test)]
@@ -127,7 +72,7 @@ mod tests {
             ("你好世界", "你好新世界", true),
         ] {
             assert_eq!(
-                Pattern::new(&chars(pattern)).is_similar_to(&chars(word), |letter| letter),
+                is_similar(&chars(pattern), &chars(word)),
                 expected,
                 "{pattern} {word}"
             );
@@ -155,7 +100,7 @@ mod tests {
         proptest::proptest!(|(left in "[a-dä好]{0,70}", right in "[a-dä好]{0,80}")| {
             let left: Vec<char> = left.chars().take(MAX_CHARS).collect();
             let right = chars(&right);
-            proptest::prop_assert_eq!(Pattern::new(&left).common_subsequence_length(&right, |letter| letter), textbook(&left, &right));
+            proptest::prop_assert_eq!(common_subsequence_length(&left, &right), textbook(&left, &right));
         });
     }
 }

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{ChatMessage, TOOL_DONE_EVENT, calls::PendingCalls, carry};
 use crate::{Entry, EntryId, EntryKind, codec, entry::json_object};
 
-/// Maximum number of responses whose calls wait for results. Only few runs overlap, so older calls get no result.
+/// Maximum number of model responses whose tool calls wait for results at the same time. The tool calls of older
+/// responses get no more results. Few runs overlap, so this is rare.
 const MAX_OPEN_CALLS: usize = 16;
 /// The roles that providers accept.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
@@ -19,8 +20,6 @@ pub(super) struct ViewBuilder<'a> {
     items: Vec<ViewItem>,
     /// Indexes in `items` of calls that wait for results, oldest first.
     open_calls: VecDeque<usize>,
-    /// Entries set by [`set_used_entries`](Self::set_used_entries).
-    explicit_entries: Vec<EntryId>,
 }
 
 #[derive(Debug)]
@@ -35,16 +34,10 @@ impl<'a> ViewBuilder<'a> {
             model,
             items: Vec::new(),
             open_calls: VecDeque::new(),
-            explicit_entries: Vec::new(),
         }
     }
 
-    /// Sets the entries that [`finish`](Self::finish) returns, instead of those that the messages come from.
-    pub(super) fn set_used_entries(&mut self, entries: impl Iterator<Item = EntryId>) {
-        self.explicit_entries.extend(entries);
-    }
-
-    /// Adds an entry.
+    /// Adds the messages of an entry. Ignores entries that views do not show.
     pub(super) fn add_entry(&mut self, mut entry: Entry) {
         if entry.kind == EntryKind::Event && entry.name() == Some(TOOL_DONE_EVENT) {
             self.add_early_result(&entry);
@@ -105,14 +98,7 @@ impl<'a> ViewBuilder<'a> {
                 }
             }
         }
-        (
-            messages,
-            if self.explicit_entries.is_empty() {
-                used
-            } else {
-                self.explicit_entries
-            },
-        )
+        (messages, used)
     }
 
     fn add_tool_call(&mut self, entry: &mut Entry) {
@@ -177,20 +163,18 @@ impl<'a> ViewBuilder<'a> {
     }
 
     fn add_early_result(&mut self, entry: &Entry) {
-        let Some(data) = entry.data() else { return };
-        let Some(id) = data.get("call_id").and_then(Value::as_str) else {
-            return;
-        };
-        let Some(result) = data.get("result") else {
-            return;
-        };
-        self.update_open_calls(|calls| {
-            calls.is_same_run(entry) && calls.set_early_result(id, result, entry.id)
-        });
+        let result = entry
+            .data()
+            .and_then(|data| Some((data.get("call_id")?.as_str()?, data.get("result")?)));
+        if let Some((id, result)) = result {
+            self.update_open_calls(|calls| {
+                calls.is_same_run(entry) && calls.set_early_result(id, result, entry.id)
+            });
+        }
     }
 
-    /// Closes the open calls of the entry's run. The run has a new response, so they get no more results. Without an
-    /// entry, closes all open calls.
+    /// Closes the open tool calls of the run that `entry` belongs to: the run has a new model response, so its earlier
+    /// calls get no more results. Without an entry, closes all open tool calls.
     fn close_open_calls(&mut self, entry: Option<&Entry>) {
         self.update_open_calls(|calls| {
             calls.is_open = entry.is_some_and(|entry| !calls.is_same_run(entry));
@@ -198,8 +182,8 @@ impl<'a> ViewBuilder<'a> {
         });
     }
 
-    /// Calls `update` with the calls of each response that wait for results, latest first, until it returns `true`.
-    /// Then forgets the calls that are closed.
+    /// Calls `update` with the open tool calls of each model response, latest response first, until `update` returns
+    /// `true`. Then removes closed calls from `open_calls`.
     fn update_open_calls(&mut self, mut update: impl FnMut(&mut PendingCalls) -> bool) {
         for index in self.open_calls.iter().rev() {
             if pending_calls_at(&mut self.items, *index).is_some_and(&mut update) {
@@ -211,8 +195,8 @@ impl<'a> ViewBuilder<'a> {
             .retain(|index| pending_calls_at(items, *index).is_some_and(|calls| calls.is_open));
     }
 
-    /// Adds the provider state of the entry to the message, if it comes from the model of this view. Other models
-    /// reject state such as signatures.
+    /// Adds the provider state of the entry, such as signatures, to the message if it comes from the model of this
+    /// view. Other models reject it.
     fn with_provider_state(&self, mut message: ChatMessage, entry: &Entry) -> ChatMessage {
         let state = entry.meta.get("provider_state");
         let is_own_state = |state: &&Value| {

@@ -21,7 +21,8 @@ pub(super) struct PendingCalls {
 
 #[derive(Debug)]
 struct CallSlot {
-    /// The call, or `None` if the tape names no tool. Such a call is not shown, but its result keeps its position.
+    /// The call, or `None` if it names no tool. Views do not show such a call, but it counts when results are assigned
+    /// by position.
     call: Option<Map<String, Value>>,
     id: String,
     name: Option<Value>,
@@ -66,7 +67,7 @@ impl PendingCalls {
         }
     }
 
-    /// Returns whether a list of call ids contains any of these calls.
+    /// Returns whether a list of call ids contains the id of any of these calls.
     pub(super) fn has_any_call(&self, ids: &[Value]) -> bool {
         ids.iter()
             .filter_map(Value::as_str)
@@ -166,7 +167,8 @@ impl CallSlot {
     }
 }
 
-/// Returns an unused id for a call without its own. The id is the same in every view of the tape.
+/// Returns an unused id for a call that has no id or the id of another call. The result is the same in every view of
+/// the tape.
 fn unused_call_id(index: usize, is_taken: &dyn Fn(&str) -> bool) -> String {
     let mut id = format!("call_{index}");
     while is_taken(&id) {

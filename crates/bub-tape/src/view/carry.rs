@@ -7,8 +7,8 @@ use crate::{Entry, EntryId, EntryKind, Result, Tape, codec};
 /// Key in an anchor's state with the ids of the carried entries.
 const CARRY_KEY: &str = "carry";
 
-/// Returns the ids that an anchor carries. Returns `None` if the value is not a list of integers: then the key belongs
-/// to the state of another program.
+/// Returns the ids of the entries that an anchor carries. Returns `None` if its state has no list of integers under the
+/// key `carry`. Another program can use this key for other data.
 pub(super) fn carried_ids(anchor: &Entry) -> Option<Vec<EntryId>> {
     let list = anchor.payload.get("state")?.get(CARRY_KEY)?.as_array()?;
     list.iter()
@@ -16,8 +16,8 @@ pub(super) fn carried_ids(anchor: &Entry) -> Option<Vec<EntryId>> {
         .collect()
 }
 
-/// Returns the state as the model sees it, without the ids of carried entries. The entries themselves follow the
-/// anchor.
+/// Returns the anchor's state as the model sees it, without the key `carry`. The model does not need the ids, because
+/// the view contains the carried entries after the anchor.
 pub(super) fn visible_state(anchor: &Entry) -> Value {
     let mut state = anchor.payload.get("state").cloned().unwrap_or(Value::Null);
     if carried_ids(anchor).is_some()
@@ -44,7 +44,8 @@ pub(super) async fn fetch_carried_entries(
     Ok(limit_size(entries, limit))
 }
 
-/// Keeps the first user message, which is the prompt of the turn, and the latest entries that fit.
+/// Returns the first user message, which is the prompt of the turn, and as many of the latest entries as fit into
+/// `limit` bytes.
 fn limit_size(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
     let size = |entry: &Entry| codec::to_python_json(&entry.payload).len();
     let is_user_message = |entry: &Entry| {

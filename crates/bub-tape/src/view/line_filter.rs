@@ -17,7 +17,7 @@ impl LineFilter for ViewLineFilter {
             let line = text.get(line.clone()).unwrap_or_default();
             match lines::line_kind(line) {
                 Some(b"anchor" | b"message" | b"tool_call" | b"tool_result") | None => true,
-                // The name may contain escapes.
+                // The event name may be written with escapes `\uXXXX`.
                 Some(b"event") => {
                     memmem::find(line, TOOL_DONE_EVENT.as_bytes()).is_some()
                         || memmem::find(line, b"\\u").is_some()

@@ -44,11 +44,15 @@ impl Buffer {
         self.cursor = self.boundary_at_or_after(self.cursor);
     }
 
-    /// Replaces the text between two offsets and moves the cursor behind the new text. Does nothing if the range is
-    /// invalid.
-    pub fn replace_range(&mut self, from: usize, to: usize, text: &str) {
-        if self.text.get(from..to).is_some() {
-            self.text.replace_range(from..to, text);
+    /// Returns the text without the buffer.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
+    /// Replaces the text between an offset and the cursor. Does nothing if the range is invalid.
+    pub fn replace_from(&mut self, from: usize, text: &str) {
+        if self.text.get(from..self.cursor).is_some() {
+            self.text.replace_range(from..self.cursor, text);
             self.cursor = from + text.len();
         }
     }
@@ -69,43 +73,39 @@ impl Buffer {
         self.cursor = self.boundary_at_or_after(offset.min(self.text.len()));
     }
 
-    /// Swaps the characters around the cursor.
+    /// Swaps the characters before and after the cursor. At the end of the text, swaps the last two characters.
     pub fn transpose_chars(&mut self) {
-        let at = if self.cursor == self.text.len() {
-            self.left_offset()
-        } else {
-            self.cursor
+        let at = match self.text_after_cursor() {
+            "" => self.left_offset(),
+            _ => self.cursor,
         };
-        let Some(start) = previous_boundary(&self.text, at) else {
-            return;
-        };
-        let Some(end) = next_boundary(&self.text, at) else {
-            return;
-        };
-        let (Some(left), Some(right)) = (self.text.get(start..at), self.text.get(at..end)) else {
-            return;
-        };
-        let swapped = format!("{right}{left}");
-        self.replace_range(start, end, &swapped);
+        if let Some(start) = previous_boundary(&self.text, at)
+            && let Some(end) = next_boundary(&self.text, at)
+            && let (Some(left), Some(right)) = (self.text.get(start..at), self.text.get(at..end))
+        {
+            let swapped = format!("{right}{left}");
+            self.cursor = end;
+            self.replace_from(start, &swapped);
+        }
     }
 
-    /// Returns the offset one character to the left.
+    /// Returns the offset one character to the left of the cursor.
     pub fn left_offset(&self) -> usize {
         previous_boundary(&self.text, self.cursor).unwrap_or(0)
     }
 
-    /// Returns the offset one character to the right.
+    /// Returns the offset one character to the right of the cursor.
     pub fn right_offset(&self) -> usize {
         next_boundary(&self.text, self.cursor).unwrap_or(self.text.len())
     }
 
-    /// Returns the start of the word to the left.
+    /// Returns the offset at which the word to the left of the cursor starts.
     pub fn word_start(&self) -> usize {
         let mut words = self.text_before_cursor().unicode_word_indices();
         words.next_back().map_or(0, |(start, _)| start)
     }
 
-    /// Returns the end of the word to the right.
+    /// Returns the offset at which the word to the right of the cursor ends.
     pub fn word_end(&self) -> usize {
         let mut words = self.text_after_cursor().unicode_word_indices();
         words.next().map_or(self.text.len(), |(start, word)| {
@@ -113,22 +113,20 @@ impl Buffer {
         })
     }
 
-    /// Returns the start of the whitespace-delimited word to the left, which Ctrl-W removes.
+    /// Returns the offset at which the whitespace-delimited word to the left of the cursor starts. Ctrl-W removes this
+    /// word.
     pub fn blank_word_start(&self) -> usize {
         let word = self.text_before_cursor().trim_end();
-        let start = word
-            .char_indices()
-            .rev()
-            .find(|(_, letter)| letter.is_whitespace());
-        start.map_or(0, |(at, blank)| at + blank.len_utf8())
+        word.trim_end_matches(|letter: char| !letter.is_whitespace())
+            .len()
     }
 
-    /// Returns the start of the current line.
+    /// Returns the offset at which the line of the cursor starts.
     pub fn line_start(&self) -> usize {
         self.text_before_cursor().rfind('\n').map_or(0, |at| at + 1)
     }
 
-    /// Returns the end of the current line.
+    /// Returns the offset at which the line of the cursor ends.
     pub fn line_end(&self) -> usize {
         self.text_after_cursor()
             .find('\n')
@@ -145,17 +143,13 @@ impl Buffer {
 }
 
 fn previous_boundary(text: &str, offset: usize) -> Option<usize> {
-    GraphemeCursor::new(offset, text.len(), true)
-        .prev_boundary(text, 0)
-        .ok()
-        .flatten()
+    let mut cursor = GraphemeCursor::new(offset, text.len(), true);
+    cursor.prev_boundary(text, 0).ok()?
 }
 
 fn next_boundary(text: &str, offset: usize) -> Option<usize> {
-    GraphemeCursor::new(offset, text.len(), true)
-        .next_boundary(text, 0)
-        .ok()
-        .flatten()
+    let mut cursor = GraphemeCursor::new(offset, text.len(), true);
+    cursor.next_boundary(text, 0).ok()?
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Completion of the word at the cursor.
 
 /// A word that Tab can complete, with its description.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompletionItem {
     /// The word without its `,` or `$`.
     pub text: String,
@@ -27,7 +27,7 @@ pub struct CompletionItems {
 pub struct CompletionMatches {
     /// Byte offset in the line at which the completed word starts.
     pub from: usize,
-    /// The matching words, in order.
+    /// The matching words, in the order of [`CompletionItems`].
     pub items: Vec<CompletionItem>,
 }
 
@@ -35,10 +35,9 @@ impl CompletionItems {
     /// Returns the words that complete the text before the cursor, or `None` if no word matches. With `is_shell`, a
     /// line is a command even without a comma.
     pub fn find_matches(&self, before: &str, is_shell: bool) -> Option<CompletionMatches> {
-        let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        let start = (start..before.len())
-            .find(|at| before.is_char_boundary(*at))
-            .unwrap_or(before.len());
+        let start = before
+            .trim_end_matches(|letter: char| !letter.is_whitespace())
+            .len();
         let word = before.get(start..)?;
         let line = before.trim_start();
         if let Some(name) = word.strip_prefix('$') {
@@ -52,23 +51,20 @@ impl CompletionItems {
             return filter_items(&self.commands, word, start);
         }
         let command = line.strip_prefix(',').or(is_shell.then_some(line))?;
-        let name = command
-            .split_whitespace()
-            .next()
-            .filter(|name| command.len() > name.len())?;
+        let name = command.split_whitespace().next()?;
         match name {
+            _ if command.len() == name.len() => None,
             "skill" => filter_items(&self.skills, word, start),
             "resume" => filter_items(&self.sessions, word, start),
             _ => None,
         }
     }
 
-    /// Returns the arguments of a command if `text` is that command followed by one space.
+    /// Returns the arguments of a command if `text` is that command followed by one space. Returns `None` if the
+    /// command has no arguments.
     pub fn arguments_hint(&self, text: &str, is_shell: bool) -> Option<&str> {
-        let command = text
-            .strip_prefix(',')
-            .or(is_shell.then_some(text))?
-            .strip_suffix(' ')?;
+        let command = text.strip_prefix(',').or(is_shell.then_some(text))?;
+        let command = command.strip_suffix(' ')?;
         let item = self.commands.iter().find(|word| word.text == command)?;
         Some(item.arguments.as_str()).filter(|arguments| !arguments.is_empty())
     }

@@ -1,4 +1,4 @@
-//! The history in the editor: Up and Down, the hint after the text, and the incremental search.
+//! The history in the editor: Up and Down, the hint that completes the text, and the incremental search.
 
 use super::{Editor, EditorAction};
 use crate::keys::KeyEvent;
@@ -7,12 +7,12 @@ use crate::keys::KeyEvent;
 #[derive(Debug)]
 pub(super) struct HistoryCursor {
     prefix: String,
-    /// The text before the first Up.
+    /// The text that was in the editor before the first press of Up.
     draft: String,
     index: usize,
 }
 
-/// An incremental search through the history.
+/// An incremental search through the history, started with Ctrl-R.
 #[derive(Debug)]
 pub(super) struct HistorySearch {
     pub(super) query: String,
@@ -21,41 +21,29 @@ pub(super) struct HistorySearch {
 }
 
 impl Editor {
-    /// Moves the cursor up in a text of several lines. On the first line, loads the previous history line with the same
-    /// prefix.
+    /// Moves the cursor up in a text of several lines. On the first line, loads the previous history line that starts
+    /// with the text before the cursor. If Up is pressed again, it searches for the same prefix.
     pub(super) fn move_up(&mut self, history: &[String]) {
         if self.history_cursor.is_none() && self.buffer.text_before_cursor().contains('\n') {
             return self.move_line(-1);
         }
-        let prefix = match &self.history_cursor {
-            Some(history_cursor) => history_cursor.prefix.clone(),
-            None => self.buffer.text_before_cursor().to_owned(),
-        };
-        let from = self
-            .history_cursor
-            .as_ref()
-            .map_or(history.len(), |history_cursor| history_cursor.index);
         let current = self.buffer.text();
-        let match_index = history
-            .iter()
-            .take(from)
-            .rposition(|line| line.starts_with(&prefix) && line != current);
-        if let Some(index) = match_index {
-            let draft = self.history_cursor.take().map_or_else(
-                || self.buffer.text().to_owned(),
-                |history_cursor| history_cursor.draft,
-            );
-            self.history_cursor = Some(HistoryCursor {
-                prefix,
-                draft,
-                index,
-            });
+        let mut history_cursor = self.history_cursor.take().unwrap_or_else(|| HistoryCursor {
+            prefix: self.buffer.text_before_cursor().to_owned(),
+            draft: current.to_owned(),
+            index: history.len(),
+        });
+        let is_match = |line: &String| line.starts_with(&history_cursor.prefix) && line != current;
+        let mut earlier = history.iter().take(history_cursor.index);
+        if let Some(index) = earlier.rposition(is_match) {
+            history_cursor.index = index;
             self.load_history_line(history, index);
         }
+        self.history_cursor = Some(history_cursor).filter(|cursor| cursor.index < history.len());
     }
 
-    /// Moves the cursor down in a text of several lines. On the last line, loads the next history line with the same
-    /// prefix, or the draft.
+    /// Moves the cursor down in a text of several lines. If Up has loaded a history line, loads the next one with the
+    /// prefix of the [`HistoryCursor`]. If there is no next one, restores the draft.
     pub(super) fn move_down(&mut self, history: &[String]) {
         if self.history_cursor.is_none() && self.buffer.text_after_cursor().contains('\n') {
             return self.move_line(1);
@@ -63,12 +51,10 @@ impl Editor {
         let Some(mut history_cursor) = self.history_cursor.take() else {
             return;
         };
-        let later = history.iter().enumerate().skip(history_cursor.index + 1);
+        let mut later = history.iter().enumerate().skip(history_cursor.index + 1);
         let current = self.buffer.text();
-        match later
-            .into_iter()
-            .find(|(_, line)| line.starts_with(&history_cursor.prefix) && *line != current)
-        {
+        let is_match = |line: &str| line.starts_with(&history_cursor.prefix) && line != current;
+        match later.find(|(_, line)| is_match(line)) {
             Some((index, _)) => {
                 history_cursor.index = index;
                 self.history_cursor = Some(history_cursor);
@@ -84,18 +70,19 @@ impl Editor {
         }
     }
 
-    /// Returns the text that completes the current text to the latest history line that starts with it.
-    pub(super) fn history_hint(&self, history: &[String]) -> Option<String> {
+    /// Returns the hint: the rest of the latest history line that starts with the current text, up to a line break.
+    /// Returns `None` if the cursor is not at the end of the text or the menu is open.
+    pub(super) fn history_hint<'h>(&self, history: &'h [String]) -> Option<&'h str> {
         let text = self.buffer.text();
         if text.is_empty() || !self.buffer.text_after_cursor().is_empty() || self.menu.is_some() {
             return None;
         }
-        let line = history
+        let mut rests = history
             .iter()
             .rev()
-            .find(|line| line.len() > text.len() && line.starts_with(text))?;
-        let rest = line.get(text.len()..)?;
-        Some(rest.split('\n').next().unwrap_or_default().to_owned()).filter(|rest| !rest.is_empty())
+            .filter_map(|line| line.strip_prefix(text));
+        let rest = rests.find(|rest| !rest.is_empty())?;
+        rest.split('\n').next().filter(|rest| !rest.is_empty())
     }
 
     /// Handles a key during an incremental search. Returns `None` if the key ends the search and must still be handled.
@@ -128,10 +115,8 @@ impl Editor {
             }
         }
         let query = search.query.to_lowercase();
-        let match_index = history
-            .iter()
-            .take(search.index)
-            .rposition(|line| line.to_lowercase().contains(&query));
+        let mut earlier = history.iter().take(search.index);
+        let match_index = earlier.rposition(|line| line.to_lowercase().contains(&query));
         if let Some(index) = match_index.filter(|_| !query.is_empty()) {
             search.index = index;
             self.load_history_line(history, index);

@@ -7,20 +7,17 @@ use crate::{Line, Style, columns, sanitize::sanitize};
 /// The rows of a text and the position of the cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EditorLayout {
-    /// The rows.
+    /// The rows, from top to bottom.
     pub rows: Vec<Line>,
-    /// Row and column of the cursor.
+    /// Row and column of the cursor, counted from 0.
     pub cursor: (usize, usize),
-    /// For each row, the byte offset in the text at which it starts.
-    pub starts: Vec<usize>,
 }
 
-/// Lays out a prompt and a text, wrapped at `width` columns. The last column stays free for the cursor. `cursor` is a
-/// byte offset.
+/// Lays out a text after the prompt of the editor, wrapped at `width` columns. The last column stays free for the
+/// cursor. `cursor` is a byte offset in `text`.
 pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> EditorLayout {
     let width = width.max(2);
     let mut rows = vec![prompt.clone()];
-    let mut starts = vec![0];
     let mut column = prompt.columns();
     let mut cursor_position = (0, column);
     let indent = if column + 8 < width { column } else { 0 };
@@ -37,10 +34,8 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Editor
         let cluster_width = if is_newline { 0 } else { columns(&visible) };
         // Keep the last column free, so that the terminal itself never wraps a row.
         if is_newline || column + cluster_width > width - 1 {
-            let start = if is_newline { offset + 1 } else { offset };
             let row_indent = if is_newline { indent } else { 0 };
             rows.push(Line::new(" ".repeat(row_indent), Style::NONE));
-            starts.push(start);
             column = row_indent;
             if !is_newline && offset == cursor {
                 cursor_position = (rows.len() - 1, column);
@@ -57,7 +52,6 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Editor
     EditorLayout {
         rows,
         cursor: cursor_position,
-        starts,
     }
 }
 
@@ -67,13 +61,9 @@ impl EditorLayout {
     pub fn limit_rows(mut self, max_rows: usize) -> Self {
         let max_rows = max_rows.max(1);
         if self.rows.len() > max_rows {
-            let first = self
-                .cursor
-                .0
-                .saturating_sub(max_rows - 1)
-                .min(self.rows.len() - max_rows);
+            let first = self.cursor.0.saturating_sub(max_rows - 1);
+            let first = first.min(self.rows.len() - max_rows);
             self.rows = self.rows.drain(first..first + max_rows).collect();
-            self.starts = self.starts.drain(first..first + max_rows).collect();
             self.cursor.0 -= first;
         }
         self

@@ -1,4 +1,7 @@
 //! Groups source lines into blocks. A block is laid out as soon as it has certainly ended.
+//!
+//! The lines are recognized here and not by `pulldown-cmark`, because it parses only whole blocks: to ask it after every
+//! line whether a block has ended would take time that grows with the square of the block.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -15,27 +18,25 @@ use crate::{Line, Style};
 
 /// Minimum width of the layout in columns.
 const MIN_WIDTH: usize = 4;
-/// Minimum number of bytes of an open block that a preview shows.
+/// Approximate number of bytes of a long open block that a preview shows: between half and twice this number.
 const PREVIEW_BYTES: usize = 1024;
 
-/// The kind of the open block.
+/// The kind of the open block: the block that the next line may belong to.
 #[derive(Debug, Clone, Copy)]
 enum OpenBlock {
     /// No block is open.
     Nothing,
-    /// A paragraph, possibly with a table or HTML. `head` has the offsets of the table head and of the first row.
+    /// A paragraph, possibly with a table or HTML. For a table, `head` is a range of byte offsets in the source of the
+    /// block: from the table head to the end of the delimiter row.
     Text {
         head: Option<(usize, usize)>,
     },
     Quote,
+    /// A list item. If it was split, its rest is laid out separately and indented by `shift` columns, which is 0 for
+    /// the first part.
     Item {
         offset: usize,
         number: Option<u64>,
-        blank: bool,
-    },
-    /// The rest of a list item that was split. It is laid out separately and indented by `shift`.
-    Inside {
-        offset: usize,
         shift: usize,
         blank: bool,
     },
@@ -48,19 +49,43 @@ enum OpenBlock {
     Raw(&'static str),
 }
 
+impl OpenBlock {
+    /// Returns the rest of a block whose first part is laid out separately.
+    fn rest(self, width: usize) -> Self {
+        match self {
+            Self::Item {
+                offset,
+                number,
+                shift: 0,
+                blank,
+            } => {
+                let shift = number.map_or(2, |number| number.to_string().len() + 2);
+                Self::Item {
+                    offset,
+                    number: None,
+                    shift: shift.min(width / 2),
+                    blank,
+                }
+            }
+            other => other,
+        }
+    }
+}
+
 /// Groups source lines into blocks and lays out blocks that have ended.
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
-    width: usize,
+    pub(super) width: usize,
     style: MarkdownStyle,
     open: OpenBlock,
     /// The source of the open block.
     block: String,
-    /// Offset in `block` of its last line.
+    /// Byte offset in `block` at which its last line starts.
     last: usize,
     /// The list that the next item may belong to: its marker and next number.
     list: Option<(char, u64)>,
-    /// Whether a blank line must precede the next list item: the source has one there, or the last block ends with code.
+    /// Whether a blank line must precede the next list item: the source has one there, or the last block ends with
+    /// code.
     after_blank: bool,
     /// Whether the next block follows without a blank line.
     tight: bool,
@@ -89,7 +114,7 @@ impl Blocks {
         }
     }
 
-    /// Returns empty blocks with the same width and style.
+    /// Returns a copy with the width and the style, but without any block or line.
     pub(super) fn empty_copy(&self) -> Self {
         Self {
             #[cfg(test)]
@@ -100,10 +125,6 @@ impl Blocks {
 
     pub(super) fn set_width(&mut self, width: usize) {
         self.width = width.max(MIN_WIDTH);
-    }
-
-    pub(super) fn width(&self) -> usize {
-        self.width
     }
 
     pub(super) fn is_in_code(&self) -> bool {
@@ -128,7 +149,7 @@ impl Blocks {
         }
     }
 
-    /// Adds a line that has no line ending yet.
+    /// Adds an incomplete line for a preview. Call it only on a copy from [`Self::preview_copy`].
     pub(super) fn push_preview_line(&mut self, line: &str, is_continuation: bool) {
         // Skip an incomplete closing fence; it would appear as code for a moment.
         let is_closing_fence = matches!(self.open, OpenBlock::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
@@ -176,16 +197,14 @@ impl Blocks {
                 }
                 belongs
             }
-            OpenBlock::Item { offset, blank, .. } | OpenBlock::Inside { offset, blank, .. } => {
+            OpenBlock::Item { offset, blank, .. } => {
                 let is_nested = split_indent(line).0 >= offset || blank_line || is_continuation;
                 let is_lazy = !blank
                     && !start.can_interrupt_paragraph()
                     && !matches!(start, BlockStart::Item(_));
                 if is_nested || is_lazy {
                     self.append_source(line);
-                    if let OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } =
-                        &mut self.open
-                    {
+                    if let OpenBlock::Item { blank, .. } = &mut self.open {
                         *blank = blank_line;
                     }
                 }
@@ -201,16 +220,17 @@ impl Blocks {
         blanks: usize,
         is_continuation: bool,
     ) -> bool {
-        let belongs = is_continuation || start == BlockStart::Indented;
-        if belongs {
-            self.lines
-                .extend(std::iter::repeat_n(Line::default(), blanks));
-            self.emit_code_line(line, 4);
-            self.open = OpenBlock::Indented { blanks: 0 };
-        } else if start == BlockStart::Blank {
-            self.open = OpenBlock::Indented { blanks: blanks + 1 };
+        match start {
+            _ if is_continuation || start == BlockStart::Indented => {
+                let blank_lines = std::iter::repeat_n(Line::default(), blanks);
+                self.lines.extend(blank_lines);
+                self.emit_code_line(line, 4);
+                self.open = OpenBlock::Indented { blanks: 0 };
+            }
+            BlockStart::Blank => self.open = OpenBlock::Indented { blanks: blanks + 1 },
+            _ => return false,
         }
-        belongs || start == BlockStart::Blank
+        true
     }
 
     /// Opens the block that a line starts.
@@ -259,13 +279,13 @@ impl Blocks {
     fn begin_item(&mut self, line: &str, item: ListItemStart, list: Option<(char, u64)>) {
         let sibling = list.filter(|(marker, _)| *marker == item.marker);
         self.tight = sibling.is_some() && !self.after_blank;
-        let number = item
-            .number
-            .map(|source_number| sibling.map_or(source_number, |(_, next)| next));
+        let next = sibling.map(|(_, next)| next);
+        let number = item.number.map(|number| next.unwrap_or(number));
         self.list = Some((item.marker, number.unwrap_or(0).saturating_add(1)));
         self.open = OpenBlock::Item {
             offset: item.offset,
             number,
+            shift: 0,
             blank: false,
         };
         self.append_source(line);
@@ -282,14 +302,17 @@ impl Blocks {
         }
     }
 
-    /// Adds a line to the source of the open block. A block that is too long is laid out and continues as another block.
+    /// Adds a line to the source of the open block. A block that is too long is laid out and continues as another
+    /// block.
     fn append_source(&mut self, line: &str) {
         if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
             self.split_block();
         }
         self.last = self.block.len();
         match self.open {
-            OpenBlock::Inside { offset, .. } => self.block.push_str(&dedent(line, offset)),
+            OpenBlock::Item {
+                offset, shift: 1.., ..
+            } => self.block.push_str(&dedent(line, offset)),
             _ => self.block.push_str(line),
         }
         self.block.push('\n');
@@ -303,46 +326,29 @@ impl Blocks {
         self.tight = true;
         self.block = carried_prefix;
         self.open = match open {
-            OpenBlock::Item {
-                offset,
-                number,
-                blank,
-            } => {
-                let shift = number.map_or(2, |number| number.to_string().len() + 2);
-                OpenBlock::Inside {
-                    offset,
-                    shift: shift.min(self.width / 2),
-                    blank,
-                }
-            }
             OpenBlock::Text {
                 head: Some((start, end)),
             } => OpenBlock::Text {
                 head: Some((0, end - start)),
             },
-            other => other,
+            other => other.rest(self.width),
         };
     }
 
     /// Returns the text that the rest of a split block must start with: the table head or the opening code fence.
+    /// Returns an empty text if the block has neither, or if the text would be too long.
     fn carried_prefix(&self) -> String {
+        let fence = |prefix: &str| Some(format!("{prefix}{}\n", unclosed_fence(&self.block)?));
         let carried_prefix = match self.open {
             OpenBlock::Text {
                 head: Some((start, end)),
-            } => self.block.get(start..end).unwrap_or_default().to_owned(),
-            OpenBlock::Quote => unclosed_fence(&self.block)
-                .map(|fence| format!("> {fence}\n"))
-                .unwrap_or_default(),
-            OpenBlock::Item { .. } | OpenBlock::Inside { .. } => unclosed_fence(&self.block)
-                .map(|fence| format!("{fence}\n"))
-                .unwrap_or_default(),
-            _ => String::new(),
+            } => self.block.get(start..end).map(str::to_owned),
+            OpenBlock::Quote => fence("> "),
+            OpenBlock::Item { .. } => fence(""),
+            _ => None,
         };
-        if carried_prefix.len() > MAX_BLOCK_BYTES / 8 {
-            String::new()
-        } else {
-            carried_prefix
-        }
+        let is_short = |prefix: &String| prefix.len() <= MAX_BLOCK_BYTES / 8;
+        carried_prefix.filter(is_short).unwrap_or_default()
     }
 
     /// Ends the open block.
@@ -355,7 +361,7 @@ impl Blocks {
             }
             OpenBlock::Raw(_) => self.open = OpenBlock::Nothing,
             OpenBlock::Text { .. } | OpenBlock::Quote => drop(self.lay_out_block()),
-            OpenBlock::Item { blank, .. } | OpenBlock::Inside { blank, .. } => {
+            OpenBlock::Item { blank, .. } => {
                 self.after_blank = self.lay_out_block() || blank;
             }
         }
@@ -365,8 +371,7 @@ impl Blocks {
     /// Lays out the source of the open block. Returns whether it ends with code.
     fn lay_out_block(&mut self) -> bool {
         let (indent, number) = match self.open {
-            OpenBlock::Inside { shift, .. } => (shift, None),
-            OpenBlock::Item { number, .. } => (0, number),
+            OpenBlock::Item { shift, number, .. } => (shift, number),
             _ => (0, None),
         };
         let context = BlockContext {
@@ -385,7 +390,7 @@ impl Blocks {
         after_code
     }
 
-    /// Emits the lines of a block, separated from the block before.
+    /// Emits the lines of a block, after a blank line if one must separate the block from the block before it.
     fn emit_lines(&mut self, lines: Vec<Line>) {
         if !lines.is_empty() {
             self.emit_separator();
@@ -405,12 +410,10 @@ impl Blocks {
 
     /// Emits a line of code without its first `columns` columns of indentation.
     fn emit_code_line(&mut self, line: &str, columns: usize) {
-        let line = if columns == 0 {
-            code_line(line)
-        } else {
-            code_line(&dedent(line, columns))
-        };
-        self.lines.push(line);
+        self.lines.push(match columns {
+            0 => code_line(line),
+            _ => code_line(&dedent(line, columns)),
+        });
     }
 
     fn end_code(&mut self) {
@@ -418,16 +421,13 @@ impl Blocks {
         self.open = OpenBlock::Nothing;
     }
 
-    /// Emits a line of HTML verbatim. Closes the block if the line contains its end.
+    /// Emits a line of HTML verbatim. Closes the block if the line contains `end`.
     fn emit_raw_line(&mut self, line: &str, end: &str) {
         let mut flow = InlineText::default();
         flow.push(line, Style::DIM);
-        let lines = flow.wrap(self.width);
-        if lines.is_empty() {
-            self.lines.push(Line::default());
-        } else {
-            self.lines.extend(lines);
-        }
+        let mut lines = flow.wrap(self.width);
+        lines.resize_with(lines.len().max(1), Line::default);
+        self.lines.append(&mut lines);
         if line.to_ascii_lowercase().contains(end) {
             self.open = OpenBlock::Nothing;
         }
@@ -443,39 +443,27 @@ impl Blocks {
         let preview_tail = preview_tail(&self.block);
         let is_truncated = preview_tail.len() < self.block.len();
         let mut tail = Self {
-            block: String::new(),
-            lines: Vec::new(),
-            ..self.clone_without_text()
+            open: self.open,
+            last: self.last,
+            list: self.list,
+            after_blank: self.after_blank,
+            tight: self.tight,
+            has_output: self.has_output,
+            ..self.empty_copy()
         };
         tail.block = match self.open {
             _ if !is_truncated => preview_tail.to_owned(),
             OpenBlock::Text { head: Some(_) } => self.carried_prefix() + preview_tail,
             OpenBlock::Item {
-                offset,
-                number,
-                blank,
+                offset, shift: 0, ..
             } => {
-                tail.open = OpenBlock::Inside {
-                    offset,
-                    shift: number.map_or(2, |n| n.to_string().len() + 2),
-                    blank,
-                };
-                preview_tail
-                    .lines()
-                    .map(|line| dedent(line, offset) + "\n")
-                    .collect()
+                tail.open = self.open.rest(self.width);
+                let lines = preview_tail.lines();
+                lines.map(|line| dedent(line, offset) + "\n").collect()
             }
             _ => preview_tail.to_owned(),
         };
         tail
-    }
-
-    fn clone_without_text(&self) -> Self {
-        let mut copy = self.empty_copy();
-        (copy.open, copy.list, copy.last) = (self.open, self.list, self.last);
-        (copy.after_blank, copy.tight, copy.has_output) =
-            (self.after_blank, self.tight, self.has_output);
-        copy
     }
 }
 
@@ -487,34 +475,26 @@ pub(super) fn preview_tail(text: &str) -> &str {
     if begin == 0 {
         return tail;
     }
-    let after = |end: char| {
-        tail.split_once(end)
-            .map(|(_, rest)| rest)
-            .filter(|rest| rest.len() > PREVIEW_BYTES / 2)
-    };
+    let after =
+        |end: char| Some(tail.split_once(end)?.1).filter(|rest| rest.len() > PREVIEW_BYTES / 2);
     after('\n').or_else(|| after(' ')).unwrap_or(tail)
 }
 
-/// Returns the offset at which a line that is too long is split: after a space near the limit, or between clusters.
+/// Returns the offset at which a line that is too long is split: after a space near [`MAX_BLOCK_BYTES`], or between
+/// grapheme clusters.
 pub(super) fn split_offset(line: &str) -> usize {
     let end = line.floor_char_boundary(MAX_BLOCK_BYTES);
     let begin = line.floor_char_boundary(MAX_BLOCK_BYTES - 1024);
     let window = line.get(begin..end).unwrap_or_default();
     let cluster = || {
-        window
-            .grapheme_indices(true)
-            .next_back()
-            .map(|(start, _)| start)
-            .filter(|start| *start > 0)
+        let (start, _) = window.grapheme_indices(true).next_back()?;
+        Some(start).filter(|start| *start > 0)
     };
-    window
-        .rfind(' ')
-        .map(|space| space + 1)
-        .or_else(cluster)
-        .map_or(end, |offset| begin + offset)
+    let space = window.rfind(' ').map(|space| space + 1);
+    space.or_else(cluster).map_or(end, |offset| begin + offset)
 }
 
-/// Returns the opening line of fenced code that is not closed in the text, at any nesting level.
+/// Returns the opening line of fenced code that is not closed in the text. The code may be inside quotes or list items.
 fn unclosed_fence(text: &str) -> Option<&str> {
     let mut open: Option<(Fence, &str)> = None;
     for line in text.lines() {

@@ -12,14 +12,9 @@ pub(super) struct InlineText {
 }
 
 impl InlineText {
-    /// Adds sanitized text. Tabs become spaces.
+    /// Sanitizes a text and adds it as a piece. Each tab becomes a space.
     pub(super) fn push(&mut self, text: &str, style: Style) {
-        let text = sanitize(text);
-        let text = if text.contains('\t') {
-            text.replace('\t', " ")
-        } else {
-            text.into_owned()
-        };
+        let text = sanitize(text).replace('\t', " ");
         self.pieces.push((text, style));
     }
 
@@ -38,11 +33,8 @@ impl InlineText {
 
     /// Returns the text of the pieces from index `mark` on.
     pub(super) fn text_from(&self, mark: usize) -> String {
-        self.pieces
-            .iter()
-            .skip(mark)
-            .map(|(text, _)| text.as_str())
-            .collect()
+        let pieces = self.pieces.iter().skip(mark);
+        pieces.map(|(text, _)| text.as_str()).collect()
     }
 
     /// Adds a style to all pieces.
@@ -51,7 +43,8 @@ impl InlineText {
         self
     }
 
-    /// Returns the width in columns of the longest line and of the longest word.
+    /// Returns two widths in columns: of the longest line, and of the longest part of a word that wrapping does not
+    /// break.
     pub(super) fn max_widths(&self) -> (usize, usize) {
         let text = self.text_from(0);
         let line = text.split('\n').map(columns).max();
@@ -59,8 +52,8 @@ impl InlineText {
         (line.unwrap_or(0), word.unwrap_or(0))
     }
 
-    /// Wraps the text at `width` columns: at spaces and beside wide characters. A word is broken only if it is longer
-    /// than a line.
+    /// Wraps the text at `width` columns: at spaces, and before wide characters such as Chinese. Other words are broken
+    /// only if they are longer than a line.
     pub(super) fn wrap(&self, width: usize) -> Vec<Line> {
         let mut wrap = LineWrapper {
             width: width.max(2),
@@ -72,7 +65,10 @@ impl InlineText {
                 wrap.add_word(word, *style);
                 match part.as_bytes().last() {
                     Some(b' ') => wrap.add_space(*style),
-                    Some(b'\n') => wrap.end_line(),
+                    Some(b'\n') => {
+                        wrap.place_word();
+                        wrap.break_line();
+                    }
                     _ => {}
                 }
             }
@@ -92,7 +88,7 @@ struct LineWrapper<'a> {
     lines: Vec<Line>,
     line: Line,
     used_width: usize,
-    /// The current word, possibly from several pieces.
+    /// The current word. Its parts can come from several pieces of the text, with different styles.
     word: Vec<(&'a str, Style)>,
     word_width: usize,
     /// Number of spaces before the word.
@@ -112,8 +108,7 @@ impl<'a> LineWrapper<'a> {
             return;
         }
         for cluster in text.graphemes(true) {
-            let is_wide = cluster.width() > 1;
-            if is_wide && !is_closing_punctuation(cluster) {
+            if can_break_before(cluster) {
                 self.place_word();
             }
             self.word.push((cluster, style));
@@ -125,11 +120,6 @@ impl<'a> LineWrapper<'a> {
         self.place_word();
         self.spaces += 1;
         self.space_style = style;
-    }
-
-    fn end_line(&mut self) {
-        self.place_word();
-        self.break_line();
     }
 
     fn break_line(&mut self) {
@@ -154,12 +144,12 @@ impl<'a> LineWrapper<'a> {
         }
         for (mut rest, style) in self.word.drain(..) {
             while !rest.is_empty() {
-                let (mut fitting, mut remaining) =
-                    split_at_width(rest, self.width.saturating_sub(self.used_width));
+                let available_width = self.width.saturating_sub(self.used_width);
+                let (mut fitting, mut remaining) = split_at_width(rest, available_width);
                 if fitting.is_empty() && self.used_width == 0 {
-                    // A cluster that is wider than a line.
-                    (fitting, remaining) =
-                        rest.split_at(rest.graphemes(true).next().map_or(rest.len(), str::len));
+                    // A single grapheme cluster is wider than a line. It is not split.
+                    let cluster = rest.graphemes(true).next().unwrap_or(rest);
+                    (fitting, remaining) = rest.split_at(cluster.len());
                 }
                 self.line.push(fitting, style);
                 self.used_width += columns(fitting);
@@ -173,25 +163,24 @@ impl<'a> LineWrapper<'a> {
     }
 }
 
-/// Returns the width in columns of the longest part of a word that is not broken.
+/// Returns the width in columns of the longest part of a word that wrapping does not break.
 fn unbreakable_width(word: &str) -> usize {
     if word.is_ascii() {
         return word.len();
     }
     let (mut longest, mut part) = (0, 0);
     for cluster in word.graphemes(true) {
-        part = if cluster.width() > 1 && !is_closing_punctuation(cluster) {
-            0
-        } else {
-            part
-        } + cluster.width();
+        if can_break_before(cluster) {
+            part = 0;
+        }
+        part += cluster.width();
         longest = longest.max(part);
     }
     longest
 }
 
-/// Returns whether the cluster is punctuation that must not start a line.
-fn is_closing_punctuation(cluster: &str) -> bool {
+/// Returns whether a word may be broken before a cluster: it is wide, and not punctuation that must not start a line.
+fn can_break_before(cluster: &str) -> bool {
     const CLOSING_PUNCTUATION: &str = "，。、！？；：）」』】》〉…";
-    CLOSING_PUNCTUATION.contains(cluster)
+    cluster.width() > 1 && !CLOSING_PUNCTUATION.contains(cluster)
 }

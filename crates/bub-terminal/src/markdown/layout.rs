@@ -7,13 +7,13 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use super::{MarkdownStyle, inline::InlineText, table::TableBlock};
 use crate::{
     Line, Style, columns,
-    sanitize::{self, sanitize},
+    sanitize::{sanitize, sanitize_line},
 };
 
 const LINK_STYLE: Style = Style::BLUE;
 const CODE_STYLE: Style = Style::CYAN;
 
-/// The position of a block and how it is shown.
+/// How a block is shown: the width, the style, the indentation, and the number of a list item.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockContext {
     pub(super) width: usize,
@@ -29,13 +29,7 @@ pub(super) fn code_line(text: &str) -> Line {
     Line::new(sanitize(text), CODE_STYLE)
 }
 
-/// Returns the line above code with its language, or `None` if the info string is empty.
-pub(super) fn code_label(info: &str) -> Option<Line> {
-    let info = sanitize::sanitize_line(info);
-    (!info.is_empty()).then(|| Line::new(info, Style::DIM))
-}
-
-/// Returns the line for a thematic break.
+/// Returns the line for a thematic break (a horizontal rule).
 pub(super) fn rule_line(markdown_style: MarkdownStyle, width: usize) -> Line {
     match markdown_style {
         MarkdownStyle::Styled => Line::new("─".repeat(width), Style::DIM),
@@ -101,9 +95,9 @@ struct BlockRenderer<'a> {
     containers: Vec<Container>,
     inline_text: InlineText,
     styles: Vec<Style>,
-    /// Open links and images: the index of their first piece and the address.
+    /// Open links and images: for each, the index of its first piece in `inline_text`, and its address.
     targets: Vec<(usize, String)>,
-    /// Open code: its info string and text.
+    /// The code block that is being parsed: its info string, which names the language, and its text so far.
     code: Option<(String, String)>,
     table: Option<TableBlock>,
     /// Source offset at which the last table cell ended.
@@ -152,16 +146,10 @@ impl BlockRenderer<'_> {
             Tag::Strikethrough => self.open_style(Style::STRIKE, "~~"),
             Tag::Link {
                 dest_url, title, ..
-            } => {
-                self.styles.push(LINK_STYLE);
-                self.open_target(&dest_url, &title);
-            }
+            } => self.open_target(LINK_STYLE, &dest_url, &title),
             Tag::Image {
                 dest_url, title, ..
-            } => {
-                self.styles.push(Style::ITALIC);
-                self.open_target(&dest_url, &title);
-            }
+            } => self.open_target(Style::ITALIC, &dest_url, &title),
             Tag::Paragraph => {
                 self.begin_block();
                 self.mark_loose();
@@ -179,11 +167,10 @@ impl BlockRenderer<'_> {
             }
             Tag::CodeBlock(kind) => {
                 self.begin_block();
-                let info = match kind {
-                    CodeBlockKind::Fenced(info) => info.to_string(),
-                    CodeBlockKind::Indented => String::new(),
-                };
-                self.code = Some((info, String::new()));
+                self.code = Some(match kind {
+                    CodeBlockKind::Fenced(info) => (info.to_string(), String::new()),
+                    CodeBlockKind::Indented => Default::default(),
+                });
             }
             Tag::BlockQuote(_) => {
                 self.begin_block();
@@ -191,13 +178,9 @@ impl BlockRenderer<'_> {
             }
             Tag::List(first) => {
                 self.begin_block();
-                let first = if self.containers.is_empty() {
-                    first.and(self.context.number).or(first)
-                } else {
-                    first
-                };
+                let number = self.context.number.filter(|_| self.containers.is_empty());
                 self.containers.push(Container::List {
-                    next: first,
+                    next: first.map(|first| number.unwrap_or(first)),
                     loose: false,
                 });
             }
@@ -229,12 +212,8 @@ impl BlockRenderer<'_> {
                 self.styles.pop();
             }
             TagEnd::CodeBlock => self.end_code(),
-            TagEnd::BlockQuote(_) => {
+            TagEnd::BlockQuote(_) | TagEnd::List(_) => {
                 self.end_inline_text();
-                self.containers.pop();
-                self.blank = self.is_loose();
-            }
-            TagEnd::List(_) => {
                 self.containers.pop();
                 self.blank = self.is_loose();
             }
@@ -242,11 +221,7 @@ impl BlockRenderer<'_> {
                 self.end_inline_text();
                 self.flush_markers();
                 self.containers.pop();
-                let is_loose = matches!(
-                    self.containers.last(),
-                    Some(Container::List { loose: true, .. })
-                );
-                self.blank = is_loose || self.after_code;
+                self.blank = self.is_loose() || self.after_code;
             }
             TagEnd::TableCell => {
                 let cell = std::mem::take(&mut self.inline_text);
@@ -266,10 +241,8 @@ impl BlockRenderer<'_> {
     }
 
     fn push_text(&mut self, text: &str) {
-        let style = self
-            .styles
-            .iter()
-            .fold(Style::NONE, |all, style| all | *style);
+        let styles = self.styles.iter();
+        let style = styles.fold(Style::NONE, |all, style| all | *style);
         self.inline_text.push(text, style);
     }
 
@@ -297,13 +270,12 @@ impl BlockRenderer<'_> {
     }
 
     /// Starts a link or an image.
-    fn open_target(&mut self, url: &str, title: &str) {
-        let url = sanitize::sanitize_line(url);
-        let target = if title.is_empty() {
-            url
-        } else {
-            format!("{url} \"{}\"", sanitize::sanitize_line(title))
-        };
+    fn open_target(&mut self, style: Style, url: &str, title: &str) {
+        self.styles.push(style);
+        let mut target = sanitize_line(url);
+        if !title.is_empty() {
+            target = format!("{target} \"{}\"", sanitize_line(title));
+        }
         self.targets.push((self.inline_text.piece_count(), target));
     }
 
@@ -317,12 +289,11 @@ impl BlockRenderer<'_> {
         if target.is_empty() || target == text || target.strip_prefix("mailto:") == Some(&text) {
             return;
         }
-        let target = if text.is_empty() {
-            target
+        if text.is_empty() {
+            self.inline_text.push(&target, Style::DIM);
         } else {
-            format!(" ({target})")
-        };
-        self.inline_text.push(&target, Style::DIM);
+            self.inline_text.push(&format!(" ({target})"), Style::DIM);
+        }
     }
 
     /// Starts a list item with its bullet or number.
@@ -340,7 +311,7 @@ impl BlockRenderer<'_> {
             _ => markdown_style.bullet_marker().to_owned(),
         };
         let indent = columns(&marker);
-        // Show a number that takes half of the line as text.
+        // If the number takes more than half of the line, show it as text.
         let marker = if indent > self.context.width / 2 {
             self.inline_text.push(&marker, Style::NONE);
             String::new()
@@ -374,13 +345,11 @@ impl BlockRenderer<'_> {
         }
     }
 
-    /// Ends the inline text before a block and adds the blank line that separates them.
+    /// Ends the inline text before a block. Adds a blank line if one must separate the text and the block.
     fn begin_block(&mut self) {
         self.end_inline_text();
         if std::mem::take(&mut self.blank) && !self.lines.is_empty() {
-            let mut line = self.take_line_prefix();
-            line.trim_end();
-            self.lines.push(line);
+            self.push_prefixed(&Line::default());
         }
     }
 
@@ -397,11 +366,10 @@ impl BlockRenderer<'_> {
             return;
         };
         self.flush_markers();
-        self.lines
-            .extend(code_open_line(&info, self.context.markdown_style));
+        let markdown_style = self.context.markdown_style;
+        self.lines.extend(code_open_line(&info, markdown_style));
         self.lines.extend(code.lines().map(code_line));
-        self.lines
-            .extend(code_close_line(self.context.markdown_style));
+        self.lines.extend(code_close_line(markdown_style));
         (self.blank, self.after_code) = (true, true);
     }
 
@@ -409,28 +377,29 @@ impl BlockRenderer<'_> {
     fn push_lines(&mut self, lines: Vec<Line>) {
         self.after_code = false;
         for line in lines {
-            let mut prefixed = self.take_line_prefix();
-            line.spans
-                .iter()
-                .for_each(|span| prefixed.push(&span.text, span.style));
-            prefixed.trim_end();
-            self.lines.push(prefixed);
+            self.push_prefixed(&line);
         }
         self.blank = self.is_loose();
     }
 
-    /// Adds a line for list markers that have no text yet.
+    /// Adds a line with the list markers that were not written yet, if there are any.
     fn flush_markers(&mut self) {
         let is_pending = |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
         if self.containers.iter().any(is_pending) {
-            let mut line = self.take_line_prefix();
-            line.trim_end();
-            self.lines.push(line);
+            self.push_prefixed(&Line::default());
         }
     }
 
-    /// Returns the prefix of the next line: quote bars, list markers and indentation. Each marker is returned once. If the
-    /// containers take more than half of the width, only the inner containers are shown.
+    /// Adds a line with the prefix of its containers.
+    fn push_prefixed(&mut self, line: &Line) {
+        let mut prefixed = self.take_line_prefix();
+        prefixed.append(line);
+        prefixed.trim_end();
+        self.lines.push(prefixed);
+    }
+
+    /// Returns the prefix of the next line: quote bars, list markers and indentation. Each marker is returned once. If
+    /// the containers take more than half of the width, only the inner containers are shown.
     fn take_line_prefix(&mut self) -> Line {
         let first = self.first_shown_container();
         let mut line = Line::default();
@@ -466,17 +435,12 @@ impl BlockRenderer<'_> {
 
     /// Returns the width in columns that remains after the prefix.
     fn available_width(&self) -> usize {
-        let prefix: usize = self
-            .containers
-            .iter()
-            .skip(self.first_shown_container())
-            .map(Container::columns)
-            .sum();
-        self.context.width - prefix
+        let shown = self.containers.iter().skip(self.first_shown_container());
+        self.context.width - shown.map(Container::columns).sum::<usize>()
     }
 
-    /// Shows the link definitions before an event verbatim. The parser emits no events for definitions; they are in the gaps
-    /// between blocks.
+    /// Shows the link definitions before an event verbatim. The parser emits no events for definitions; they are in the
+    /// gaps between blocks.
     fn show_skipped_definitions(&mut self, event: &Event<'_>, range: &Range<usize>) {
         let is_container =
             |tag: &TagEnd| matches!(tag, TagEnd::BlockQuote(_) | TagEnd::List(_) | TagEnd::Item);
@@ -496,7 +460,8 @@ impl BlockRenderer<'_> {
         }
     }
 
-    /// Appends surplus cells of a table row to its last cell. The parser emits no events for cells beyond the head.
+    /// Appends surplus cells of a table row to its last cell. The parser emits no events for them: a row with more
+    /// cells than the head is truncated.
     fn keep_surplus_cells(&mut self, until: usize) {
         let rest = self.source.get(self.cell_end..until).unwrap_or_default();
         let rest =
@@ -540,18 +505,17 @@ impl Container {
     }
 }
 
-/// Returns the line above code, if any.
+/// Returns the line above code with the info string, which names the language. Returns `None` if code has no such line
+/// in this style.
 pub(super) fn code_open_line(info: &str, markdown_style: MarkdownStyle) -> Option<Line> {
+    let info = sanitize_line(info);
     match markdown_style {
-        MarkdownStyle::Styled => code_label(info),
-        MarkdownStyle::Plain => Some(Line::new(
-            format!("```{}", sanitize::sanitize_line(info)),
-            Style::NONE,
-        )),
+        MarkdownStyle::Styled => (!info.is_empty()).then(|| Line::new(info, Style::DIM)),
+        MarkdownStyle::Plain => Some(Line::new(format!("```{info}"), Style::NONE)),
     }
 }
 
-/// Returns the line below code, if any.
+/// Returns the line below code, or `None` if code has no such line in this style.
 pub(super) fn code_close_line(markdown_style: MarkdownStyle) -> Option<Line> {
     (markdown_style == MarkdownStyle::Plain).then(|| Line::new("```", Style::NONE))
 }

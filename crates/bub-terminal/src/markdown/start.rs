@@ -9,7 +9,7 @@ pub(super) enum BlockStart {
     Fence(Fence),
     Quote,
     Item(ListItemStart),
-    /// HTML that ends where this text occurs, even across blank lines.
+    /// HTML that ends at this text. It may contain blank lines.
     Raw(&'static str),
     Indented,
     Text,
@@ -57,7 +57,7 @@ impl BlockStart {
             .unwrap_or(Self::Text)
     }
 
-    /// Returns whether the block ends a paragraph without a blank line between them.
+    /// Returns whether this block can follow a paragraph without a blank line between them.
     pub(super) fn can_interrupt_paragraph(self) -> bool {
         match self {
             Self::Heading
@@ -75,13 +75,11 @@ impl BlockStart {
 impl Fence {
     /// Parses an opening fence. `text` is the line without its indentation.
     pub(super) fn parse(indent: usize, text: &str) -> Option<Self> {
-        let mark = text
-            .chars()
-            .next()
-            .filter(|mark| matches!(mark, '`' | '~'))?;
+        let mark = text.chars().next()?;
         let info = text.trim_start_matches(mark);
         let length = text.len() - info.len();
-        (length >= 3 && !(mark == '`' && info.contains('`'))).then_some(Self {
+        let is_fence = mark == '~' || (mark == '`' && !info.contains('`'));
+        (is_fence && length >= 3).then_some(Self {
             mark,
             length,
             indent,
@@ -115,7 +113,7 @@ impl ListItemStart {
         let begin = indent + digits + 1;
         let (spaces, content) = split_indent_from(begin, content);
         let is_empty = content.is_empty();
-        // Five spaces are one space followed by indented code.
+        // If more than four spaces follow the marker, the content is indented code after one space.
         let offset = begin + if is_empty || spaces > 4 { 1 } else { spaces };
         Some(Self {
             marker,
@@ -153,7 +151,7 @@ pub(super) fn dedent(line: &str, columns: usize) -> String {
     dedented
 }
 
-/// Returns whether a line makes the line before it a heading.
+/// Returns whether a line is an underline, such as `===`, that makes the line before it a heading.
 pub(super) fn is_heading_underline(line: &str) -> bool {
     let (indent, text) = split_indent(line);
     let text = text.trim_end();
@@ -162,7 +160,7 @@ pub(super) fn is_heading_underline(line: &str) -> bool {
         && (text.bytes().all(|b| b == b'=') || text.bytes().all(|b| b == b'-'))
 }
 
-/// Returns whether a line makes the line before it the head of a table.
+/// Returns whether a line is a delimiter row, such as `|---|---|`, that makes the line before it the head of a table.
 pub(super) fn is_delimiter_row(line: &str) -> bool {
     let text = line.trim();
     text.contains('-')
@@ -184,7 +182,8 @@ fn is_rule(text: &str) -> bool {
     marks().all(|mark| Some(mark) == first) && marks().count() >= 3
 }
 
-/// Returns the text that ends the raw HTML that a line starts, or `None` if it starts none.
+/// Returns the text that ends raw HTML, such as `-->` for a line that starts with `<!--`. Returns `None` if the line
+/// does not start raw HTML.
 fn raw_html_end(text: &str) -> Option<&'static str> {
     const RAW_HTML_ENDS: [(&str, &str); 8] = [
         ("<!--", "-->"),
@@ -196,16 +195,13 @@ fn raw_html_end(text: &str) -> Option<&'static str> {
         ("<style", "</style>"),
         ("<textarea", "</textarea>"),
     ];
-    let begin: String = text
-        .chars()
-        .take(10)
-        .map(|character| character.to_ascii_lowercase())
-        .collect();
+    let begin: String = text.chars().take(10).collect();
+    let begin = begin.to_ascii_lowercase();
     let (_, end) = RAW_HTML_ENDS.iter().find(|(tag, _)| {
-        begin.strip_prefix(tag).is_some_and(|rest| {
-            let next = rest.chars().next();
-            !tag.ends_with(char::is_alphabetic)
-                || next.is_none_or(|next| !next.is_ascii_alphanumeric())
+        let is_name = tag.ends_with(char::is_alphabetic);
+        let rest = begin.strip_prefix(tag);
+        rest.is_some_and(|rest| {
+            !is_name || !rest.starts_with(|next: char| next.is_ascii_alphanumeric())
         })
     })?;
     Some(end)

@@ -5,7 +5,8 @@ use pulldown_cmark::Alignment;
 use super::{MarkdownStyle, inline::InlineText};
 use crate::{Line, Style};
 
-/// Minimum width of a column. If a column would be narrower, or a word does not fit, the table becomes a list.
+/// Minimum width of a column whose cells are wrapped. If less is available, or a word does not fit, the table becomes a
+/// list.
 const MIN_COLUMN_WIDTH: usize = 6;
 
 /// The cells of a table.
@@ -24,8 +25,8 @@ impl TableBlock {
         }
     }
 
-    /// Returns the width of each column, or `None` if the columns do not fit. Narrow columns get the width they need; the
-    /// others share the remaining width.
+    /// Returns the width of each column, or `None` if the columns do not fit. Narrow columns get the width they need;
+    /// the others share the remaining width.
     fn column_widths(&self, width: usize) -> Option<Vec<usize>> {
         let count = self.alignments.len();
         let mut required = vec![(1, 1); count];
@@ -57,11 +58,11 @@ impl TableBlock {
             MarkdownStyle::Styled => (" │ ", "─┼─", "─"),
             MarkdownStyle::Plain => (" | ", "-|-", "-"),
         };
-        let head: Vec<InlineText> = self
+        let head = self
             .head
             .into_iter()
-            .map(|cell| cell.with_style(Style::BOLD))
-            .collect();
+            .map(|cell| cell.with_style(Style::BOLD));
+        let head: Vec<InlineText> = head.collect();
         let mut lines = lay_out_row(&head, widths, &self.alignments, bar);
         let dashes: Vec<String> = widths.iter().map(|width| dash.repeat(*width)).collect();
         lines.push(Line::new(dashes.join(cross), Style::DIM));
@@ -78,11 +79,9 @@ impl TableBlock {
             MarkdownStyle::Plain => "-",
         };
         if self.rows.is_empty() {
-            return self
-                .head
-                .into_iter()
-                .flat_map(|cell| cell.with_style(Style::BOLD).wrap(width))
-                .collect();
+            let head = self.head.into_iter();
+            let lines = head.flat_map(|cell| cell.with_style(Style::BOLD).wrap(width));
+            return lines.collect();
         }
         let names: Vec<String> = self.head.iter().map(|cell| cell.text_from(0)).collect();
         let mut lines = Vec::new();
@@ -110,12 +109,13 @@ fn lay_out_row(
     alignments: &[Alignment],
     bar: &str,
 ) -> Vec<Line> {
-    let empty = InlineText::default();
-    let wrapped: Vec<Vec<Line>> = widths
+    let (empty, blank) = (InlineText::default(), Line::default());
+    let cells = cells.iter().chain(std::iter::repeat(&empty));
+    let wrapped = widths
         .iter()
-        .enumerate()
-        .map(|(column, width)| cells.get(column).unwrap_or(&empty).wrap(*width))
-        .collect();
+        .zip(cells)
+        .map(|(width, cell)| cell.wrap(*width));
+    let wrapped: Vec<Vec<Line>> = wrapped.collect();
     let height = wrapped.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let mut lines = vec![Line::default(); height];
     for (index, line) in lines.iter_mut().enumerate() {
@@ -123,7 +123,7 @@ fn lay_out_row(
             if column > 0 {
                 line.push(bar, Style::DIM);
             }
-            let part = cell.get(index).cloned().unwrap_or_default();
+            let part = cell.get(index).unwrap_or(&blank);
             let space = width.saturating_sub(part.columns());
             let before = match alignments.get(column) {
                 Some(Alignment::Right) => space,
@@ -131,9 +131,7 @@ fn lay_out_row(
                 _ => 0,
             };
             line.push(&" ".repeat(before), Style::NONE);
-            part.spans
-                .iter()
-                .for_each(|span| line.push(&span.text, span.style));
+            line.append(part);
             line.push(&" ".repeat(space - before), Style::NONE);
         }
         line.trim_end();

@@ -5,17 +5,20 @@ use std::time::Duration;
 use bub_kernel::ErrorKind;
 use serde_json::{Map, Value};
 
-use super::verbatim;
-use crate::{Line, Style, columns, markdown::MarkdownStyle, sanitize::sanitize_line};
+use crate::{
+    Line, Style, columns,
+    markdown::MarkdownStyle,
+    sanitize::{sanitize, sanitize_line},
+};
 
-/// Maximum width of a call that is shown on one line. Longer calls get one line per argument.
+/// Maximum width of a tool call that is shown on one line. Longer calls get one line per argument.
 const MAX_SINGLE_LINE_CHARS: usize = 120;
-/// Maximum characters of a call's arguments that are shown.
+/// Maximum characters that are shown of the arguments of a tool call, or of the reason in a failure line.
 const MAX_CALL_CHARS: usize = 1200;
 /// Maximum characters of an error that are shown.
 const MAX_ERROR_CHARS: usize = 4000;
 
-/// Returns the lines of a call, such as `● name(argument: value, …)`.
+/// Returns the lines of a tool call, such as `● name(argument: value, …)`.
 pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
     let function = call.get("function").unwrap_or(call);
     let name = call_name(call);
@@ -26,41 +29,32 @@ pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownSty
         _ => None,
     };
     let parts: Vec<(String, String)> = match (arguments, raw) {
-        (Some(map), _) => map
-            .iter()
-            .map(|(name, value)| (sanitize_line(name), value_text(value)))
-            .collect(),
+        (Some(map), _) => {
+            let pairs = map.iter();
+            let pairs = pairs.map(|(name, value)| (sanitize_line(name), value_text(value)));
+            pairs.collect()
+        }
         (None, Some(raw)) => vec![(String::new(), value_text(raw))],
         (None, None) => Vec::new(),
     };
-    let joined: Vec<String> = parts
-        .iter()
-        .map(|(name, value)| format_pair(name, &sanitize_line(value)))
-        .collect();
-    let short = format!("{name}({})", joined.join(", "));
-    let is_multiline = parts
-        .iter()
-        .any(|(_, value)| value.trim_end().contains('\n'));
-    let mut lines = Vec::new();
+    let joined = parts.iter();
+    let joined = joined.map(|(name, value)| format_pair(name, &sanitize_line(value)));
+    let short = format!("{name}({})", joined.collect::<Vec<_>>().join(", "));
+    let mut values = parts.iter().map(|(_, value)| value.trim_end());
+    let is_multiline = values.any(|value| value.contains('\n'));
     if columns(&short) <= MAX_SINGLE_LINE_CHARS && !is_multiline {
-        lines.push(call_line(&short, markdown_style));
-        return lines;
+        return vec![call_line(&short, markdown_style)];
     }
     let mut remaining = MAX_CALL_CHARS;
-    lines.push(call_line(&format!("{name}("), markdown_style));
+    let mut lines = vec![call_line(&format!("{name}("), markdown_style)];
     for (name, value) in &parts {
         for row in format_pair(name, value).trim_end().split('\n') {
             if remaining == 0 {
                 break;
             }
-            let cut: String = row.chars().take(remaining).collect();
-            remaining -= cut.chars().count();
-            let cut = if cut.len() < row.len() {
-                format!("{cut}…")
-            } else {
-                cut
-            };
-            lines.extend(indented_lines(&cut, 4, Style::NONE, width));
+            let cut = truncate_chars(row, remaining);
+            remaining = remaining.saturating_sub(row.chars().count());
+            lines.extend(indented_lines(&cut, Style::NONE, width));
         }
     }
     lines.push(Line::new("  )", Style::NONE));
@@ -68,16 +62,21 @@ pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownSty
 }
 
 fn call_line(text: &str, markdown_style: MarkdownStyle) -> Line {
-    let mut line = Line::new(
-        if markdown_style == MarkdownStyle::Plain {
-            "tool "
-        } else {
-            "● "
-        },
-        Style::GREEN,
-    );
+    let marker = match markdown_style {
+        MarkdownStyle::Plain => "tool ",
+        MarkdownStyle::Styled => "● ",
+    };
+    let mut line = Line::new(marker, Style::GREEN);
     line.push(text, Style::NONE);
     line
+}
+
+/// Returns the first `max_chars` characters of a text, with a `…` if it is longer.
+fn truncate_chars(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => text.get(..end).unwrap_or(text).to_owned() + "…",
+        None => text.to_owned(),
+    }
 }
 
 /// Formats an argument as `name: value`.
@@ -95,7 +94,7 @@ fn value_text(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns the lines of a result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason.
+/// Returns the lines of a tool result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason.
 pub(crate) fn result_lines(
     failure: Option<&str>,
     duration: Duration,
@@ -104,39 +103,29 @@ pub(crate) fn result_lines(
 ) -> Vec<Line> {
     let (duration, prefix) = (duration.as_millis(), result_prefix(markdown_style));
     let Some(reason) = failure else {
-        return vec![Line::new(
-            format!("{prefix}completed in {duration} ms"),
-            Style::DIM,
-        )];
+        let text = format!("{prefix}completed in {duration} ms");
+        return vec![Line::new(text, Style::DIM)];
     };
-    let mut lines = vec![Line::new(
-        format!("{prefix}failed in {duration} ms"),
-        Style::RED,
-    )];
-    let mut details: String = reason.chars().take(MAX_ERROR_CHARS).collect();
-    if details.len() < reason.len() {
-        details.push('…');
-    }
-    lines.extend(indented_lines(details.trim_end(), 4, Style::RED, width));
+    let text = format!("{prefix}failed in {duration} ms");
+    let mut lines = vec![Line::new(text, Style::RED)];
+    let details = truncate_chars(reason, MAX_ERROR_CHARS);
+    lines.extend(indented_lines(details.trim_end(), Style::RED, width));
     lines
 }
 
 /// Returns the prefix of a result line.
 pub(crate) fn result_prefix(markdown_style: MarkdownStyle) -> &'static str {
-    if markdown_style == MarkdownStyle::Plain {
-        "tool "
-    } else {
-        "  ⎿ "
+    match markdown_style {
+        MarkdownStyle::Plain => "tool ",
+        MarkdownStyle::Styled => "  ⎿ ",
     }
 }
 
-/// Returns why a call failed or was not made, or `None` if it succeeded. `end` is the final event of the step.
+/// Returns why a tool call failed or was not made, or `None` if it succeeded. `end` is the data of the event
+/// `StreamEvent::Final`, which ends the step. `index` is the index of the call in the step.
 pub(crate) fn failure_reason(result: &Value, end: Option<&Value>, index: usize) -> Option<String> {
     let not_made = end.and_then(|end| end.get("not_made")?.as_array());
-    if not_made.is_some_and(|list| {
-        list.iter()
-            .any(|at| at.as_u64() == u64::try_from(index).ok())
-    }) {
+    if not_made.is_some_and(|list| list.contains(&Value::from(index))) {
         return Some(value_text(result));
     }
     let kind = result.get("kind")?.as_str()?;
@@ -144,23 +133,19 @@ pub(crate) fn failure_reason(result: &Value, end: Option<&Value>, index: usize) 
     (ErrorKind::from_name(kind).name() == kind).then(|| value_text(message))
 }
 
-/// Returns one line per failed call of a step.
+/// Returns one line per failed tool call of a step. `end` is the data of the event `StreamEvent::Final`, which ends the
+/// step.
 pub(crate) fn failure_lines(end: &Value) -> Vec<String> {
     let list = |name: &str| {
         end.get(name)
             .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
+            .into_iter()
+            .flatten()
     };
-    let pairs = list("tool_calls")
-        .iter()
-        .zip(list("tool_results"))
-        .enumerate();
+    let pairs = list("tool_calls").zip(list("tool_results")).enumerate();
     let failures = pairs.filter_map(|(index, (call, result))| {
-        let reason: String = sanitize_line(&failure_reason(result, Some(end), index)?)
-            .chars()
-            .take(MAX_CALL_CHARS)
-            .collect();
+        let reason = sanitize_line(&failure_reason(result, Some(end), index)?);
+        let reason: String = reason.chars().take(MAX_CALL_CHARS).collect();
         Some(format!("{} failed: {reason}", call_name(call)))
     });
     failures.collect()
@@ -168,21 +153,18 @@ pub(crate) fn failure_lines(end: &Value) -> Vec<String> {
 
 fn call_name(call: &Value) -> String {
     let function = call.get("function").unwrap_or(call);
-    sanitize_line(
-        function
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or("unknown"),
-    )
+    let name = function.get("name").and_then(Value::as_str);
+    sanitize_line(name.unwrap_or("unknown"))
 }
 
 /// Splits a text into indented lines.
-fn indented_lines(text: &str, indent: usize, style: Style, width: usize) -> Vec<Line> {
-    let indent = " ".repeat(indent.min(width / 4));
-    verbatim::sanitized_lines(text, style)
-        .into_iter()
-        .map(|line| Line::new(format!("{indent}{}", line.text()), style))
-        .collect()
+fn indented_lines(text: &str, style: Style, width: usize) -> Vec<Line> {
+    let indent = " ".repeat(4.min(width / 4));
+    let text = sanitize(text);
+    let lines = text
+        .split('\n')
+        .map(|line| Line::new(indent.clone() + line, style));
+    lines.collect()
 }
 
 #[cfg(test)]

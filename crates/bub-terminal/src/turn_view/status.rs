@@ -1,13 +1,13 @@
 //! The status line at the bottom of the chat.
 
-use crate::{Line, Style, columns, sanitize::sanitize, split_at_width};
+use crate::{Line, Style, columns, sanitize::sanitize};
 
-/// The status of a session.
+/// The values that the status line shows about the session of a chat.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusLine {
     /// The session id.
     pub session: String,
-    /// The model, if it is known before a call; otherwise empty.
+    /// The model of the session. Empty if it is not known before the next model call.
     pub model: String,
     /// Number of entries on the tape.
     pub entries: u64,
@@ -27,26 +27,16 @@ pub(crate) fn status_line(
     width: usize,
 ) -> Line {
     let time = jiff::Zoned::now().strftime("%H:%M").to_string();
+    let model = Some(status.model.as_str()).filter(|model| !model.is_empty());
+    let last_tokens = status.last_tokens.map(|tokens| tokens.to_string());
     let mut parts = vec![
         time,
         format!("mode:{}", if is_shell { "shell" } else { "agent" }),
         format!("thinking:{}", if is_thinking_shown { "on" } else { "off" }),
-        format!(
-            "model:{}",
-            if status.model.is_empty() {
-                "auto"
-            } else {
-                &status.model
-            }
-        ),
+        format!("model:{}", model.unwrap_or("auto")),
         format!("entries:{}", status.entries),
         format!("anchors:{}", status.anchors),
-        format!(
-            "last:{}",
-            status
-                .last_tokens
-                .map_or_else(|| "-".to_owned(), |tokens| tokens.to_string())
-        ),
+        format!("last:{}", last_tokens.as_deref().unwrap_or("-")),
     ];
     if let Some(cost) = status.cost {
         parts.push(format!("cost:${cost:.4}"));
@@ -62,7 +52,7 @@ pub(crate) fn status_line(
         at.map(|at| parts.remove(at));
     }
     let text = joined(&parts);
-    Line::new(split_at_width(&text, width.saturating_sub(1)).0, Style::DIM)
+    Line::fitting(&text, width, Style::DIM)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 
 use crate::{Line, Style, columns, sanitize::sanitize};
 
-/// Collects pieces of text and returns complete lines.
+/// A text that arrives in pieces. It keeps the last line until the line is complete.
 #[derive(Debug, Default)]
 pub(super) struct VerbatimText {
     partial: String,
@@ -32,38 +32,25 @@ impl VerbatimText {
 
     /// Returns the end of the incomplete line, as much as fits into one row.
     pub(super) fn unfinished_tail(&self, width: usize) -> Option<Line> {
-        // Skip text that cannot be visible.
+        // Skip text that certainly does not fit into the row.
         let start = self.partial.len().saturating_sub(width * 16);
         let tail = (start..).find_map(|at| self.partial.get(at..))?;
-        let text = sanitized_lines(tail, self.style)
-            .pop()?
-            .without_tabs()
-            .text();
+        let last = sanitized_lines(tail, self.style).pop()?;
+        let text = last.without_tabs().text();
         let mut room = width;
-        let fits = |cluster: &&str| {
-            let cluster_width = columns(cluster);
-            room.checked_sub(cluster_width).is_some_and(|left| {
-                room = left;
-                true
-            })
-        };
-        let length: usize = text
-            .graphemes(true)
-            .rev()
-            .take_while(fits)
-            .map(str::len)
-            .sum();
-        let visible = text.get(text.len() - length..)?;
+        let clusters = text.graphemes(true).rev().map_while(|cluster| {
+            room = room.checked_sub(columns(cluster))?;
+            Some(cluster.len())
+        });
+        let visible = text.get(text.len() - clusters.sum::<usize>()..)?;
         (!text.is_empty()).then(|| Line::new(visible, self.style))
     }
 
     /// Ends the text and returns its last line, if it is incomplete.
     pub(super) fn finish(&mut self) -> Vec<Line> {
-        let rest = std::mem::take(&mut self.partial);
-        if rest.is_empty() {
-            Vec::new()
-        } else {
-            sanitized_lines(&rest, self.style)
+        match std::mem::take(&mut self.partial) {
+            rest if rest.is_empty() => Vec::new(),
+            rest => sanitized_lines(&rest, self.style),
         }
     }
 }
@@ -71,29 +58,27 @@ impl VerbatimText {
 /// Splits a text into sanitized lines.
 pub(crate) fn sanitized_lines(text: &str, style: Style) -> Vec<Line> {
     let text = sanitize(text);
-    text.split('\n')
-        .map(|line| Line::new(line, style))
-        .collect()
+    let lines = text.split('\n').map(|line| Line::new(line, style));
+    lines.collect()
 }
 
-/// Wraps a line between words at `width` columns. Continuation rows are indented more than the first row.
-pub(super) fn wrap_line(line: &Line, width: usize, style: Style) -> Vec<Line> {
+/// Wraps a line between words at `width` columns. If the line is indented, its continuation rows are indented more.
+pub(super) fn wrap_line(line: &Line, width: usize) -> Vec<Line> {
     let text = line.text();
     let indent = text.len() - text.trim_start().len();
-    let hanging = " ".repeat(if indent == 0 {
-        0
-    } else {
-        (indent + 4).min(width / 2)
-    });
+    let hanging = match indent {
+        0 => String::new(),
+        indent => " ".repeat((indent + 4).min(width / 2)),
+    };
     let (mut rows, mut row) = (Vec::new(), String::new());
     for word in text.split_inclusive(' ') {
         if columns(&row) + columns(word.trim_end()) > width && !row.trim().is_empty() {
-            rows.push(Line::new(row.trim_end(), style));
+            rows.push(Line::new(row.trim_end(), Style::NONE));
             row.clone_from(&hanging);
         }
         row.push_str(word);
     }
-    rows.push(Line::new(row.trim_end(), style));
+    rows.push(Line::new(row.trim_end(), Style::NONE));
     rows
 }
 
@@ -124,7 +109,7 @@ mod tests {
     #[test]
     fn help_is_broken_between_words() {
         let rows = |text: &str| -> Vec<String> {
-            wrap_line(&Line::new(text, Style::NONE), 16, Style::NONE)
+            wrap_line(&Line::new(text, Style::NONE), 16)
                 .iter()
                 .map(Line::text)
                 .collect()

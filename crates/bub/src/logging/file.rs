@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write},
     os::unix::fs::{
         DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
@@ -34,8 +34,8 @@ impl LogFile {
         }
     }
 
-    /// Writes a line. Returns the first error of this file. Later errors are ignored and their lines are lost, because logging must
-    /// not stop the program.
+    /// Writes a line. Returns the first error of this file. Later errors are ignored and their
+    /// lines are lost, because logging must not stop the program.
     pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
         match self.try_write(line.as_bytes()) {
             Err(error) if !std::mem::replace(&mut self.has_failed, true) => Err(error),
@@ -61,18 +61,14 @@ impl LogFile {
             if metadata.len() == 0 || metadata.len() + added_bytes <= self.max_bytes {
                 return Ok(file);
             }
-            // Another process may have rotated the file; it is done when the lock is free.
+            // Another process may be rotating the file. It holds the lock until it is done.
             file.lock()?;
-            let current = fs::metadata(&self.path);
-            if current.is_ok_and(|current| {
-                (current.dev(), current.ino()) == (metadata.dev(), metadata.ino())
-            }) {
+            let identity = |file: fs::Metadata| (file.dev(), file.ino());
+            if fs::metadata(&self.path).is_ok_and(|file| identity(file) == identity(metadata)) {
                 for number in (0..MAX_ROTATED_FILES).rev() {
-                    // Not all numbers may exist yet.
-                    let _ = fs::rename(
-                        rotated_path(&self.path, number),
-                        rotated_path(&self.path, number + 1),
-                    );
+                    let [from, to] = [number, number + 1].map(|n| rotated_path(&self.path, n));
+                    // Ignore errors: some of the rotated files may not exist yet.
+                    let _ = fs::rename(from, to);
                 }
             }
             file = open_private(&self.path)?;
@@ -100,14 +96,13 @@ pub(super) fn unusable_reason(path: &Path, config: &Path) -> Option<String> {
     match fs::metadata(path) {
         Ok(_) => open_private(path).err().map(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let directory = path
-                .ancestors()
-                .skip(1)
-                .find(|directory| directory.exists())?;
-            let writable = access(directory, Access::WRITE_OK | Access::EXEC_OK);
-            writable
-                .err()
-                .map(|error| format!("{}: {}", directory.display(), io::Error::from(error)))
+            let directory = path.ancestors().skip(1).find(|path| path.exists())?;
+            let error = access(directory, Access::WRITE_OK | Access::EXEC_OK).err()?;
+            Some(format!(
+                "{}: {}",
+                directory.display(),
+                io::Error::from(error)
+            ))
         }
         Err(error) => Some(error.to_string()),
     }
@@ -119,22 +114,15 @@ fn open_private(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::other("it is not a regular file"));
     }
-    if let Some(directory) = path
-        .parent()
-        .filter(|directory| !directory.as_os_str().is_empty())
-    {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
+    let directory = path.parent();
+    if let Some(directory) = directory.filter(|directory| !directory.as_os_str().is_empty()) {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(directory)?;
     }
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(path)?;
+    let mut options = File::options();
+    let file = options.append(true).create(true).mode(0o600).open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {
-        // The mode of another user's file cannot be changed.
+        // Ignore the error: the mode of another user's file cannot be changed.
         let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
     }
     Ok(file)

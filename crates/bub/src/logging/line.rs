@@ -4,7 +4,10 @@ use bub_terminal::sanitize;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::{layer::Context, registry::LookupSpan};
+use tracing_subscriber::{
+    layer::Context,
+    registry::{LookupSpan, Scope},
+};
 
 use super::fields::Fields;
 use crate::app_settings::LogFormat;
@@ -35,34 +38,25 @@ impl LogLine {
         };
         let mut event_fields = Fields::default();
         event.record(&mut event_fields);
-        for (name, value) in event_fields.iter() {
-            if name == "message" {
-                value
-                    .as_str()
-                    .unwrap_or_default()
-                    .clone_into(&mut line.message);
-            } else {
-                line.fields.insert(name.to_owned(), value.clone());
+        for (name, value) in event_fields.0.into_values() {
+            match value {
+                Value::String(message) if name == "message" => line.message = message,
+                value => drop(line.fields.insert(name.to_owned(), value)),
             }
         }
-        let mut outer: Vec<(&str, Value)> = Vec::new();
-        for span in context.event_scope(event).into_iter().flatten() {
+        let mut span_fields = Map::new();
+        let spans = context.event_scope(event);
+        for span in spans.into_iter().flat_map(Scope::from_root) {
             let extensions = span.extensions();
-            let fields = extensions
-                .get::<Fields>()
-                .into_iter()
-                .flat_map(Fields::iter);
-            for (name, value) in fields.rev() {
-                if !line.fields.contains_key(name)
-                    && outer.iter().all(|(outer_name, _)| *outer_name != name)
-                {
-                    outer.push((name, value.clone()));
+            let fields = extensions.get::<Fields>().into_iter();
+            for (name, value) in fields.flat_map(|fields| fields.0.values()) {
+                if !line.fields.contains_key(*name) {
+                    span_fields.shift_remove(*name);
+                    span_fields.insert((*name).to_owned(), value.clone());
                 }
             }
         }
-        let outer = outer.into_iter().rev();
-        line.fields
-            .extend(outer.map(|(name, value)| (name.to_owned(), value)));
+        line.fields.append(&mut span_fields);
         line
     }
 
@@ -96,13 +90,13 @@ impl LogLine {
     /// Formats the line as a JSON object, including the line end.
     fn to_json_line(&self) -> String {
         let mut object = Map::new();
-        object.insert("time".to_owned(), Value::from(self.time.to_string()));
+        object.insert("time".to_owned(), self.time.to_string().into());
         object.insert(
             "level".to_owned(),
-            Value::from(self.level.as_str().to_ascii_lowercase()),
+            self.level.as_str().to_ascii_lowercase().into(),
         );
-        object.insert("target".to_owned(), Value::from(self.target));
-        object.insert("message".to_owned(), Value::from(self.message.as_str()));
+        object.insert("target".to_owned(), self.target.into());
+        object.insert("message".to_owned(), self.message.as_str().into());
         for (name, value) in &self.fields {
             object.entry(name.as_str()).or_insert_with(|| value.clone());
         }
@@ -122,7 +116,7 @@ mod tests {
     use tracing_subscriber::{Layer, Registry, layer::SubscriberExt as _};
 
     use super::*;
-    use crate::logging::{LogLayer, filter::LogFilter};
+    use crate::logging::{LogLayer, filter};
 
     /// Collects the lines that a `LogLayer` would print.
     struct Lines {
@@ -154,7 +148,7 @@ mod tests {
 
     fn logged_lines(work: impl FnOnce()) -> Vec<String> {
         let lines = Arc::<Mutex<Vec<String>>>::default();
-        let log = LogLayer::for_tests(LogFilter::parse("off,bub::logging=warn").unwrap());
+        let log = LogLayer::for_tests(filter::parse("off,bub::logging=warn").unwrap());
         let layer = Lines {
             log,
             lines: Arc::clone(&lines),

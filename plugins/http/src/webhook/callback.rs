@@ -28,7 +28,7 @@ pub(super) struct Callbacks {
     key: Option<hmac::Key>,
     hosts: Arc<[String]>,
     timeout: Duration,
-    /// Client for `http`. Only `https` needs the trust store, which takes time to load.
+    /// Client for `http`. Only `https` needs the root certificates, which take time to load.
     plain: OnceCell<Client>,
     secure: OnceCell<Client>,
 }
@@ -87,7 +87,7 @@ impl Callbacks {
     }
 
     fn build_client(&self, is_secure: bool) -> Result<Client> {
-        // An error means that a provider is already installed, which is fine.
+        // Ignore the result: this fails only if a TLS crypto provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))

@@ -26,9 +26,10 @@ pub(super) struct EventStream {
     pub(super) deltas: broadcast::Receiver<String>,
     pub(super) keep_alive: Duration,
     pub(super) stop_waiting: CancellationToken,
-    /// Number of replies that were checked for approval questions.
+    /// Number of replies that have already been checked for being an approval question.
     pub(super) checked: usize,
-    /// Dropped with the stream. The permit limits concurrent readers.
+    /// Held while the stream is open. The guard counts this client as waiting, and the permit limits the number of
+    /// waiting requests.
     pub(super) guards: (WaiterGuard, OwnedSemaphorePermit),
 }
 

@@ -1,8 +1,8 @@
 //! Matches messages with their replies, and keeps both until a limit is reached.
 //!
-//! An exchange starts with the request that posted the message, or with the reply if that is first: after a restart, or
-//! if the turn is very fast. The number and size of exchanges are bounded. Removing an exchange does not lose a
-//! message.
+//! An exchange is one message and its replies. The request that posts the message creates the exchange, or the first
+//! reply does if it arrives earlier: after a restart, or if the turn is very fast. The number and size of exchanges are
+//! bounded. Removing an exchange loses no message, because messages are in the gateway's journal.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,15 +21,17 @@ use tokio::{
 
 use super::options::WebhookOptions;
 
-/// Number of text deltas that a slow reader may be behind.
+/// Maximum number of buffered text deltas. A text delta is the text that an answer grows by while the model writes it.
+/// A slow reader skips older deltas.
 const DELTA_CAPACITY: usize = 256;
-/// How long a reply waits until the waiting requests have received it.
+/// How long the delivery of a reply waits until the waiting requests have received the reply.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reply waits for a request that claims it. A client that retries does so soon.
+/// How long the delivery of a reply waits while no request waits for the reply. A client that lost its connection
+/// retries soon.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a turn may take to end after its last reply.
+/// How long the delivery of a reply waits for the end of the turn, to find out whether more replies follow.
 const TURN_END_TIMEOUT: Duration = Duration::from_millis(250);
-/// Maximum length of a chain of messages that joined each other.
+/// Maximum number of joins to follow. A message joins another message if it becomes part of that message's turn.
 const MAX_JOIN_DEPTH: usize = 8;
 
 /// All exchanges that are kept.
@@ -152,8 +154,8 @@ impl ExchangeStore {
         self.lock_table().by_id.get(id).cloned()
     }
 
-    /// Returns the exchange of the message that a turn answers. If the exchange has no id yet, because the turn is faster
-    /// than the request, it is found by its receipt.
+    /// Returns the exchange of the inbound message of a turn. Searches by receipt first, because a fast turn can start
+    /// before its exchange has an id, and then by message id.
     pub(super) fn find_by_turn(&self, turn: &Turn) -> Option<Arc<Exchange>> {
         let table = self.lock_table();
         let receipt = turn.inbound().receipt.as_ref();
@@ -167,7 +169,7 @@ impl ExchangeStore {
         unnamed.or_else(named).cloned()
     }
 
-    /// Returns the exchange with an id. Creates it if necessary.
+    /// Returns the exchange of the message with this id. Creates it if necessary.
     pub(super) fn get_or_create(&self, id: &MessageId) -> Arc<Exchange> {
         let mut table = self.lock_table();
         if let Some(exchange) = table.by_id.get(id) {
@@ -177,8 +179,8 @@ impl ExchangeStore {
         self.insert_with_id(&mut table, id, exchange)
     }
 
-    /// Assigns the id to an exchange. If another exchange already has the id, because of a duplicate or a fast reply,
-    /// merges the request into that exchange and returns it.
+    /// Assigns a message id to an exchange and returns the exchange. If another exchange already has the id, merges the
+    /// request into that exchange and returns it. This happens if the message is a duplicate or its reply was fast.
     pub(super) fn assign_id(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
         let mut table = self.lock_table();
         match table.by_id.get(id).cloned() {
@@ -214,14 +216,16 @@ impl ExchangeStore {
         self.evict_over_limit(&mut self.lock_table());
     }
 
-    /// Returns the status of an exchange, or of the exchange that it joined.
+    /// Returns the current status of an exchange. If its message joined another message, this is the status of that
+    /// message's exchange.
     pub(super) fn status(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         self.wait_for_answer(exchange)
             .now_or_never()
             .unwrap_or(ExchangeStatus::Pending)
     }
 
-    /// Waits until all replies of an exchange are there. Without a receipt, the first reply ends the exchange.
+    /// Waits until the outcome of the message is known and all its replies have arrived. Without a receipt, waits only
+    /// for the first reply.
     pub(super) async fn wait_for_answer(&self, exchange: &Arc<Exchange>) -> ExchangeStatus {
         let mut exchange = Arc::clone(exchange);
         for _ in 0..MAX_JOIN_DEPTH {
@@ -247,7 +251,7 @@ impl ExchangeStore {
                 MessageOutcome::Dropped { reason } => {
                     return ExchangeStatus::Dropped(reason.to_string());
                 }
-                // The message is answered after the next start.
+                // The turn failed and the message stays in the journal; bub answers it after the next start.
                 _ => break,
             }
         }
@@ -335,7 +339,7 @@ impl Exchange {
     }
 
     fn set_request(&self, request: ExchangeRequest) {
-        // Each exchange has one request, which is set before its id.
+        // Ignore the results: the exchange is new, so these values are not set yet.
         let _ = self.receipt.set(request.receipt);
         let _ = self.fingerprint.set(request.fingerprint);
         if let Some(url) = request.callback_url {
@@ -343,14 +347,15 @@ impl Exchange {
         }
     }
 
-    /// Returns whether the exchange has a message with another fingerprint.
+    /// Returns whether the message of this exchange has another fingerprint than `fingerprint`. A fingerprint is a hash
+    /// of a message's content and session id.
     pub(super) fn has_other_content(&self, fingerprint: u64) -> bool {
         self.fingerprint
             .get()
             .is_some_and(|own| *own != fingerprint)
     }
 
-    /// Copies the request data of an exchange that has no id yet.
+    /// Copies the request data of `pending`, an exchange without an id. Keeps data that this exchange already has.
     fn merge_request(&self, pending: &Self) {
         if let Some(fingerprint) = pending.fingerprint.get() {
             let _ = self.fingerprint.set(*fingerprint);
@@ -370,7 +375,8 @@ impl Exchange {
         WaiterGuard(Arc::clone(self))
     }
 
-    /// Waits until the waiting requests have received the replies. Returns at once if more replies will follow.
+    /// Waits until the waiting requests have received the replies, at most [`RECEIVE_TIMEOUT`]. Does not wait for the
+    /// requests if more replies will follow.
     pub(super) async fn wait_until_received(&self) {
         let mut waiting = self.waiting.subscribe();
         if *waiting.borrow() == 0 || self.has_pending_replies().await {
@@ -379,7 +385,8 @@ impl Exchange {
         let _ = tokio::time::timeout(RECEIVE_TIMEOUT, waiting.wait_for(|count| *count == 0)).await;
     }
 
-    /// Waits until a reply is written to the connection of a waiting request. Returns `false` if no request waits.
+    /// Waits until a reply is written to the connection of a waiting request. Returns `false` after [`CLAIM_TIMEOUT`]
+    /// without a waiting request.
     pub(super) async fn wait_until_claimed(&self, reply: &ExchangeReply) -> bool {
         let is_same = |other: &ExchangeReply| other.reply_id == reply.reply_id;
         let reply_number = self
@@ -476,11 +483,11 @@ fn single_reply_outcome() -> MessageOutcome {
     }
 }
 
-/// Counts a request that waits for a reply.
+/// Counts a request as waiting for a reply until this guard is dropped.
 pub(super) struct WaiterGuard(Arc<Exchange>);
 
 impl WaiterGuard {
-    /// Records that the replies are written to a connection.
+    /// Records that the replies in `status` are written to a connection.
     pub(super) fn mark_written(&self, status: &ExchangeStatus) {
         if let ExchangeStatus::Answered(outbounds) = status {
             self.0

@@ -176,7 +176,8 @@ impl RequestFields {
         }
     }
 
-    /// Returns an optional text of one short line. Ids and names become part of file names and logs.
+    /// Returns the text of an optional id or name. It must be one short line, because it becomes part of file names and
+    /// logs.
     fn optional_name(&self, name: &str) -> Result<Option<&str>, HttpError> {
         let text = self
             .optional_text(name)?
@@ -192,7 +193,8 @@ impl RequestFields {
         }
     }
 
-    /// Returns the session. Only the owner can use sessions of other channels.
+    /// Returns the session id: the field `session_id`, or the session of the chat. Only the owner can use sessions of
+    /// other channels.
     fn session_id(&self, chat_id: &str, role: Role) -> Result<String, HttpError> {
         let Some(session_id) = self.optional_name("session_id")? else {
             return Ok(format!("{CHANNEL_NAME}:{chat_id}"));

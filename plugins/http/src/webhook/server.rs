@@ -33,7 +33,7 @@ const MESSAGES_PATH: &str = "/v1/messages";
 const HEALTH_PATH: &str = "/healthz";
 /// Maximum size of a request head in bytes. A larger head is answered with 431.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
-/// How often old exchanges are removed while the channel is idle.
+/// How often old exchanges are removed, even if no request arrives.
 const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 /// Delay after a failed accept, for example because too many files are open.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ const TOO_MANY_CONNECTIONS_RESPONSE: &[u8] =
 connection: close\r\ncontent-length: 85\r\n\r\n\
 {\"error\": {\"code\": \"too_many_connections\", \"message\": \"too many connections; retry\"}}";
 
-/// State shared by all connections.
+/// The HTTP server: its options and the data that all connections share.
 pub(super) struct Server {
     options: Arc<WebhookOptions>,
     handler: MessageHandler,
@@ -58,7 +58,8 @@ pub(super) struct Server {
     waiting: Arc<Semaphore>,
 }
 
-/// Compares tokens in constant time: compares their HMACs under a random key.
+/// Checks the token of a request. Compares HMACs under a random key instead of tokens, so that the time does not depend
+/// on the token.
 struct TokenVerifier {
     key: hmac::Key,
     tag: hmac::Tag,
@@ -245,7 +246,7 @@ impl Server {
         let exchange = exchange
             .ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, "unknown_message", text))?;
         let mut response = status_response(id, &self.exchanges.status(&exchange), None);
-        // The status code is that of this request, not that of the message.
+        // This request succeeded, even if the turn of the message failed.
         *response.status_mut() = StatusCode::OK;
         Ok(response)
     }
@@ -392,7 +393,7 @@ impl Server {
         }
     }
 
-    /// Builds the error for a message that was not stored. The client must keep it and may retry.
+    /// Builds the error for a message that was not accepted. The client must keep the message and may send it again.
     fn not_accepted_error(&self, error: &Error) -> HttpError {
         let message = self.options.redactor.redact(error.message()).into_owned();
         let (status, code) = match error.kind() {
@@ -416,7 +417,7 @@ impl Server {
 
 /// Sends a 503 response to a connection beyond the limit, so that the client retries.
 fn reject_connection(mut stream: TcpStream, rejections: &Arc<Semaphore>) {
-    // Beyond the second limit, the connection is closed without a response.
+    // Without a permit, the connection is closed without a response.
     let Ok(permit) = Arc::clone(rejections).try_acquire_owned() else {
         return;
     };

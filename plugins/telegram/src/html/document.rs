@@ -11,14 +11,14 @@ use super::{
 
 /// Maximum length of a link address in UTF-16 units. Each part of a split link repeats the address.
 const MAX_LINK_UNITS: usize = 1024;
-/// Maximum list depth that is indented.
+/// Maximum indentation, in levels of nested lists. Deeper lists are not indented further.
 const MAX_INDENT_DEPTH: usize = 8;
 
 /// A text with styles.
 #[derive(Default)]
 pub(super) struct StyledText {
     pub(super) text: String,
-    /// Start offsets in bytes, and the style from there on.
+    /// Byte offsets in the text, each with the style that applies from there to the next offset.
     pub(super) spans: Vec<(usize, HtmlStyle)>,
     pub(super) attributes: AttributeValues,
 }
@@ -71,7 +71,7 @@ pub(super) fn parse_markdown(markdown: &str) -> StyledText {
     for (event, range) in parser.into_offset_iter() {
         reader.handle_event(event, range.end);
     }
-    // Show definitions that no link uses: they are a list of sources, not markup.
+    // Show link reference definitions that no link uses: they are a list of sources, not markup.
     definitions.sort_unstable_by_key(|(span, _)| span.start);
     for (span, label) in definitions {
         if !reader.used_labels.contains(&label) {
@@ -82,7 +82,7 @@ pub(super) fn parse_markdown(markdown: &str) -> StyledText {
     reader.document
 }
 
-/// An open link or image: its address and the start of its text.
+/// An open link or image: its address and the byte offset at which its text starts.
 struct Link {
     address: String,
     start: usize,
@@ -101,15 +101,15 @@ struct MarkdownReader<'a> {
     lists: Vec<Option<u64>>,
     links: Vec<Link>,
     table: Option<TextTable>,
-    /// Source offset at which the last table cell ended.
+    /// Byte offset in the Markdown source at which the last table cell ended.
     cell_end: usize,
     /// Number of line breaks before the next text.
     pending_breaks: usize,
-    /// Offset in the text at which the last block started.
+    /// Byte offset in the converted text at which the last block started.
     block: usize,
     /// The info string of the open code block.
     info: String,
-    /// Labels of definitions that links use.
+    /// Labels of the link reference definitions that links use.
     used_labels: HashSet<String>,
 }
 
@@ -278,7 +278,7 @@ impl MarkdownReader<'_> {
         self.document.push_styled(&line, style);
     }
 
-    /// Appends text with only the quotation style.
+    /// Appends text without a style. Inside a quotation, the text is still part of the quotation.
     fn push_unstyled(&mut self, text: &str) {
         let style = HtmlStyle {
             quote: self.style.quote,
@@ -287,7 +287,8 @@ impl MarkdownReader<'_> {
         self.document.push_styled(text, style);
     }
 
-    /// Appends pending line breaks. Breaks within a block have its style, breaks between blocks have no code style.
+    /// Appends pending line breaks and the indentation of the next line. Breaks inside a code block have its code
+    /// style; breaks between blocks have no code style.
     fn push_pending_breaks(&mut self, depth: usize) {
         let breaks = std::mem::take(&mut self.pending_breaks);
         if breaks == 0 {
@@ -369,7 +370,7 @@ impl MarkdownReader<'_> {
         text.is_some_and(|text| text.trim() == address)
     }
 
-    /// Keeps cells beyond the columns of the header. The parser emits no events for them.
+    /// Adds the cells at the end of a row that have no column in the header. The parser emits no events for them.
     fn push_surplus_cells(&mut self, end: usize) {
         let rest = self.source.get(self.cell_end..end).unwrap_or_default();
         let rest =

@@ -11,7 +11,7 @@ use super::{
 /// Maximum size of a grapheme cluster that is kept together. Longer clusters are not readable and may be split.
 const MAX_CLUSTER_BYTES: usize = 256;
 
-/// What follows a possible split point.
+/// What starts after a possible split point.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum BreakKind {
     Word,
@@ -38,18 +38,19 @@ pub(super) fn split_document(document: &StyledText) -> Vec<MessagePart> {
     parts
 }
 
-/// A position in the current part.
+/// A position at which the current part can end, and the size of the part up to there.
 #[derive(Clone, Copy)]
 struct SplitPoint {
-    /// Byte offset in the text.
+    /// Byte offset in the text of the document.
     at: usize,
-    /// Byte offset in the HTML.
+    /// Length of the HTML of the part in bytes.
     html: usize,
+    /// Length of the HTML of the part in UTF-16 units.
     units: usize,
-    /// Number of opened tags.
+    /// Number of tags that the part has opened so far, which must not exceed [`MAX_ENTITIES`].
     entities: usize,
     style: HtmlStyle,
-    /// UTF-16 units of the tags that close the style.
+    /// Length in UTF-16 units of the tags that close `style`.
     closing: usize,
 }
 
@@ -57,7 +58,7 @@ struct PartBuilder<'a> {
     document: &'a StyledText,
     html: String,
     position: SplitPoint,
-    /// The last positions before a space, a line break, and a paragraph.
+    /// The last possible split points before a word, a line, and a paragraph.
     breaks: [Option<SplitPoint>; 3],
 }
 
@@ -117,7 +118,7 @@ impl<'a> PartBuilder<'a> {
         self.finish_part(word.filter(|_| in_space).unwrap_or(self.position))
     }
 
-    /// Appends a cluster if it fits. Returns whether it does.
+    /// Appends a grapheme cluster to the part if it fits. Returns whether it fits.
     fn push_cluster(&mut self, cluster: &str, style: HtmlStyle) -> bool {
         let before = self.position;
         if style != before.style {
@@ -171,8 +172,8 @@ impl<'a> PartBuilder<'a> {
         }
     }
 
-    /// Returns the split point for text that does not fit. It is as late as reasonable, so that words are not split and
-    /// parts are not tiny.
+    /// Returns the split point for text that does not fit. Prefers the last paragraph, then the last line, then the
+    /// last word, if the part is at least half full there.
     fn choose_split_point(&self, in_space: bool) -> SplitPoint {
         let [word, line, paragraph] = self.breaks;
         let at_least = |units: usize| move |point: &SplitPoint| point.units >= units;
@@ -184,7 +185,7 @@ impl<'a> PartBuilder<'a> {
         late.or(early).unwrap_or(self.position)
     }
 
-    /// Ends the part at a position.
+    /// Ends the part at the split point `end`. Returns the byte offset of `end` in the text of the document.
     fn finish_part(&mut self, end: SplitPoint) -> usize {
         self.html.truncate(end.html);
         end.style.write_transition(
@@ -247,7 +248,7 @@ fn next_part_start(document: &StyledText, from: usize) -> usize {
     }
 }
 
-/// Whether a line can be split at this character.
+/// Whether a text can be split at this character: whitespace, except non-breaking spaces.
 fn is_space(character: char) -> bool {
     character.is_whitespace() && !matches!(character, '\u{a0}' | '\u{2007}' | '\u{202f}')
 }

@@ -3,7 +3,7 @@
 /// The style of a range of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HtmlStyle {
-    /// The number of the quotation, so that adjacent quotations stay separate.
+    /// The number of the quotation that contains the text. It keeps adjacent quotations separate.
     pub(super) quote: Option<usize>,
     /// The index of the address in [`AttributeValues`].
     pub(super) link: Option<usize>,
@@ -38,8 +38,8 @@ pub(super) enum Tag {
 }
 
 impl HtmlStyle {
-    /// Returns the tags, outermost first. Tags that the platform does not allow to nest are omitted: code has no other
-    /// style, and a link contains no code.
+    /// Returns the tags, outermost first. Tags that the platform does not allow to nest are omitted: code is not bold,
+    /// italic or struck through, a link contains no inline code, and a code block contains no link.
     pub(super) fn tags(self) -> impl Iterator<Item = Tag> {
         let block = self.is_block();
         let link = self.link.filter(|_| !block);

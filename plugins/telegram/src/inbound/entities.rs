@@ -134,7 +134,8 @@ fn word_offsets<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize>
     })
 }
 
-/// Whether a character next to a word is part of the word. In scripts without spaces, it is not.
+/// Whether a character next to a word is part of the word. A character of a script that is written without spaces, such
+/// as Chinese, is not.
 fn is_word_character(character: char) -> bool {
     let is_spaced_script =
         matches!(character, '\0'..'\u{e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2e80}');

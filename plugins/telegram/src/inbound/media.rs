@@ -25,7 +25,8 @@ pub struct Attachment {
     pub filename: Option<String>,
 }
 
-/// Fields of service messages, which the platform sends and not a user.
+/// Fields that only service messages have. The platform creates service messages, for example when a user joins a
+/// group.
 const SERVICE_FIELDS: [&str; 14] = [
     "new_chat_members",
     "left_chat_member",
@@ -49,6 +50,7 @@ pub(super) fn is_service_message(message: &Value) -> bool {
 }
 
 /// Describes a message of a kind that the Python version does not support: a venue, location, contact, poll or dice.
+/// Returns `None` for other messages.
 pub(super) fn describe_unknown_kind(message: &Value) -> Option<String> {
     let coordinates = |location: &Value| {
         Some(format!(
@@ -106,7 +108,7 @@ pub(super) enum TelegramMessageKind {
 }
 
 impl TelegramMessageKind {
-    /// Returns the first kind whose field the message has.
+    /// Returns the kind of a Telegram message by the field that it has, such as `photo`.
     pub(super) fn from_message(message: &Value) -> Self {
         let kinds = [
             Self::Text,
@@ -267,7 +269,7 @@ impl TelegramMessageKind {
         Value::Object(fields)
     }
 
-    /// Returns the file for the model, or `None` if a model cannot read it.
+    /// Returns the file for the model, or `None` if the message has no file or a model cannot read it.
     pub(super) fn attachment(self, message: &Value) -> Option<Attachment> {
         let file = self.file_object(message);
         let mime = self.mime_type(message);

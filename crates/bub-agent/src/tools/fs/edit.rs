@@ -3,6 +3,8 @@
 use bub_kernel::{Error, Result};
 use memchr::memmem;
 
+use crate::truncate;
+
 /// Maximum size of a file to edit, and maximum number of bytes that an edit may add.
 pub(super) const MAX_EDIT_BYTES: u64 = 64 << 20;
 /// Maximum number of matches counted for an error message.
@@ -80,7 +82,7 @@ pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<Edi
     })
 }
 
-/// Returns the offsets of all matches. Overlapping matches are included, because they also make an edit ambiguous.
+/// Returns the byte offsets of all matches. Overlapping matches are included, because they also make an edit ambiguous.
 fn overlapping_matches<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let finder = memmem::Finder::new(needle);
     let mut from = 0;
@@ -91,7 +93,7 @@ fn overlapping_matches<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<It
     })
 }
 
-/// Returns the offset where a line starts, or the length of the content if it has fewer lines.
+/// Returns the byte offset where a line starts, or the length of the content if it has fewer lines.
 fn line_start(content: &[u8], line: usize) -> usize {
     let Some(breaks) = line.checked_sub(1) else {
         return 0;
@@ -111,10 +113,8 @@ fn ambiguous_error(
     change: &EditRequest<'_>,
     matches: &[usize],
 ) -> Error {
-    let lines = matches
-        .iter()
-        .take(MAX_SHOWN_LINES)
-        .map(|at| line_number(content, from + at).to_string());
+    let lines = matches.iter().take(MAX_SHOWN_LINES);
+    let lines = lines.map(|at| line_number(content, from + at).to_string());
     let mut lines: Vec<String> = lines.collect();
     if matches.len() > MAX_SHOWN_LINES {
         lines.push("…".to_owned());
@@ -126,7 +126,7 @@ fn ambiguous_error(
     };
     Error::invalid_input(format!(
         "'{}' occurs {at_least}{} times in {}, at lines {} (starting at 0); include more context in `old`, or set all=true",
-        truncate(change.old),
+        truncate(change.old, MAX_SHOWN_CHARS),
         matches.len(),
         change.path,
         lines.join(", ")
@@ -137,16 +137,15 @@ fn not_found_error(content: &[u8], change: &EditRequest<'_>) -> Error {
     let EditRequest {
         path, old, start, ..
     } = *change;
-    let hint = mismatch_hint(content, old)
-        .map(|hint| format!("; {hint}"))
-        .unwrap_or_default();
+    let hint = mismatch_hint(content, old).map(|hint| format!("; {hint}"));
+    let (old, hint) = (truncate(old, MAX_SHOWN_CHARS), hint.unwrap_or_default());
     Error::invalid_input(format!(
-        "'{}' not found in {path} from line {start}{hint}",
-        truncate(old)
+        "'{old}' not found in {path} from line {start}{hint}"
     ))
 }
 
-/// Returns a hint why the text was not found: it occurs before `start`, or with other line endings or whitespace.
+/// Returns a hint why `old` was not found by an edit: it occurs only before the line where the search starts, or with
+/// other line endings or whitespace.
 fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
     if let Some(at) = memmem::find(content, old.as_bytes()) {
         return Some(format!(
@@ -179,15 +178,12 @@ fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
 }
 
 fn strip_carriage_returns(text: &[u8]) -> Vec<u8> {
-    let next = text.iter().skip(1).map(Some).chain([None]);
-    let filtered = text
-        .iter()
-        .zip(next)
-        .filter(|(byte, next)| !(**byte == b'\r' && *next == Some(&b'\n')));
-    filtered.map(|(byte, _)| *byte).collect()
+    let is_kept = |index: &usize| !text.get(*index..).unwrap_or_default().starts_with(b"\r\n");
+    let kept = (0..text.len()).filter(is_kept);
+    kept.filter_map(|index| text.get(index).copied()).collect()
 }
 
-/// Returns the bytes of a text and their lines. Each run of whitespace becomes one space.
+/// Returns each byte of a text with the number of its line, starting at 0. Consecutive whitespace becomes one space.
 fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
     let mut line = 0;
     let mut was_space = false;
@@ -199,12 +195,4 @@ fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
         line += usize::from(*byte == b'\n');
         filtered
     })
-}
-
-/// Truncates a long text for an error.
-fn truncate(text: &str) -> String {
-    match text.char_indices().nth(MAX_SHOWN_CHARS) {
-        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }

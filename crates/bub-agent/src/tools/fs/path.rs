@@ -13,7 +13,7 @@ use super::file_error;
 /// Maximum number of symbolic links to follow; Linux has the same limit.
 const MAX_SYMLINKS: usize = 40;
 
-/// Returns the absolute path for `name`. `~` is the home directory; relative paths start at the workspace.
+/// Returns the absolute path for `name`. `~` is the user's home directory; relative paths start at the workspace.
 pub(super) fn absolute_path(
     name: &str,
     workspace: Option<&Path>,
@@ -24,23 +24,21 @@ pub(super) fn absolute_path(
     } else {
         name.strip_prefix("~/")
     };
+    let resolve_error = |reason: &str| {
+        let text = format!("cannot resolve '{name}': {reason}; pass an absolute path");
+        Error::invalid_input(text)
+    };
     let path = match in_home {
         Some(rest) => home
-            .ok_or_else(|| {
-                Error::invalid_input(format!(
-                    "cannot resolve '{name}': the home directory is unknown; pass an absolute path"
-                ))
-            })?
+            .ok_or_else(|| resolve_error("the home directory is unknown"))?
             .join(rest.trim_start_matches('/')),
         None => PathBuf::from(name),
     };
     if path.is_absolute() {
         return Ok(path);
     }
-    let reason = || format!("cannot resolve '{name}': no workspace is set; pass an absolute path");
-    Ok(workspace
-        .ok_or_else(|| Error::invalid_input(reason()))?
-        .join(path))
+    let workspace = workspace.ok_or_else(|| resolve_error("no workspace is set"))?;
+    Ok(workspace.join(path))
 }
 
 /// Resolves the symbolic links of an absolute path. The file need not exist. With `confine`, fails if the result is
@@ -66,8 +64,8 @@ pub fn resolve_path(path: &Path, workspace: Option<&Path>, confine: bool) -> Res
     ))
 }
 
-/// Follows all symbolic links, also if the last component does not exist. `canonicalize` would fail then, but a write
-/// through a broken link would still create a file at its target.
+/// Returns the path with all symbolic links resolved, also if the last component does not exist. `canonicalize` would
+/// fail for such a path, but a write through a broken link would still create a file at the target of the link.
 fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     let mut resolved = PathBuf::new();
     let mut remaining = reversed_components(path);

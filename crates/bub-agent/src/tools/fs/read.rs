@@ -57,17 +57,15 @@ pub(super) fn read_lines(
         is_within_line = newline.is_none();
         line += u64::from(!is_within_line);
     }
-    if line + u64::from(is_within_line) <= first && first > 0 {
-        return Ok(format!(
-            "[the file has {} lines]",
-            line + u64::from(is_within_line)
-        ));
+    let lines = line + u64::from(is_within_line);
+    if lines <= first && first > 0 {
+        return Ok(format!("[the file has {lines} lines]"));
     }
     Ok(format_lines(text, is_truncated.then_some((first, line))))
 }
 
-/// Returns the bytes as text, with notes for the model. If the text is truncated, `truncated` has the number of its first
-/// line and of the line where reading stopped.
+/// Returns the bytes as text, with notes for the model. If the text is truncated, `truncated` has the number of its
+/// first line and of the line where reading stopped.
 fn format_lines(mut bytes: Vec<u8>, truncated: Option<(u64, u64)>) -> String {
     let mut notes = Vec::new();
     if let Some((first, line)) = truncated {
@@ -91,18 +89,13 @@ fn format_lines(mut bytes: Vec<u8>, truncated: Option<(u64, u64)>) -> String {
         Ok(text) => text,
         Err(error) => {
             // Truncation may have split the last character; then the file itself is valid.
-            let bytes = error.as_bytes();
-            let is_damaged =
-                error.utf8_error().error_len().is_some() || truncated.is_none() || has_end;
-            if is_damaged {
+            let (problem, mut bytes) = (error.utf8_error(), error.into_bytes());
+            if problem.error_len().is_some() || truncated.is_none() || has_end {
                 notes.push("[bytes that are not UTF-8 are shown as \u{fffd}]".to_owned());
-                String::from_utf8_lossy(bytes).into_owned()
             } else {
-                let valid = bytes
-                    .get(..error.utf8_error().valid_up_to())
-                    .unwrap_or_default();
-                String::from_utf8_lossy(valid).into_owned()
+                bytes.truncate(problem.valid_up_to());
             }
+            String::from_utf8_lossy(&bytes).into_owned()
         }
     };
     if text.contains('\r') {

@@ -1,19 +1,18 @@
-//! Replaces a file atomically.
+//! Replaces a file, atomically if possible.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, ErrorKind, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
 };
 
 use bub_kernel::Result;
 
 use super::{check_regular_file, file_error};
 
-/// Replaces the content of a file and keeps its mode. Readers see the old or the new content. The path must not contain
-/// symbolic links.
+/// Replaces the content of a file and keeps its mode. Readers see the old or the new content, unless the file must be
+/// written in place. The path must not contain symbolic links.
 pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
     let write_error = |error| file_error("write", file, &error);
     let metadata = match fs::symlink_metadata(file) {
@@ -40,7 +39,7 @@ pub(super) fn replace_file(file: &Path, content: &[u8]) -> Result<()> {
         replace_atomically(directory, file, content, Some(metadata.permissions()))
     };
     match outcome {
-        // If the directory is not writable or the file is a mount point, write in place.
+        // Write in place if the file has other hard links or is a mount point, or if the directory is not writable.
         Err(error)
             if matches!(
                 error.kind(),
@@ -65,36 +64,16 @@ fn replace_atomically(
 ) -> io::Result<()> {
     // Until the mode of the old file is set, other users must not read content that may be private.
     let mode = if permissions.is_some() { 0o600 } else { 0o666 };
-    let (temporary, mut new) = create_temporary(directory, mode)?;
-    let written = (|| {
-        new.write_all(content)?;
-        if let Some(permissions) = permissions {
-            new.set_permissions(permissions)?;
-        }
-        new.sync_all()?;
-        fs::rename(&temporary, file)
-    })();
-    if written.is_err() {
-        // Ignore this error: the first one is reported.
-        let _ = fs::remove_file(&temporary);
+    let mut temporary = tempfile::Builder::new()
+        .prefix(".bub-")
+        .suffix(".tmp")
+        .permissions(fs::Permissions::from_mode(mode))
+        .tempfile_in(directory)?;
+    temporary.write_all(content)?;
+    if let Some(permissions) = permissions {
+        temporary.as_file().set_permissions(permissions)?;
     }
-    written
-}
-
-/// Creates a temporary file with an unused name and returns its path.
-fn create_temporary(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
-    static NEXT_TEMP_NUMBER: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let number = NEXT_TEMP_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = directory.join(format!(".bub-{}-{number}.tmp", std::process::id()));
-        match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&path)
-        {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            outcome => return outcome.map(|file| (path, file)),
-        }
-    }
+    temporary.as_file().sync_all()?;
+    temporary.persist(file)?;
+    Ok(())
 }

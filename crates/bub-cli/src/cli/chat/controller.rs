@@ -1,10 +1,9 @@
 //! Connects the terminal and the gateway: passes lines to the gateway and reports turns to the terminal.
 
 use std::{
-    path::PathBuf,
     process::ExitCode,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,14 +12,14 @@ use std::{
 use bub_agent::usage::TokenCounts;
 use bub_gateway::GatewayHandle;
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind,
-    Framework, Inbound, InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome,
-    Result, Sender, SessionId, StatePatch, Turn, TurnReport,
+    CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind, Framework,
+    Inbound, InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome, Result, Sender,
+    SessionId, StatePatch, Turn, TurnReport, async_trait,
 };
 use bub_model::Catalog;
 use bub_model::settings::MODEL;
 use bub_settings::Settings;
-use bub_tape::{LeaseWait, Tape};
+use bub_tape::{LeaseWait, Tape, TapeName, TapeSummary};
 use bub_terminal::{
     ChatEvent, ChatHost,
     channel::{
@@ -29,6 +28,8 @@ use bub_terminal::{
     },
     turn_view::StatusLine,
 };
+
+use parking_lot::Mutex;
 
 use super::session::{self, ChatSession};
 use crate::cli::{approve::TerminalApprover, exit};
@@ -48,11 +49,8 @@ impl ChatHooks {
 
     /// Returns the controller if the chat runs this turn.
     fn chat_controller(&self, turn: &Turn) -> Option<&Arc<ChatController>> {
-        let is_chat_turn = turn.message_id().is_some()
-            && turn
-                .message()
-                .channel()
-                .is_some_and(|name| name == CHANNEL_NAME);
+        let channel = turn.message().channel();
+        let is_chat_turn = turn.message_id().is_some() && channel.as_deref() == Some(CHANNEL_NAME);
         self.0.get().filter(|_| is_chat_turn)
     }
 }
@@ -67,46 +65,35 @@ impl ChatHooks {
 
     async fn load_state(&self, message: &Envelope, turn: &Turn) -> Option<StatePatch> {
         let chat_controller = self.chat_controller(turn)?;
-        *lock(&chat_controller.resolved) = Some(turn.session_id().clone());
+        *chat_controller.resolved.lock() = Some(turn.session_id().clone());
         let line = chat_controller.lines.line_number(turn.inbound());
         let content = message.content().into_owned();
-        chat_controller
-            .event_sender
-            .emit(ChatEvent::TurnStarted { line, content })
-            .await;
+        let started = ChatEvent::TurnStarted { line, content };
+        chat_controller.event_sender.emit(started).await;
         None
     }
 
     async fn save_state(&self, turn: &Turn) {
         if let Some(chat_controller) = self.chat_controller(turn) {
-            chat_controller
-                .event_sender
-                .emit(ChatEvent::TurnEnded)
-                .await;
+            let ended = ChatEvent::TurnEnded;
+            chat_controller.event_sender.emit(ended).await;
             chat_controller.send_status_later(turn);
         }
     }
 
     async fn on_error(&self, stage: &str, turn: Option<&Turn>) {
-        let Some(turn) = turn.filter(|_| stage == "turn") else {
-            return;
-        };
-        if let Some(chat_controller) = self.chat_controller(turn) {
-            chat_controller
-                .event_sender
-                .emit(ChatEvent::TurnEnded)
-                .await;
-            chat_controller.send_status_later(turn);
+        if let Some(turn) = turn.filter(|_| stage == "turn") {
+            self.save_state(turn).await;
         }
     }
 }
 
 /// Connects the terminal of a chat and its gateway.
 pub(super) struct ChatController {
-    framework: Framework,
-    settings: Arc<Settings>,
+    pub(super) framework: Framework,
+    pub(super) settings: Arc<Settings>,
     catalog: Option<Catalog>,
-    event_sender: ChatEventSender,
+    pub(super) event_sender: ChatEventSender,
     /// Whether the chat can show questions to the user. If not, stdin is a pipe.
     can_ask: bool,
     session: Mutex<ChatSession>,
@@ -117,11 +104,11 @@ pub(super) struct ChatController {
     submitting: Mutex<Option<CancellationToken>>,
     /// Held while a line is being submitted.
     submission: tokio::sync::Mutex<()>,
-    /// Whether the user leaves and all lines were cancelled. Lines that wait for their submission are cancelled, too.
+    /// Whether the user is leaving. All lines are then cancelled, also those that wait to be submitted.
     is_leaving: AtomicBool,
     terminal: TerminalApprover,
     handler: OnceLock<MessageHandler>,
-    gateway: OnceLock<GatewayHandle>,
+    pub(super) gateway: OnceLock<GatewayHandle>,
     /// Report of the last turn that failed.
     failure: Mutex<Option<TurnReport>>,
     /// Number of the next line that is recovered from an earlier chat.
@@ -180,7 +167,6 @@ impl ChatController {
                 chat_controller.adopt_line(message);
             }
         };
-        let redactor = self.settings.redactor().clone();
         let controller = self.weak_self.clone();
         let ask: AskApproval = Box::new(move |request| {
             let chat_controller = controller.upgrade();
@@ -190,56 +176,38 @@ impl ChatController {
                 if chat_controller.can_ask {
                     Ok(chat_controller.event_sender.ask_approval(request).await)
                 } else {
-                    // Stdin and stdout are pipes; the user may still have a terminal.
+                    // Stdin is not a terminal, but the process may still have one.
                     chat_controller.terminal.ask(request).await
                 }
             })
         });
-        Arc::new(CliChannel::new(
-            self.event_sender.clone(),
-            redactor,
-            Box::new(adopt),
-            ask,
-        ))
-    }
-
-    pub(super) fn set_gateway(&self, gateway: GatewayHandle) {
-        // A chat has one gateway.
-        let _ = self.gateway.set(gateway);
+        let (sender, redactor) = (self.event_sender.clone(), self.settings.redactor().clone());
+        Arc::new(CliChannel::new(sender, redactor, Box::new(adopt), ask))
     }
 
     /// Returns the id of the current session.
     pub(super) fn session(&self) -> String {
-        lock(&self.session).id.clone()
+        self.session.lock().id.clone()
     }
 
     /// Returns the session in which turns of this chat run.
     fn resolved_session(&self) -> SessionId {
-        let resolved = lock(&self.resolved).clone();
+        let resolved = self.resolved.lock().clone();
         resolved.unwrap_or_else(|| SessionId::from(self.session()))
     }
 
     /// Returns the name of the journal, which is unique per chat and workspace.
     pub(super) fn journal(&self) -> String {
-        let session = lock(&self.session);
-        let tape =
-            bub_tape::TapeName::for_session(self.framework.workspace_text(), session.base_id());
-        let name: String = tape
-            .as_str()
-            .split("__")
-            .flat_map(|half| half.chars().take(8))
-            .collect();
+        let session = self.session.lock();
+        let tape = TapeName::for_session(self.framework.workspace_text(), session.base_id());
+        let halves = tape.as_str().split("__");
+        let name: String = halves.flat_map(|half| half.chars().take(8)).collect();
         format!("chat-{name}")
-    }
-
-    /// Returns the directory of the journal.
-    pub(super) fn journal_directory(&self) -> PathBuf {
-        bub_gateway::gateway_directory(&self.settings, &self.journal())
     }
 
     /// Switches to a new chat with a new session.
     pub(super) fn start_new_chat(&self) {
-        let mut session = lock(&self.session);
+        let mut session = self.session.lock();
         *session = session.with_new_chat();
     }
 
@@ -247,23 +215,20 @@ impl ChatController {
     pub(super) async fn status(&self) -> StatusLine {
         let session = self.resolved_session();
         let workspace = self.framework.workspace_text();
-        let tape = bub_tape::TapeName::for_session(workspace, &session);
+        let tape = TapeName::for_session(workspace, &session);
         let summary = match self.framework.tape_store() {
             Some(store) => store.summary(&tape).await.unwrap_or_default(),
-            None => bub_tape::TapeSummary::default(),
+            None => TapeSummary::default(),
         };
-        let chat_usage = lock(&self.usage).clone();
-        let configured = || self.settings.get(&MODEL);
+        let chat_usage = self.usage.lock().clone();
+        let model = summary.model.or(chat_usage.model);
+        let model = model.or_else(|| self.settings.get(&MODEL));
         let last_tokens = summary
             .usage
-            .and_then(|usage| u64::try_from(usage.total_tokens).ok());
+            .and_then(|usage| usage.total_tokens.try_into().ok());
         StatusLine {
             session: session.into(),
-            model: summary
-                .model
-                .or(chat_usage.model)
-                .or_else(configured)
-                .unwrap_or_default(),
+            model: model.unwrap_or_default(),
             entries: summary.entries,
             anchors: summary.anchors,
             last_tokens: chat_usage.tokens.or(last_tokens),
@@ -273,12 +238,12 @@ impl ChatController {
 
     /// Returns the exit code of a chat through a pipe.
     pub(super) fn exit_code(&self) -> Result<ExitCode> {
-        exit::exit_code(lock(&self.failure).as_ref())
+        exit::exit_code(self.failure.lock().as_ref())
     }
 
-    /// Adds the tokens and the cost of a model call.
+    /// Stores the model and the token count of a model call, and adds its cost to the total.
     fn add_usage(&self, model: &str, result: &LlmResult) {
-        let mut usage = lock(&self.usage);
+        let mut usage = self.usage.lock();
         usage.model = Some(model.to_owned());
         let Some(tokens) = result.usage.as_ref().and_then(TokenCounts::from_usage) else {
             return;
@@ -291,7 +256,7 @@ impl ChatController {
     }
 
     fn build_message(&self, text: String) -> Inbound {
-        let session = lock(&self.session).clone();
+        let session = self.session.lock().clone();
         let message = ChannelMessage::new(&session.id, CHANNEL_NAME, text)
             .chat_id(&session.chat_id)
             .context("thread_id", session.id.clone())
@@ -305,7 +270,7 @@ impl ChatController {
 
     /// Switches to the session that `,new` or `,resume` selected.
     async fn follow_session_switch(&self) -> Result<()> {
-        let mut session = lock(&self.session).clone();
+        let mut session = self.session.lock().clone();
         session.follow_switch(&self.framework).await?;
         self.set_session(session);
         Ok(())
@@ -313,18 +278,18 @@ impl ChatController {
 
     fn set_session(&self, session: ChatSession) {
         let id = session.id.clone();
-        let before = std::mem::replace(&mut *lock(&self.session), session);
+        let before = std::mem::replace(&mut *self.session.lock(), session);
         if id != before.id {
-            *lock(&self.resolved) = None;
+            *self.resolved.lock() = None;
             // The cost is counted per chat, not per session.
-            let mut usage = lock(&self.usage);
+            let mut usage = self.usage.lock();
             (usage.model, usage.tokens) = (None, None);
         }
     }
 
     /// Reports the status of the current session to the terminal, and the list of sessions if the session changed.
     pub(super) async fn send_status(&self) {
-        // Serialize the reports, so that the last one is the current one.
+        // Send one report at a time, so that the last report is the current one.
         let mut reported = self.reported_session.lock().await;
         if let Err(error) = self.follow_session_switch().await {
             tracing::warn!(%error, "chat.session_unknown");
@@ -351,7 +316,7 @@ impl ChatController {
             let Some(chat_controller) = chat_controller.upgrade() else {
                 return;
             };
-            let session = lock(&chat_controller.session).clone();
+            let session = chat_controller.session.lock().clone();
             if let Some(store) = chat_controller.framework.tape_store() {
                 let tape = Tape::new(store, session.tape_name(&chat_controller.framework));
                 drop(tape.lease(LeaseWait::For(TURN_END_TIMEOUT)).await);
@@ -360,17 +325,17 @@ impl ChatController {
         }));
     }
 
-    /// Adopts an unfinished line that an earlier chat submitted in this session.
+    /// Shows an unfinished line that an earlier chat submitted in this session, and watches its outcome. The line then
+    /// counts as a line of this chat.
     fn adopt_line(&self, message: &mut Inbound) {
         if message.message.session_id().as_deref() != Some(self.session().as_str()) {
             return;
         }
         let line = self.next_recovered_line.fetch_add(1, Ordering::Relaxed);
         let receipt = self.lines.register(line, message);
-        self.event_sender.emit_detached(ChatEvent::LineRecovered {
-            line,
-            content: message.message.content().into_owned(),
-        });
+        let content = message.message.content().into_owned();
+        let recovered = ChatEvent::LineRecovered { line, content };
+        self.event_sender.emit_detached(recovered);
         self.watch_receipt(line, receipt);
     }
 
@@ -388,7 +353,16 @@ impl ChatController {
     /// Reports the outcome of a line to the terminal.
     async fn handle_outcome(&self, line: u64, outcome: MessageOutcome) {
         let (outcome, replies) = match outcome {
-            MessageOutcome::Dropped { reason } => (self.drop_outcome(&reason), 0),
+            MessageOutcome::Dropped {
+                reason: DropReason::Withdrawn,
+            } => (LineOutcome::Withdrawn, 0),
+            MessageOutcome::Dropped { reason } => {
+                if !matches!(reason, DropReason::Cancelled | DropReason::SessionQuit) {
+                    let text = format!("the message was not answered: {reason}");
+                    self.set_failure(Error::unknown(text));
+                }
+                (LineOutcome::NotAnswered(reason.to_string()), 0)
+            }
             MessageOutcome::Done { replies, report } => {
                 if let Some(report) = report {
                     self.record_report(report);
@@ -403,6 +377,10 @@ impl ChatController {
             _ => (LineOutcome::Answered, 0),
         };
         self.send_status().await;
+        self.settle_line(line, outcome, replies).await;
+    }
+
+    async fn settle_line(&self, line: u64, outcome: LineOutcome, replies: u32) {
         let settled = ChatEvent::LineSettled {
             line,
             outcome,
@@ -411,42 +389,25 @@ impl ChatController {
         self.event_sender.emit(settled).await;
     }
 
-    /// Returns the outcome of a line that was dropped.
-    fn drop_outcome(&self, reason: &DropReason) -> LineOutcome {
-        match reason {
-            DropReason::Withdrawn => LineOutcome::Withdrawn,
-            DropReason::Cancelled | DropReason::SessionQuit => {
-                LineOutcome::NotAnswered(reason.to_string())
-            }
-            _ => {
-                let text = format!("the message was not answered: {reason}");
-                self.set_failure(Error::unknown(text));
-                LineOutcome::NotAnswered(reason.to_string())
-            }
-        }
-    }
-
-    /// Returns the outcome of a line that was not accepted, and the number of replies that report it.
-    fn reject_outcome(&self, error: Error) -> (LineOutcome, u32) {
+    /// Reports a line that was not accepted to the terminal.
+    async fn reject_line(&self, line: u64, error: Error) {
         if error.kind() == ErrorKind::Cancelled {
-            return (
-                LineOutcome::NotAnswered(DropReason::Cancelled.to_string()),
-                0,
-            );
+            let outcome = LineOutcome::NotAnswered(DropReason::Cancelled.to_string());
+            return self.settle_line(line, outcome, 0).await;
         }
-        let outcome = if error.is_reported() {
+        let (outcome, replies) = if error.is_reported() {
             (LineOutcome::Rejected, 1)
         } else {
             (LineOutcome::NotAnswered(error.message().to_owned()), 0)
         };
         self.set_failure(error);
-        outcome
+        self.settle_line(line, outcome, replies).await;
     }
 
     fn set_failure(&self, error: Error) {
         let mut report = TurnReport::default();
         report.error = Some(error);
-        *lock(&self.failure) = Some(report);
+        *self.failure.lock() = Some(report);
     }
 
     /// Passes a line to the gateway. When this returns, the line is on disk.
@@ -462,66 +423,57 @@ impl ChatController {
         self.follow_session_switch().await?;
         let mut message = self.build_message(text);
         let receipt = self.lines.register(line, &mut message);
-        // `cancel` reaches lines in a lane. Until the session is resolved, this token cancels the line.
-        *lock(&self.submitting) = Some(message.cancel.clone());
+        // Once the line is in a lane, `cancel_turn` cancels it through the gateway. Until then, this token cancels the
+        // line.
+        *self.submitting.lock() = Some(message.cancel.clone());
         let accepted = handler(message).await;
-        *lock(&self.submitting) = None;
+        *self.submitting.lock() = None;
         accepted?;
         self.watch_receipt(line, receipt);
         Ok(())
     }
 
-    /// Cancels the line that is being submitted, if any, and waits until that is recorded.
+    /// Cancels the line that is being submitted, if any, and waits until the submission has ended.
     pub(super) async fn cancel_submission(&self) {
         self.cancel_submitting();
         let _submission = self.submission.lock().await;
     }
 
     fn cancel_submitting(&self) {
-        if let Some(submitting) = &*lock(&self.submitting) {
+        if let Some(submitting) = &*self.submitting.lock() {
             submitting.cancel();
         }
     }
 
-    /// Applies the session switch of a turn and stores its failure.
+    /// Switches the session if the turn asked for it. Stores the report of a turn that failed and was not cancelled.
     fn record_report(&self, report: TurnReport) {
-        // Also if the tape of the chat already names this session.
+        // Switch even if this session is already recorded as the last switch of the chat.
         if let Some(id) = &report.session_switch {
-            let mut session = lock(&self.session).clone();
+            let mut session = self.session.lock().clone();
             session.switch_to(id);
             self.set_session(session);
         }
         let failure = exit::failure(&report);
         if failure.is_some_and(|error| error.kind() != ErrorKind::Cancelled) {
-            *lock(&self.failure) = Some(report);
+            *self.failure.lock() = Some(report);
         }
     }
 }
 
+#[async_trait]
 impl ChatHost for ChatController {
-    fn submit_line(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let event = match self.accept_line(line, text).await {
-                Ok(()) => ChatEvent::LineAccepted(line),
-                Err(error) => {
-                    let (outcome, replies) = self.reject_outcome(error);
-                    ChatEvent::LineSettled {
-                        line,
-                        outcome,
-                        replies,
-                    }
-                }
-            };
-            self.event_sender.emit(event).await;
-        })
+    async fn submit_line(&self, line: u64, text: String) {
+        match self.accept_line(line, text).await {
+            Ok(()) => self.event_sender.emit(ChatEvent::LineAccepted(line)).await,
+            Err(error) => self.reject_line(line, error).await,
+        }
     }
 
-    fn cancel_turn(&self) -> BoxFuture<'_, ()> {
+    async fn cancel_turn(&self) {
         self.cancel_submitting();
         if let Some(gateway) = self.gateway.get() {
             gateway.cancel_turns(&self.resolved_session());
         }
-        Box::pin(std::future::ready(()))
     }
 
     fn withdraw_line(&self) {
@@ -530,18 +482,12 @@ impl ChatHost for ChatController {
         }
     }
 
-    fn cancel_all(&self) -> BoxFuture<'_, ()> {
+    async fn cancel_all(&self) {
         self.is_leaving.store(true, Ordering::SeqCst);
-        Box::pin(async {
-            self.cancel_submission().await;
-            if let Some(router) = self.framework.router() {
-                let session = self.resolved_session();
-                let _ = router.quit_session(&session, None).await;
-            }
-        })
+        self.cancel_submission().await;
+        if let Some(router) = self.framework.router() {
+            let session = self.resolved_session();
+            let _ = router.quit_session(&session, None).await;
+        }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

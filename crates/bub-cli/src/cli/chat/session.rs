@@ -3,9 +3,10 @@
 use bub_kernel::{Framework, Result, tape_error};
 use bub_tape::{TapeListFilter, TapeName};
 use bub_terminal::channel::CHANNEL_NAME;
-use clap::ArgMatches;
 
-/// Separates the id of a chat from the timestamp of a later session.
+use super::ChatArgs;
+
+/// Separates the id of a chat's first session from the timestamp in the ids of its later sessions.
 const SESSION_SEPARATOR: char = '~';
 
 /// The current session of a chat. `,new` and `,resume` change it.
@@ -15,21 +16,20 @@ pub(super) struct ChatSession {
     pub(super) chat_id: String,
     /// Id of the current session.
     pub(super) id: String,
-    /// The session that the tape of the chat named at the last check. `,new` and `,resume` record it there.
+    /// The session that `,new` or `,resume` selected last, as read from the tape of the chat's first session.
     recorded: String,
 }
 
 impl ChatSession {
     /// Selects the session from the command-line arguments.
-    pub(super) async fn choose(framework: &Framework, matches: &ArgMatches) -> Result<Self> {
-        let text = |name: &str| matches.get_one::<String>(name).cloned();
-        let chat_id = text("chat-id").unwrap_or_default();
-        let named = text("session");
-        // `--session` and `--continue` select an exact session. Otherwise the tape of the chat names the session that
-        // `,new` or `,resume` selected last.
-        let selected = match named {
-            None if matches.get_flag("continue") => latest_session(framework).await?,
-            named => named,
+    pub(super) async fn choose(framework: &Framework, args: ChatArgs) -> Result<Self> {
+        let chat_id = args.chat_id;
+        // `--session` and `--continue` select an exact session. Otherwise continue the session that `,new` or `,resume`
+        // selected last.
+        let selected = if args.continue_latest {
+            terminal_sessions(framework).await?.into_iter().next()
+        } else {
+            args.session
         };
         let is_selected = selected.is_some();
         let id = selected.unwrap_or_else(|| format!("{CHANNEL_NAME}:{chat_id}"));
@@ -61,7 +61,7 @@ impl ChatSession {
         }
     }
 
-    /// Returns the id that all sessions of the chat have in common.
+    /// Returns the id of the chat's first session. The ids of its later sessions start with it.
     pub(super) fn base_id(&self) -> &str {
         base_session_id(&self.id)
     }
@@ -91,28 +91,21 @@ impl ChatSession {
         Ok(())
     }
 
-    /// Reads from the tape of the chat which session `,new` or `,resume` selected last.
+    /// Reads which session `,new` or `,resume` selected last. The tape of the chat's first session records this.
     async fn recorded_session(&self, framework: &Framework) -> Result<String> {
         let Some(store) = framework.tape_store() else {
             return Ok(self.base_id().to_owned());
         };
         let name = TapeName::for_session(framework.workspace_text(), self.base_id());
         let summary = store.summary(&name).await.map_err(tape_error)?;
-        Ok(summary
-            .switched_to
-            .unwrap_or_else(|| self.base_id().to_owned()))
+        let switched_to = summary.switched_to;
+        Ok(switched_to.unwrap_or_else(|| self.base_id().to_owned()))
     }
 }
 
-/// Returns the id that all sessions of a chat have in common, given the id of one session.
+/// Returns the id of the first session of a chat, given the id of any of its sessions.
 pub(super) fn base_session_id(id: &str) -> &str {
-    id.split_once(SESSION_SEPARATOR)
-        .map_or(id, |(chat, _)| chat)
-}
-
-/// Returns the terminal session of this workspace that was used last.
-async fn latest_session(framework: &Framework) -> Result<Option<String>> {
-    Ok(terminal_sessions(framework).await?.into_iter().next())
+    id.split(SESSION_SEPARATOR).next().unwrap_or(id)
 }
 
 /// Returns the terminal sessions of this workspace, newest first.
@@ -121,19 +114,16 @@ pub(super) async fn terminal_sessions(framework: &Framework) -> Result<Vec<Strin
         return Ok(Vec::new());
     };
     let mut sessions: Vec<(String, String)> = Vec::new();
-    for name in store
-        .list(TapeListFilter::Sessions)
-        .await
-        .map_err(tape_error)?
-    {
+    let names = store.list(TapeListFilter::Sessions).await;
+    for name in names.map_err(tape_error)? {
         let summary = store.summary(&name).await.map_err(tape_error)?;
         let Some(session) = summary.session else {
             continue;
         };
-        let is_terminal = session.channel.as_deref().map_or_else(
-            || session.session_id.starts_with(CHANNEL_NAME),
-            |channel| channel == CHANNEL_NAME,
-        );
+        let is_terminal = match &session.channel {
+            Some(channel) => channel == CHANNEL_NAME,
+            None => session.session_id.starts_with(CHANNEL_NAME),
+        };
         let date = summary.last_date.unwrap_or_default();
         if is_terminal && session.workspace.as_deref() == Some(framework.workspace_text()) {
             sessions.push((date, session.session_id));

@@ -1,8 +1,10 @@
-//! `bub config edit`: opens a private copy in the user's editor and validates it before it replaces the file.
+//! `bub config edit`: opens a private copy of the config file in the user's editor. Validates the copy before it
+//! replaces the file.
 
 use std::{
     ffi::{OsStr, OsString},
     fs,
+    io::Write as _,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -13,17 +15,15 @@ use bub_settings::{ConfigFile, Environment, Settings};
 use rustix::process::{Pid, test_kill_process};
 
 use super::{
-    PER_PROVIDER_SETTINGS, open_file, output, print_owner_change, prompt, save, scope_to_provider,
+    PER_PROVIDER_SETTINGS, RevisedSettings, open_file, output, prompt, save, scope_to_provider,
     unscoped_owner,
 };
 use bub::signals;
 
 pub(super) async fn edit_config(settings: &Settings) -> Result<ExitCode> {
     let mut file = open_file(settings)?;
-    let (old, before) = (
-        file.parse().unwrap_or_default(),
-        unscoped_owner(settings, &file),
-    );
+    let old = file.parse().unwrap_or_default();
+    let former_owner = unscoped_owner(settings, &file);
     let copy = EditCopy::create(&file, settings.home())?;
     let revised = loop {
         run_editor(settings, &copy.0).await?;
@@ -31,30 +31,34 @@ pub(super) async fn edit_config(settings: &Settings) -> Result<ExitCode> {
         if !file.is_changed() {
             return output::print("no changes\n");
         }
-        // Unchanged values stay with the previous provider; the user wrote new values for the new provider.
-        if before.is_some() && unscoped_owner(settings, &file) != before {
+        // The user changed the provider: values without a provider stay with the previous provider, unless the user
+        // edited them.
+        if former_owner.is_some() && unscoped_owner(settings, &file) != former_owner {
             let new = file.parse().unwrap_or_default();
-            let mut unchanged = PER_PROVIDER_SETTINGS
-                .into_iter()
-                .filter(|key| old.get(*key) == new.get(*key));
-            unchanged.try_for_each(|key| scope_to_provider(&mut file, before.as_deref(), key))?;
+            let mut keys = PER_PROVIDER_SETTINGS.to_vec();
+            keys.retain(|key| old.get(*key) == new.get(*key));
+            for key in keys {
+                scope_to_provider(&mut file, former_owner.as_deref(), key)?;
+            }
         }
         let error = match save(settings, &mut file) {
             Ok(revised) => break revised,
             Err(error) => error,
         };
-        let error = settings
-            .redactor()
-            .redact(error.message())
-            .replace(&*copy.0.to_string_lossy(), "the file");
-        prompt::print_stderr(&format!("not saved: {}\n", output::sanitize_line(&error)));
+        let error = settings.redactor().redact(error.message());
+        let error = error.replace(&*copy.0.to_string_lossy(), "the file");
+        notice!("not saved: {}", output::sanitize_line(&error));
         if !prompt::has_terminal() || !prompt::confirm("Edit again?", true).await? {
             return Err(Error::config(
                 "config file not saved: the edited text is invalid; run `bub config edit` again",
             ));
         }
     };
-    print_owner_change(settings, &revised, before.as_deref())?;
+    let revised = RevisedSettings {
+        settings: revised,
+        former_owner,
+    };
+    revised.print_owner_change(settings)?;
     output::print(&format!("saved {}\n", settings.config_file().display()))
 }
 
@@ -63,10 +67,8 @@ struct EditCopy(PathBuf);
 
 impl EditCopy {
     fn create(file: &ConfigFile, home: &Path) -> Result<Self> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(home)?;
+        let mut directory = fs::DirBuilder::new();
+        directory.recursive(true).mode(0o700).create(home)?;
         remove_stale_copies(home);
         let path = home.join(format!("{COPY_PREFIX}{}{COPY_SUFFIX}", std::process::id()));
         // A file of this name is from an earlier process with the same id.
@@ -74,13 +76,10 @@ impl EditCopy {
         signals::remove_file_on_exit(Some(path.clone()));
         signals::exit_on_signal();
         let copied = Self(path);
-        let mut options = fs::OpenOptions::new();
-        let mut copy = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&copied.0)?;
-        std::io::Write::write_all(&mut copy, file.text().as_bytes())?;
+        let mut options = fs::File::options();
+        options.write(true).create_new(true).mode(0o600);
+        let mut copy = options.open(&copied.0)?;
+        copy.write_all(file.text().as_bytes())?;
         Ok(copied)
     }
 
@@ -108,11 +107,11 @@ impl Drop for EditCopy {
     }
 }
 
-/// File name of a copy: prefix, process id, suffix.
+/// Start of the file name of a copy. The process id and [`COPY_SUFFIX`] follow.
 const COPY_PREFIX: &str = ".config-";
 const COPY_SUFFIX: &str = ".yml";
 
-/// Removes the copies of processes that were killed, because copies contain keys.
+/// Removes copies that killed processes left behind, because the copies can contain API keys.
 pub(super) fn remove_stale_copies(home: &Path) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -162,13 +161,12 @@ async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
             _ = interrupt => {}
         }
     };
-    let status = status
-        .map_err(std::io::Error::other)
-        .and_then(|status| status)
-        .map_err(start_error)?;
+    let status = status.map_err(std::io::Error::other).flatten();
+    if status.map_err(start_error)?.success() {
+        return Ok(());
+    }
     let name = editor.to_string_lossy();
-    status
-        .success()
-        .then_some(())
-        .ok_or_else(|| Error::unknown(format!("editor `{name}` failed; nothing was saved")))
+    Err(Error::unknown(format!(
+        "editor `{name}` failed; nothing was saved"
+    )))
 }

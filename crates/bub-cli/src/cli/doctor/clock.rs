@@ -12,24 +12,19 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let now = Timestamp::now();
     let now_text = Zoned::now().strftime("%Y-%m-%d %H:%M:%S %Z").to_string();
     if now.as_second() < MIN_UNIX_SECONDS {
-        return vec![Finding::error(
-            format!("wrong time: {now_text} is in the past"),
-            SET_CLOCK_FIX,
-        )];
+        let text = format!("wrong time: {now_text} is in the past");
+        return vec![Finding::error(text, SET_CLOCK_FIX)];
     }
-    let tapes = check_context.settings.home().join("tapes");
-    let latest = std::fs::read_dir(tapes)
-        .into_iter()
-        .flatten()
-        .filter_map(|file| file.ok()?.metadata().ok()?.modified().ok());
-    let latest = latest.max().and_then(|time| Timestamp::try_from(time).ok());
-    vec![
-        match latest.filter(|latest| latest.as_second() > now.as_second() + 3600) {
-            Some(latest) => Finding::warning(
-                format!("{now_text}, but the newest tape is from {latest}"),
-                SET_CLOCK_FIX,
-            ),
-            None => Finding::ok(now_text),
-        },
-    ]
+    let tapes = std::fs::read_dir(check_context.settings.home().join("tapes"));
+    let times = tapes.into_iter().flatten();
+    let times = times.filter_map(|file| file.ok()?.metadata().ok()?.modified().ok());
+    let latest = times.max().and_then(|time| Timestamp::try_from(time).ok());
+    let is_ahead = |latest: &Timestamp| latest.as_second() > now.as_second() + 3600;
+    vec![match latest.filter(is_ahead) {
+        Some(latest) => Finding::warning(
+            format!("{now_text}, but the newest tape is from {latest}"),
+            SET_CLOCK_FIX,
+        ),
+        None => Finding::ok(now_text),
+    }]
 }

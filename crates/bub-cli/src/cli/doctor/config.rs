@@ -5,7 +5,7 @@ use bub_agent::policy::Policy;
 use bub_settings::{SettingSource, Settings, SettingsWarning};
 
 use super::{
-    super::{config::format_value, policy},
+    super::{config::setting_row, policy},
     CheckContext, Finding,
 };
 
@@ -16,42 +16,28 @@ const EDIT_FIX: &str =
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
-    let problems = check_context.problems.0.iter();
+    let problems = check_context.problems.0.iter().map(ToString::to_string);
+    let problems = problems.chain(check_settings(settings).err());
     let mut findings: Vec<_> = problems
-        .map(|problem| Finding::error(problem.to_string(), EDIT_FIX))
+        .map(|problem| Finding::error(problem, EDIT_FIX))
         .collect();
-    findings.extend(
-        check_settings(settings)
-            .err()
-            .map(|problem| Finding::error(problem, EDIT_FIX)),
-    );
-    findings.extend(logging::log_file_problem(settings).map(|problem| {
-        Finding::error(
-            problem,
-            "set `log.file` to a separate file, or run `bub config unset log.file`",
-        )
-    }));
-    findings.extend(settings.warnings().iter().map(|warning| {
-        let fix = if matches!(warning, SettingsWarning::DotEnvFile { .. }) {
-            DOTENV_FIX
-        } else {
-            EDIT_FIX
-        };
-        Finding::warning(warning.to_string(), fix)
-    }));
+    if let Some(problem) = logging::log_file_problem(settings) {
+        let fix = "set `log.file` to a separate file, or run `bub config unset log.file`";
+        findings.push(Finding::error(problem, fix));
+    }
+    for warning in settings.warnings() {
+        let is_dotenv = matches!(warning, SettingsWarning::DotEnvFile { .. });
+        let fix = if is_dotenv { DOTENV_FIX } else { EDIT_FIX };
+        findings.push(Finding::warning(warning.to_string(), fix));
+    }
     let policy = Policy::new(settings);
-    findings.extend(
-        policy::unmatchable_rules(check_context.framework, &policy).map(|(rule, reason)| {
-            let text = format!(
-                "policy rule {} never matches: {reason} ({})",
-                rule.number, rule.origin
-            );
-            Finding::warning(
-                text,
-                "correct the rule; `bub policy explain` shows the decision for a call",
-            )
-        }),
-    );
+    for (rule, reason) in policy::unmatchable_rules(check_context.framework, &policy) {
+        let (number, origin) = (rule.number, &rule.origin);
+        findings.push(Finding::warning(
+            format!("policy rule {number} never matches: {reason} ({origin})"),
+            "correct the rule; `bub policy explain` shows the decision for a call",
+        ));
+    }
     if findings.is_empty() {
         let file = settings.config_file();
         let absent = if file.exists() {
@@ -66,14 +52,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
 
 /// Returns key, value and source of each setting that differs from the default. Secrets are redacted.
 pub(super) fn changed_settings(settings: &Settings) -> impl Iterator<Item = [String; 3]> {
-    settings
-        .entries()
-        .filter(|entry| entry.origin != SettingSource::Default)
-        .map(|entry| {
-            [
-                entry.setting.key().to_owned(),
-                format_value(&entry.display_value),
-                entry.origin.to_string(),
-            ]
-        })
+    let entries = settings.entries();
+    let changed = entries.filter(|entry| entry.origin != SettingSource::Default);
+    changed.map(|entry| setting_row(&entry))
 }

@@ -1,7 +1,5 @@
 //! Checks the free disk space of the home.
 
-use std::path::Path;
-
 use rustix::fs::statvfs;
 
 use super::{super::tape::text, CheckContext, Finding};
@@ -10,13 +8,8 @@ const FREE_SPACE_FIX: &str = "free disk space, or move the home to another disk 
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     // The home may not exist yet; then the closest existing parent counts.
-    let mut path: Option<&Path> = Some(check_context.settings.home());
-    let Some(stat) = std::iter::from_fn(|| {
-        let current = path?;
-        path = current.parent();
-        Some(statvfs(current).ok())
-    })
-    .find_map(|stat| stat) else {
+    let mut parents = check_context.settings.home().ancestors();
+    let Some(stat) = parents.find_map(|path| statvfs(path).ok()) else {
         return Vec::new();
     };
     let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);

@@ -1,7 +1,7 @@
-//! Checks that the home directory is writable and readable only by its owner.
+//! Checks that the home directory is writable, and that other users of the machine cannot read it.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File},
     io::ErrorKind,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
@@ -12,30 +12,27 @@ use super::{CheckContext, Finding};
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let home = check_context.settings.home();
     let shown = home.display();
+    let error = |text: String, fix: &str| vec![Finding::error(text, fix)];
     let mode = match fs::metadata(home) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        Err(missing) if missing.kind() == ErrorKind::NotFound => {
             let parent = home.ancestors().find(|path| path.exists());
-            return vec![match parent.map_or(Ok(()), try_write) {
-                Ok(()) => Finding::ok(format!(
+            return match parent.map_or(Ok(()), try_write) {
+                Ok(()) => vec![Finding::ok(format!(
                     "{shown} does not exist yet; bub creates it when needed"
-                )),
-                Err(error) => Finding::error(
-                    format!("{shown} does not exist and cannot be created: {error}"),
+                ))],
+                Err(reason) => error(
+                    format!("{shown} does not exist and cannot be created: {reason}"),
                     "create it for your user, or set BUB_HOME",
                 ),
-            }];
+            };
         }
-        Err(error) => {
-            return vec![Finding::error(
-                format!("{shown} is not accessible: {error}"),
-                "give your user access, or set BUB_HOME",
-            )];
+        Err(reason) => {
+            let text = format!("{shown} is not accessible: {reason}");
+            return error(text, "give your user access, or set BUB_HOME");
         }
         Ok(metadata) if !metadata.is_dir() => {
-            return vec![Finding::error(
-                format!("{shown} is not a directory"),
-                "move it, or set BUB_HOME",
-            )];
+            let text = format!("{shown} is not a directory");
+            return error(text, "move it, or set BUB_HOME");
         }
         Ok(metadata) => metadata.permissions().mode(),
     };
@@ -47,22 +44,17 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         ),
     }];
     if mode & 0o077 != 0 {
-        let text = format!(
-            "{shown} is readable by other users (mode {:o})",
-            mode & 0o777
-        );
+        let mode = mode & 0o777;
+        let text = format!("{shown} is readable by other users (mode {mode:o})");
         findings.push(Finding::warning(text, format!("chmod 700 {shown}")));
     }
     let file = check_context.settings.config_file();
     let mode = fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
     if mode & 0o077 != 0 && check_context.settings.has_secrets_in_file() {
-        let text = format!(
-            "{} contains secrets and is readable by other users (mode {mode:o})",
-            file.display()
-        );
+        let file = file.display();
         findings.push(Finding::warning(
-            text,
-            format!("chmod 600 {}", file.display()),
+            format!("{file} contains secrets and is readable by other users (mode {mode:o})"),
+            format!("chmod 600 {file}"),
         ));
     }
     findings
@@ -71,7 +63,8 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
 /// Creates and removes a file, to find out whether the directory is writable.
 fn try_write(home: &Path) -> std::io::Result<()> {
     let probe = home.join(format!(".doctor-{}", std::process::id()));
-    OpenOptions::new()
+    let mut options = File::options();
+    options
         .write(true)
         .create_new(true)
         .mode(0o600)

@@ -1,8 +1,7 @@
-//! Checks the model: whether one is configured, within its daily limit, and answers.
+//! Checks whether a model is configured, is within its daily limit, and answers.
 
-use std::sync::Arc;
-
-use bub_model::Models;
+use bub_agent::usage::daily_limit_error;
+use bub_tape::{Durability, FileStore};
 
 use super::{
     super::{models::NO_MODEL_TEXT, probe},
@@ -15,9 +14,8 @@ const CHOOSE_MODEL_FIX: &str = "run `bub onboard` to set one up, or `bub models`
 
 pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
-    // The check of the settings reports invalid providers.
-    let client = Arc::new(super::super::model_client(settings));
-    let Ok(models) = Models::new(Arc::clone(settings), client) else {
+    // The check `config` reports invalid providers.
+    let Ok(models) = super::super::models(settings) else {
         return Vec::new();
     };
     let report = models.report().await;
@@ -41,31 +39,18 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         },
     };
     let mut findings = vec![model_finding];
-    let model = report
-        .choice
-        .as_ref()
-        .ok()
-        .and_then(|choice| choice.model.clone());
-    if let Some(model) = model {
-        let limit_error =
-            bub_agent::usage::daily_limit_error(settings, &[model], models.catalog()).await;
+    if let Some(model) = report.choice.ok().and_then(|choice| choice.model) {
+        let store = FileStore::new(settings.home().join("tapes"), Durability::Os);
+        let limit_error = daily_limit_error(settings, &[model], models.catalog(), &store).await;
         findings.extend(limit_error.map(|error| Finding::error(error, DAILY_LIMIT_FIX)));
     }
-    let fallbacks = report
-        .fallbacks
-        .iter()
-        .filter_map(|(model, problem)| Some((model, problem.as_ref()?)));
-    findings.extend(fallbacks.map(|(model, problem)| {
-        Finding::warning(
-            format!("fallback {model} is unavailable: {problem}"),
-            "correct or remove it in `fallback_models`",
-        )
-    }));
-    findings.extend(
-        report
-            .notes
-            .iter()
-            .map(|note| Finding::warning(note, "see `bub models`")),
-    );
+    for (model, problem) in report.fallbacks {
+        findings.extend(problem.map(|problem| {
+            let text = format!("fallback {model} is unavailable: {problem}");
+            Finding::warning(text, "correct or remove it in `fallback_models`")
+        }));
+    }
+    let notes = report.notes.into_iter();
+    findings.extend(notes.map(|note| Finding::warning(note, "see `bub models`")));
     findings
 }

@@ -19,30 +19,29 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     });
     for status in check_context.framework.plugins() {
         let name = &*status.name;
-        let record = installed
-            .plugins
-            .iter()
-            .find(|record| *record.manifest.name == *name);
-        let start_problem = record.and_then(|record| {
-            Some((
-                record,
-                plugin::start_problem(check_context.framework, record)?,
-            ))
-        });
-        match (&status.state, start_problem) {
-            (PluginState::Failed(reason), _) => findings.push(Finding::error(
-                sanitize_line(&format!("{name}: {reason}")),
-                format!("correct the reported problem, or run `bub plugin remove {name}`"),
-            )),
-            (PluginState::Active, Some((record, problem))) => findings.push(Finding::error(
-                sanitize_line(&format!("{name}: {problem}")),
-                format!(
-                    "run `bub plugin add {}` again, or `bub plugin remove {name}`",
-                    bub_plugin::quote_for_shell(&record.pinned)
-                ),
-            )),
-            (PluginState::Active, None) => active.push(name),
-        }
+        let mut records = installed.plugins.iter();
+        let record = records.find(|record| *record.manifest.name == *name);
+        let problem = |record| plugin::start_problem(check_context.framework, record);
+        let (problem, fix) = match (&status.state, record.zip(record.and_then(problem))) {
+            (PluginState::Active, None) => {
+                active.push(name);
+                continue;
+            }
+            (PluginState::Active, Some((record, problem))) => {
+                let path = bub_plugin::quote_for_shell(&record.pinned);
+                (
+                    problem,
+                    format!("run `bub plugin add {path}` again, or `bub plugin remove {name}`"),
+                )
+            }
+            (PluginState::Failed(reason), _) => {
+                let fix =
+                    format!("correct the reported problem, or run `bub plugin remove {name}`");
+                (reason.clone(), fix)
+            }
+        };
+        let text = sanitize_line(&format!("{name}: {problem}"));
+        findings.push(Finding::error(text, fix));
     }
     findings.insert(0, Finding::ok(active.join(", ")));
     findings

@@ -7,18 +7,11 @@ use super::{super::tape::text, CheckContext, Finding};
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let skills = Skills::new(&check_context.settings);
     let workspace = Some(check_context.framework.workspace());
-    let count = skills.list(workspace).len();
-    let problems = skills.problems(workspace);
-    let problems = problems.iter().map(|problem| {
-        Finding::warning(
-            problem.to_string(),
-            "correct its SKILL.md and run `bub skill check`",
-        )
-    });
-    std::iter::once(Finding::ok(format!(
-        "{} available",
-        text::format_count(count as u64, "skill", "skills")
-    )))
-    .chain(problems)
-    .collect()
+    let count = text::format_count(skills.list(workspace).len(), "skill", "skills");
+    let mut findings = vec![Finding::ok(format!("{count} available"))];
+    for problem in skills.problems(workspace) {
+        let fix = "correct its SKILL.md and run `bub skill check`";
+        findings.push(Finding::warning(problem.to_string(), fix));
+    }
+    findings
 }

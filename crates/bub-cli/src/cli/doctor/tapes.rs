@@ -20,19 +20,13 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let mut names = match store.list(TapeListFilter::Sessions).await {
         Ok(names) => names,
         Err(error) => {
-            return vec![Finding::error(
-                error.to_string(),
-                "make the directory readable for your user",
-            )];
+            let fix = "make the directory readable for your user";
+            return vec![Finding::error(error.to_string(), fix)];
         }
     };
     let age = |name: &bub_tape::TapeName| {
-        let file = directory.join(format!("{}.jsonl", name.as_str()));
-        Reverse(
-            std::fs::metadata(file)
-                .and_then(|metadata| metadata.modified())
-                .ok(),
-        )
+        let file = std::fs::metadata(directory.join(format!("{}.jsonl", name.as_str())));
+        Reverse(file.and_then(|metadata| metadata.modified()).ok())
     };
     names.sort_by_cached_key(age);
     let (mut checked, mut findings) = (0, Vec::new());
@@ -43,26 +37,22 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         };
         checked += 1;
         let damage = match verify_report {
-            Ok(verify_report) => verify_report
-                .damage
-                .iter()
-                .find(|damage| !damage.is_acceptable())
-                .map(ToString::to_string),
+            Ok(verify_report) => {
+                let mut damage = verify_report.damage.iter();
+                let damage = damage.find(|damage| !damage.is_acceptable());
+                damage.map(ToString::to_string)
+            }
             Err(error) => Some(error.to_string()),
         };
-        findings.extend(
-            damage.map(|damage| Finding::error(format!("{}: {damage}", name.as_str()), REPAIR_FIX)),
-        );
+        let problem = damage.map(|damage| format!("{}: {damage}", name.as_str()));
+        findings.extend(problem.map(|problem| Finding::error(problem, REPAIR_FIX)));
     }
     let hint = if checked == names.len() {
         ""
     } else {
         "; run `bub tape check` to check all"
     };
-    let total = names.len();
-    findings.insert(
-        0,
-        Finding::ok(format!("checked {checked} of {total} sessions{hint}")),
-    );
+    let summary = format!("checked {checked} of {} sessions{hint}", names.len());
+    findings.insert(0, Finding::ok(summary));
     findings
 }

@@ -1,4 +1,4 @@
-//! Sets up channels that need a token. Tests each channel before it is kept.
+//! Sets up channels that need a token. Tests each channel before its settings are kept.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,34 +13,25 @@ use super::{
 use crate::bundled;
 
 pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<()> {
-    let disabled = list_channels(onboarding.framework)?.into_iter();
-    let disabled = disabled
-        .filter(|channel| !channel.is_enabled() && channel.role() != ChannelRole::Interface);
-    let names: Vec<_> = disabled.map(|channel| channel.name().to_owned()).collect();
-    let names: Vec<_> = names
-        .into_iter()
-        .filter(|name| !missing_secrets(&onboarding.settings, name).is_empty())
-        .collect();
+    let mut channels = list_channels(onboarding.framework)?;
+    channels.retain(|channel| {
+        !channel.is_enabled()
+            && channel.role() != ChannelRole::Interface
+            && !missing_secrets(&onboarding.settings, channel.name()).is_empty()
+    });
+    let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
     if names.is_empty() {
         return Ok(());
     }
-    let question = format!(
-        "channels to set up ({}; press Enter to skip)",
-        names.join(", ")
-    );
+    let available = names.join(", ");
+    let question = format!("channels to set up ({available}; press Enter to skip)");
     let selected = loop {
         let line = prompt::prompt_line(&question, None).await?;
-        let selected: Vec<String> = line
-            .split([',', ' '])
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect();
-        match selected.iter().find(|name| !names.contains(name)) {
+        let selected = line.split([',', ' ']).filter(|name| !name.is_empty());
+        let selected: Vec<_> = selected.map(str::to_owned).collect();
+        match selected.iter().find(|name| !names.contains(&name.as_str())) {
             Some(unknown) => {
-                prompt::print_stderr(&format!(
-                    "unknown channel `{unknown}`; available channels: {}\n",
-                    names.join(", ")
-                ));
+                notice!("unknown channel `{unknown}`; available channels: {available}");
             }
             None => break selected,
         }
@@ -52,7 +43,7 @@ pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<(
     Ok(())
 }
 
-/// Answers that failed the test. They are offered as defaults of the next attempt.
+/// Values that the user entered and that failed the test. They are offered as defaults of the next attempt.
 #[derive(Default)]
 struct RejectedChannelInput {
     secrets: HashMap<String, String>,
@@ -67,20 +58,18 @@ async fn set_up_channel(
 ) -> Result<bool> {
     let before = onboarding.file.text().to_owned();
     for (key, help) in missing_secrets(&onboarding.settings, name) {
-        prompt::print_stderr(&format!("{help}\n"));
+        notice!("{help}");
         let last = rejected.secrets.remove(&key);
         let on_enter = match &last {
             Some(_) => "press Enter to use the same value again".to_owned(),
             None => format!("press Enter to skip {name}"),
         };
-        let value = prompt::prompt_secret(&format!("{key} (hidden; {on_enter})")).await?;
-        let value = if value.is_empty() {
-            last.unwrap_or_default()
-        } else {
-            value
-        };
+        let mut value = prompt::prompt_secret(&format!("{key} (hidden; {on_enter})")).await?;
         if value.is_empty() {
-            onboarding.restore_file(before);
+            value = last.unwrap_or_default();
+        }
+        if value.is_empty() {
+            onboarding.file.set_text(before);
             return Ok(true);
         }
         onboarding.set_value(&key, &value)?;
@@ -88,10 +77,8 @@ async fn set_up_channel(
     }
     let allow_users = format!("{name}.allow_users");
     if onboarding.settings.get_value(&allow_users).is_ok() {
-        let current = rejected
-            .allowed_users
-            .take()
-            .or_else(|| onboarding.settings.text_at(&allow_users));
+        let configured = || onboarding.settings.text_at(&allow_users);
+        let current = rejected.allowed_users.take().or_else(configured);
         let question = format!("{allow_users}, separated by commas (press Enter to skip)");
         let line = prompt::prompt_line(&question, current.as_deref()).await?;
         if !line.is_empty() {
@@ -103,18 +90,12 @@ async fn set_up_channel(
     let Some(problem) = test_channel(onboarding, name).await? else {
         return Ok(true);
     };
-    prompt::print_stderr(&format!(
-        "test failed: {}\n",
-        output::sanitize_line(&problem)
-    ));
-    if prompt::confirm("Try again?", true).await? {
-        onboarding.restore_file(before);
-        return Ok(false);
+    notice!("test failed: {}", output::sanitize_line(&problem));
+    let again = prompt::confirm("Try again?", true).await?;
+    if again || !prompt::confirm("Save anyway?", false).await? {
+        onboarding.file.set_text(before);
     }
-    if !prompt::confirm("Save anyway?", false).await? {
-        onboarding.restore_file(before);
-    }
-    Ok(true)
+    Ok(!again)
 }
 
 /// Adds a channel to `enabled_channels`, unless the gateway already runs it.
@@ -123,11 +104,7 @@ fn enable_channel(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
     let is_enabled = names
         .iter()
         .any(|enabled| enabled == "all" || enabled == name);
-    let is_excluded = |enabled: &String| {
-        enabled
-            .strip_prefix('!')
-            .is_some_and(|excluded| excluded.trim() == name)
-    };
+    let is_excluded = |enabled: &String| enabled.strip_prefix('!').map(str::trim) == Some(name);
     if is_enabled && !names.iter().any(is_excluded) {
         return Ok(());
     }
@@ -138,24 +115,21 @@ fn enable_channel(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
     onboarding.set_value("enabled_channels", &names.join(","))
 }
 
-/// Tests a channel with the answers so far. Returns the problem, if any.
+/// Tests a channel with the values entered so far. Returns the problem, if any.
 async fn test_channel(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<String>> {
     if !onboarding.runs_tests {
         return Ok(None);
     }
     // The channels of the running program have the old settings.
     let framework = bundled::build_framework(onboarding.framework, onboarding.revised_settings()?);
-    let Some(channel) = list_channels(&framework)?
-        .into_iter()
-        .find(|channel| channel.name() == name)
-    else {
+    let mut channels = list_channels(&framework)?.into_iter();
+    let Some(channel) = channels.find(|channel| channel.name() == name) else {
         return Ok(None);
     };
     prompt::print_stderr(&format!("testing {name} … "));
     Ok(match probe::probe_channel(&*channel).await {
         Ok(account) => {
-            let account = account.unwrap_or_else(|| "ok".to_owned());
-            prompt::print_stderr(&format!("{account}\n"));
+            notice!("{}", account.as_deref().unwrap_or("ok"));
             None
         }
         Err(problem) => Some(onboarding.settings.redactor().redact(&problem).into_owned()),
@@ -171,16 +145,15 @@ fn list_channels(framework: &Framework) -> Result<Vec<Arc<dyn Channel>>> {
 /// Returns the missing secrets of a channel, each with its help text.
 fn missing_secrets(settings: &Settings, channel: &str) -> Vec<(String, String)> {
     let prefix = format!("{channel}.");
-    let entries = settings
-        .entries()
-        .filter(|entry| entry.setting.key().starts_with(&prefix));
-    let missing =
-        entries.filter(|entry| entry.setting.is_secret() && entry.display_value.is_null());
-    missing
+    let entries = settings.entries().filter(|entry| {
+        let setting = &entry.setting;
+        setting.key.starts_with(&prefix) && setting.secret && entry.display_value.is_null()
+    });
+    entries
         .map(|entry| {
             (
-                entry.setting.key().to_owned(),
-                entry.setting.help().to_owned(),
+                entry.setting.key.to_string(),
+                entry.setting.help.to_string(),
             )
         })
         .collect()

@@ -1,7 +1,5 @@
 //! Sets up the model, its provider, base URL and API key.
 
-use std::sync::Arc;
-
 use bub_kernel::{Error, Result};
 use bub_model::settings::API_BASE;
 use bub_model::{Catalog, ModelId, Models, ModelsReport};
@@ -9,26 +7,20 @@ use bub_settings::{ConfigFile, Settings};
 use serde_json::Value;
 
 use super::{
-    super::{probe, prompt},
+    super::{config, probe, prompt},
     Onboarding,
 };
 
-/// Values from the command line.
-pub(super) struct ModelArgs {
+/// Values from the command line, or values that the user entered and that failed the test. The latter are offered as
+/// defaults of the next attempt.
+#[derive(Default)]
+pub(super) struct ModelInput {
     pub(super) model: Option<String>,
     pub(super) base: Option<String>,
     pub(super) key: Option<String>,
 }
 
-/// Answers that failed the test. They are offered as defaults of the next attempt.
-#[derive(Default)]
-struct RejectedModelInput {
-    model: Option<String>,
-    base: Option<String>,
-    key: Option<String>,
-}
-
-impl RejectedModelInput {
+impl ModelInput {
     fn model_id(&self) -> Option<ModelId> {
         self.model.as_ref()?.parse().ok()
     }
@@ -37,9 +29,9 @@ impl RejectedModelInput {
 /// Asks for a model until one passes the test or the user decides to save it anyway.
 pub(super) async fn set_up_model(
     onboarding: &mut Onboarding<'_>,
-    mut args: ModelArgs,
+    mut args: ModelInput,
 ) -> Result<()> {
-    let mut rejected = RejectedModelInput::default();
+    let mut rejected = ModelInput::default();
     loop {
         let before = onboarding.file.text().to_owned();
         let problem = match try_set_up_model(onboarding, &args, &mut rejected).await {
@@ -47,37 +39,27 @@ pub(super) async fn set_up_model(
             Err(error) if prompt::is_interruption(&error) || !onboarding.can_ask => {
                 return Err(error);
             }
-            Err(error) => onboarding
-                .settings
-                .redactor()
-                .redact(error.message())
-                .into_owned(),
+            Err(error) => error,
         };
-        prompt::print_stderr(&format!(
-            "test failed: {}\n",
-            super::output::sanitize_line(&problem)
-        ));
+        let problem = onboarding.settings.redactor().redact(problem.message());
+        notice!("test failed: {}", super::output::sanitize_line(&problem));
         if !prompt::confirm("Try again with other values?", true).await? {
             if prompt::confirm("Save anyway?", false).await? {
                 return Ok(());
             }
             return Err(prompt::interrupted_error());
         }
-        onboarding.restore_file(before);
-        // The values from the command line failed.
-        args = ModelArgs {
-            model: None,
-            base: None,
-            key: None,
-        };
+        onboarding.file.set_text(before);
+        // The values from the command line failed, so do not use them again.
+        args = ModelInput::default();
     }
 }
 
 /// Asks for the model once and tests it.
 async fn try_set_up_model(
     onboarding: &mut Onboarding<'_>,
-    args: &ModelArgs,
-    rejected: &mut RejectedModelInput,
+    args: &ModelInput,
+    rejected: &mut ModelInput,
 ) -> Result<()> {
     let models = build_models(onboarding)?;
     let report = models.report().await;
@@ -86,16 +68,12 @@ async fn try_set_up_model(
         None if onboarding.can_ask => {
             ask_model(onboarding, &models, &report, rejected.model_id()).await?
         }
-        // Also an invalid model; the code below reports it.
-        None => match onboarding.settings.text_at("model").or_else(|| {
-            let choice = report.choice.as_ref().ok()?;
-            Some(choice.model.as_ref()?.to_string())
-        }) {
-            Some(model) => model,
-            None => {
-                return Err(Error::config("no model is configured; pass `--model`"));
-            }
-        },
+        // The configured model may be invalid; the code below reports that.
+        None => {
+            let chosen = || Some(report.choice.as_ref().ok()?.model.as_ref()?.to_string());
+            let model = onboarding.settings.text_at("model").or_else(chosen);
+            model.ok_or_else(|| Error::config("no model is configured; pass `--model`"))?
+        }
     };
     let id: ModelId = text
         .parse()
@@ -105,11 +83,11 @@ async fn try_set_up_model(
     let last = if again {
         std::mem::take(rejected)
     } else {
-        RejectedModelInput::default()
+        ModelInput::default()
     };
-    *rejected = RejectedModelInput {
+    *rejected = ModelInput {
         model: Some(text.clone()),
-        ..RejectedModelInput::default()
+        ..ModelInput::default()
     };
     onboarding.scope_to_owner(&name)?;
     let known = models.catalog().get(&name);
@@ -163,17 +141,11 @@ async fn try_set_up_model(
         probe::probe_model(&revised, &id).await.map_err(|problem| {
             // The error names the config file, which does not contain the key yet.
             let file = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
-            let file = file
-                .filter(|_| rejected.key.is_some())
-                .map(|file| file.to_string());
-            let source = if args.key.is_some() {
-                "stdin"
-            } else {
-                "your answer"
-            };
-            Error::config(
-                file.map_or_else(|| problem.clone(), |file| problem.replace(&file, source)),
-            )
+            let source = args.key.as_ref().map_or("your answer", |_| "stdin");
+            Error::config(match file.filter(|_| rejected.key.is_some()) {
+                Some(file) => problem.replace(&file.to_string(), source),
+                None => problem,
+            })
         })?;
         if onboarding.can_ask {
             prompt::print_stderr("ok\n");
@@ -183,17 +155,12 @@ async fn try_set_up_model(
 }
 
 fn build_models(onboarding: &Onboarding<'_>) -> Result<Models> {
-    let revised = onboarding.revised_settings()?;
-    let client = Arc::new(super::super::model_client(&revised));
-    Models::new(revised, client).map_err(|error| Error::config(error.to_string()))
+    super::super::models(&onboarding.revised_settings()?)
 }
 
 fn has_base_url(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
-    Ok(onboarding
-        .revised_settings()?
-        .get(&API_BASE)
-        .get(provider)
-        .is_some())
+    let bases = onboarding.revised_settings()?.get(&API_BASE);
+    Ok(bases.get(provider).is_some())
 }
 
 /// Asks for a provider and for one of its models.
@@ -203,26 +170,14 @@ async fn ask_model(
     report: &ModelsReport,
     last_attempt: Option<ModelId>,
 ) -> Result<String> {
-    let current = onboarding
-        .settings
-        .text_at("model")
-        .and_then(|text| text.parse::<ModelId>().ok());
-    let selected = report
-        .choice
-        .as_ref()
-        .ok()
-        .and_then(|choice| choice.model.clone())
-        .or(current);
+    let configured = || onboarding.settings.text_at("model")?.parse().ok();
     let confirmed = last_attempt.as_ref().map(|id| id.provider().to_owned());
-    let selected = last_attempt.or(selected);
-    let available: Vec<_> = report
-        .providers
-        .iter()
-        .filter(|provider| provider.usable)
-        .map(|provider| provider.name.as_str())
-        .collect();
-    let all: Vec<_> = models
-        .catalog()
+    let chosen = || report.choice.as_ref().ok()?.model.clone();
+    let selected: Option<ModelId> = last_attempt.or_else(chosen).or_else(configured);
+    let usable = report.providers.iter().filter(|provider| provider.usable);
+    let available: Vec<_> = usable.map(|provider| provider.name.as_str()).collect();
+    let catalog = models.catalog();
+    let all: Vec<_> = catalog
         .iter()
         .map(|provider| provider.name.as_str())
         .collect();
@@ -230,34 +185,18 @@ async fn ask_model(
     if !available.is_empty() {
         prompt::print_names("available:", &available);
     }
-    let default = selected
-        .as_ref()
-        .map(ModelId::provider)
-        .or(all.first().copied());
-    let provider = ask_provider(models.catalog(), default, confirmed.as_deref()).await?;
-    let current_model = selected
-        .as_ref()
-        .filter(|id| id.provider() == provider)
-        .map(|id| id.model().to_owned());
-    let local_server = report
-        .local_servers
-        .iter()
-        .find(|server| server.provider == provider);
-    let local_model = local_server.and_then(|server| server.models.first().cloned());
-    let default_model = models
-        .catalog()
-        .get(&provider)
-        .and_then(|known| known.default_model.clone());
+    let default = selected.as_ref().map(ModelId::provider);
+    let default = default.or(all.first().copied());
+    let provider = ask_provider(catalog, default, confirmed.as_deref()).await?;
+    let current_model = selected.as_ref().filter(|id| id.provider() == provider);
+    let mut servers = report.local_servers.iter();
+    let local_server = servers.find(|server| server.provider == provider);
+    let default = current_model
+        .map(ModelId::model)
+        .or_else(|| local_server?.models.first().map(String::as_str))
+        .or_else(|| catalog.get(&provider)?.default_model.as_deref());
     loop {
-        let model = prompt::prompt_line(
-            "model",
-            current_model
-                .as_ref()
-                .or(local_model.as_ref())
-                .or(default_model.as_ref())
-                .map(String::as_str),
-        )
-        .await?;
+        let model = prompt::prompt_line("model", default).await?;
         if !model.is_empty() {
             return Ok(format!("{provider}:{model}"));
         }
@@ -280,12 +219,10 @@ async fn ask_provider(
         if confirmed == Some(&name) {
             return Ok(name);
         }
-        let hint = catalog
-            .closest_name(&name)
-            .map_or(String::new(), |similar| {
-                format!("; did you mean `{similar}`?")
-            });
-        prompt::print_stderr(&format!("unknown provider `{name}`{hint}\n"));
+        match catalog.closest_name(&name) {
+            Some(similar) => notice!("unknown provider `{name}`; did you mean `{similar}`?"),
+            None => notice!("unknown provider `{name}`"),
+        }
         if !name.is_empty()
             && prompt::confirm(&format!("Add `{name}` as a custom provider?"), false).await?
         {
@@ -294,25 +231,24 @@ async fn ask_provider(
     }
 }
 
-/// Returns the provider to which an unscoped key in the file belongs if no model is configured.
+/// Guesses the provider of an API key that the config file sets without a provider. The guess is needed if no model is
+/// configured. Returns `None` if the file has no such key.
 pub(in super::super) fn unscoped_key_owner(
     settings: &Settings,
     file: &ConfigFile,
 ) -> Option<String> {
     let file = file.parse().ok()?;
-    let is_unscoped =
-        |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
     let has_unscoped = ["api_key", "api_key_command"]
         .iter()
-        .any(|name| file.get(*name).is_some_and(is_unscoped));
+        .any(|name| file.get(*name).is_some_and(config::is_unscoped));
     let catalog = Catalog::new(settings).ok().filter(|_| has_unscoped)?;
     let key = file.get("api_key").and_then(Value::as_str);
     catalog.plain_key_owner(key).map(|owner| owner.name.clone())
 }
 
-/// Fails if an API key that is set without a provider, and so belongs to `owner`, would be sent to `provider`.
+/// Fails if bub would send an API key that is set without a provider to `provider`. The key belongs to `owner`.
 ///
-/// Asking for another key does not help, because the environment overrides the config file.
+/// The user cannot solve this by entering another key, because the environment overrides the config file.
 fn check_key_owner(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
     let Some(source) = build_models(onboarding)?.plain_key_source(provider) else {
         return Ok(());

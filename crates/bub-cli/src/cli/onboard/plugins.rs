@@ -1,16 +1,15 @@
 //! Lets plugins ask for their settings through the hook `onboard_config`.
 
 use bub_kernel::{Error, Result};
+use bub_settings::EditError;
 use serde_json::{Map, Value};
 
 use super::{super::prompt, Onboarding};
 
 /// Calls each plugin with the configuration so far and merges its result. Keys that a plugin does not return are kept.
 pub(super) async fn set_up_plugins(onboarding: &mut Onboarding<'_>) -> Result<()> {
-    let before = onboarding
-        .file
-        .parse()
-        .map_err(|error| Error::config(error.to_string()))?;
+    let config_error = |error: EditError| Error::config(error.to_string());
+    let before = onboarding.file.parse().map_err(config_error)?;
     let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
     // A plugin may read from the terminal without a time limit.
     let after =
@@ -22,10 +21,7 @@ pub(super) async fn set_up_plugins(onboarding: &mut Onboarding<'_>) -> Result<()
     collect_differences(&before, &after, &mut Vec::new(), &mut changes);
     for (path, value) in changes {
         let path: Vec<_> = path.iter().map(String::as_str).collect();
-        onboarding
-            .file
-            .set(&path, &value)
-            .map_err(|error| Error::config(error.to_string()))?;
+        onboarding.file.set(&path, &value).map_err(config_error)?;
     }
     onboarding.revised_settings().map(drop)
 }

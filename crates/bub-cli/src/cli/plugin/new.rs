@@ -10,7 +10,6 @@ use std::{
 use bub::CommandContext;
 use bub_kernel::{Error, Result};
 use bub_plugin::Manifest;
-use clap::{Arg, ArgMatches, Command, builder::ValueParser};
 
 use crate::cli::output;
 
@@ -63,34 +62,21 @@ const SHELL: &[(&str, &str)] = &[
     ("plugin.sh", include_str!("new/plugin.sh.txt")),
 ];
 
-pub(super) fn command() -> Command {
-    Command::new("new")
-        .about("Create a plugin project")
-        .arg(
-            Arg::new("name")
-                .value_name("NAME")
-                .required(true)
-                .help("Name of the plugin"),
-        )
-        .arg(
-            Arg::new("lang")
-                .long("lang")
-                .value_name("LANGUAGE")
-                .value_parser(["python", "rust", "shell"])
-                .default_value("python")
-                .help("Language of the plugin"),
-        )
-        .arg(
-            Arg::new("dir")
-                .long("dir")
-                .value_name("DIR")
-                .value_parser(ValueParser::path_buf())
-                .help("Directory of the project [default: NAME]"),
-        )
+/// Create a plugin project
+#[derive(clap::Args)]
+pub(super) struct NewArgs {
+    /// Name of the plugin
+    name: String,
+    /// Language of the plugin
+    #[arg(long, value_name = "LANGUAGE", value_parser = ["python", "rust", "shell"], default_value = "python")]
+    lang: String,
+    /// Directory of the project [default: NAME]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
-pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
-    let name = super::required_arg(matches, "name");
+pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
+    let name = args.name.as_str();
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if name == "builtin" {
         return Err(Error::invalid_input(
@@ -111,34 +97,26 @@ pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<Exit
         .settings
         .check_registration(&manifest.settings_section())
         .map_err(|error| Error::invalid_input(error.to_string()))?;
-    let directory = matches
-        .get_one::<PathBuf>("dir")
-        .cloned()
-        .unwrap_or_else(|| PathBuf::from(name));
-    if directory
-        .read_dir()
-        .is_ok_and(|mut entries| entries.next().is_some())
-    {
+    let directory = args.dir.unwrap_or_else(|| PathBuf::from(name));
+    let mut entries = directory.read_dir().into_iter().flatten();
+    if entries.next().is_some() {
         return Err(Error::invalid_input(format!(
             "cannot create the plugin: directory `{}` is not empty; choose another directory with `--dir`",
             directory.display()
         )));
     }
-    let files = match super::required_arg(matches, "lang") {
+    let files = match args.lang.as_str() {
         "rust" => RUST,
         "shell" => SHELL,
         _ => PYTHON,
     };
     for (file, text) in files {
-        let is_sdk = file.starts_with("bub_sdk/");
-        write_file(
-            &directory.join(file),
-            &if is_sdk {
-                (*text).to_owned()
-            } else {
-                text.replace("NAME", name)
-            },
-        )?;
+        let text = if file.starts_with("bub_sdk/") {
+            (*text).to_owned()
+        } else {
+            text.replace("NAME", name)
+        };
+        write_file(&directory.join(file), &text)?;
     }
     let shown = bub_plugin::quote_for_shell(&directory);
     output::print(&format!(
@@ -158,11 +136,8 @@ fn write_file(path: &Path, text: &str) -> Result<()> {
     }
     let is_script = path.extension().is_some_and(|extension| extension == "sh");
     let mode = if is_script { 0o755 } else { 0o644 };
-    let file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path);
+    let mut options = std::fs::File::options();
+    let file = options.write(true).create_new(true).mode(mode).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(write_error)
 }

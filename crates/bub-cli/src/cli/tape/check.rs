@@ -1,105 +1,110 @@
-//! `bub tape check`: checks tapes for damage and repairs them.
+//! `bub tape check` and `bub tape reindex`: check tapes for damage, repair them, and rebuild their index.
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use bub_tape::{Damage, RepairReport, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use bub_tape::{Damage, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
 
-use super::{
-    flag_arg, progress::ProgressLine, text, workspace_tapes::HomeTapes, writer::ResultWriter,
-};
+use super::{progress::ProgressLine, text, workspace_tapes::HomeTapes};
 
 /// Maximum number of problems listed per tape. The rest is only counted.
 const MAX_SHOWN_DAMAGE: usize = 20;
 const REPAIR_FIX: &str = "run `bub tape check --repair`";
 
-pub(super) fn command() -> Command {
-    Command::new("check")
-        .about("Check tapes for damage")
-        .long_about(
-            "Check tapes for damage: torn tails, invalid lines, ids out of order, tool calls without results, missing or \
-             damaged blobs, and a wrong index. Exits with 1 if damage remains.",
-        )
-        .arg(tapes_arg())
-        .arg(flag_arg("repair", "Repair damage; removed data is kept in a separate file"))
+#[derive(clap::Args)]
+#[command(
+    about = "Check tapes for damage",
+    long_about = "Check tapes for damage: torn tails, invalid lines, ids out of order, tool calls without results, \
+                  missing or damaged blobs, and a wrong index. Exits with 1 if damage remains."
+)]
+pub(super) struct CheckArgs {
+    /// Session id, tape name, or a unique prefix [default: all tapes]
+    #[arg(value_name = "TAPE", num_args = 0..)]
+    tapes: Vec<String>,
+    /// Repair damage; removed data is kept in a separate file
+    #[arg(long)]
+    repair: bool,
 }
 
-/// Returns the argument that names tapes. Without a value, it means all tapes of the home.
-pub(super) fn tapes_arg() -> Arg {
-    Arg::new("tapes")
-        .value_name("TAPE")
-        .action(ArgAction::Append)
-        .num_args(0..)
-        .help("Session id, tape name, or a unique prefix [default: all tapes]")
+#[derive(clap::Args)]
+#[command(
+    about = "Rebuild the index",
+    long_about = "Rebuild the index from the tapes. This is rarely needed: bub detects a missing or wrong index when \
+                  it opens a tape."
+)]
+pub(super) struct ReindexArgs {
+    /// Session id, tape name, or a unique prefix [default: all tapes]
+    #[arg(value_name = "TAPE", num_args = 0..)]
+    tapes: Vec<String>,
 }
 
-/// Returns the tapes that the arguments name, with their sidecars.
-pub(super) async fn selected_tapes(
-    files: &HomeTapes,
-    matches: &ArgMatches,
-) -> Result<Vec<TapeName>> {
-    let tapes = matches
-        .get_many::<String>("tapes")
-        .into_iter()
-        .flatten()
-        .map(String::as_str)
-        .collect();
-    files.resolve_names(tapes).await
-}
-
-pub(super) async fn run(files: &HomeTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let names = selected_tapes(files, matches).await?;
-    let repair = matches.get_flag("repair");
+pub(super) async fn check(files: &HomeTapes, args: CheckArgs) -> Result<ExitCode> {
+    let names = files.resolve_names(&args.tapes).await?;
     let mut progress = ProgressLine::new("checking", names.len());
     let (mut report, mut damaged, mut unchecked) = (String::new(), 0, 0);
     for name in &names {
         let label = tape_label(files, name).await;
         progress.advance(&label);
-        match check_tape(files, name, &label, repair, &mut report).await {
-            Ok(remains) => damaged += u64::from(remains),
+        match check_tape(files, name, &label, args.repair, &mut report).await {
+            Ok(remains) => damaged += usize::from(remains),
             Err(error) => {
                 unchecked += 1;
-                let _ = writeln!(
-                    report,
-                    "{label}: not checked: {}",
-                    text::sanitize_line(&error.to_string())
-                );
+                let error = text::sanitize_line(&error.to_string());
+                let _ = writeln!(report, "{label}: not checked: {error}");
             }
         }
     }
     drop(progress);
-    let mut out = ResultWriter::for_stdout(&files.tapes.settings);
-    out.write(if names.is_empty() {
-        "(no tapes)\n"
-    } else {
-        &report
-    })?;
-    out.finish()?;
+    print_report(files, &report)?;
     if damaged > 0 {
-        let hint = if repair {
+        let hint = if args.repair {
             "see the reasons above; missing data can only be restored from a backup"
         } else {
             REPAIR_FIX
         };
-        super::print_note(&format!(
-            "{} damaged; {hint}",
-            text::format_count(damaged, "tape is", "tapes are")
-        ));
+        let tapes = text::format_count(damaged, "tape is", "tapes are");
+        notice!("{tapes} damaged; {hint}");
     }
     if unchecked > 0 {
-        super::print_note(&format!(
-            "{} could not be checked",
-            text::format_count(unchecked, "tape", "tapes")
-        ));
+        let tapes = text::format_count(unchecked, "tape", "tapes");
+        notice!("{tapes} could not be checked");
     }
-    Ok(if damaged + unchecked == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(damaged + unchecked > 0)))
 }
 
-/// Checks one tape, repairs it if wanted, and returns whether damage remains.
+pub(super) async fn reindex(files: &HomeTapes, args: ReindexArgs) -> Result<ExitCode> {
+    let names = files.resolve_names(&args.tapes).await?;
+    let mut progress = ProgressLine::new("indexing", names.len());
+    let (mut report, mut has_failed) = (String::new(), false);
+    for name in &names {
+        let label = tape_label(files, name).await;
+        progress.advance(&label);
+        let line = match files.store.reindex(name).await {
+            Ok(summary) => {
+                let entries = text::format_count(summary.entries, "entry", "entries");
+                let anchors = text::format_count(summary.anchors, "anchor", "anchors");
+                format!("{entries}, {anchors}")
+            }
+            Err(error) => {
+                has_failed = true;
+                format!("not indexed: {}", text::sanitize_line(&error.to_string()))
+            }
+        };
+        let _ = writeln!(report, "{label}: {line}");
+    }
+    drop(progress);
+    print_report(files, &report)?;
+    Ok(ExitCode::from(u8::from(has_failed)))
+}
+
+/// Prints the lines about all processed tapes.
+fn print_report(files: &HomeTapes, report: &str) -> Result<ExitCode> {
+    let is_empty = report.is_empty();
+    files
+        .tapes
+        .print(if is_empty { "(no tapes)\n" } else { report })
+}
+
+/// Checks one tape, repairs it if `repair` is true, and appends the result to `report`. Returns whether damage remains.
 async fn check_tape(
     files: &HomeTapes,
     name: &TapeName,
@@ -112,17 +117,19 @@ async fn check_tape(
     if !repair || verify_report.damage.is_empty() {
         return Ok(!verify_report.damage.is_empty());
     }
-    match files.store.repair(name).await {
-        Ok(repaired) => describe_repair(report, &repaired),
+    let repaired = match files.store.repair(name).await {
         Err(error @ TapeError::Busy { .. }) => {
-            let _ = writeln!(
-                report,
-                "  not repaired: {}",
-                text::sanitize_line(&error.to_string())
-            );
+            let error = text::sanitize_line(&error.to_string());
+            let _ = writeln!(report, "  not repaired: {error}");
             return Ok(true);
         }
-        Err(error) => return Err(error),
+        repaired => repaired?,
+    };
+    for done in &repaired.done {
+        let _ = writeln!(report, "  repaired: {done}");
+    }
+    for kept in &repaired.kept {
+        let _ = writeln!(report, "  removed data is kept in: {}", kept.display());
     }
     let remaining = files.store.verify(name).await?;
     if !remaining.damage.is_empty() {
@@ -132,39 +139,26 @@ async fn check_tape(
 }
 
 fn write_damage(report: &mut String, label: &str, verify_report: &VerifyReport) {
+    let damage = &verify_report.damage;
     let entries = text::format_count(verify_report.entries, "entry", "entries");
-    if verify_report.damage.is_empty() {
+    if damage.is_empty() {
         let _ = writeln!(report, "{label}: ok ({entries})");
         return;
     }
     let _ = writeln!(report, "{label}: damaged ({entries})");
-    for damage in verify_report.damage.iter().take(MAX_SHOWN_DAMAGE) {
+    for damage in damage.iter().take(MAX_SHOWN_DAMAGE) {
         let _ = writeln!(report, "  {}", text::sanitize_line(&damage.to_string()));
     }
-    if let Some(more) = verify_report
-        .damage
-        .len()
-        .checked_sub(MAX_SHOWN_DAMAGE)
-        .filter(|more| *more > 0)
-    {
-        let _ = writeln!(report, "  and {more} more");
+    if damage.len() > MAX_SHOWN_DAMAGE {
+        let _ = writeln!(report, "  and {} more", damage.len() - MAX_SHOWN_DAMAGE);
     }
-    if verify_report.damage.iter().all(Damage::is_acceptable) {
+    if damage.iter().all(Damage::is_acceptable) {
         report.push_str("  (no data is lost: views skip or complete tool calls and results without a counterpart)\n");
     }
 }
 
-fn describe_repair(report: &mut String, repaired: &RepairReport) {
-    for done in &repaired.done {
-        let _ = writeln!(report, "  repaired: {done}");
-    }
-    for kept in &repaired.kept {
-        let _ = writeln!(report, "  removed data is kept in: {}", kept.display());
-    }
-}
-
 /// Returns the session id of a tape, or its name. For a sidecar, adds the name of the sidecar.
-pub(super) async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
+async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
     let owner = name
         .as_sidecar()
         .and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));
@@ -173,12 +167,7 @@ pub(super) async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
         None => (name, String::new()),
     };
     // A tape without a readable summary still has a name; the error is reported when the tape is processed.
-    let session = files
-        .store
-        .summary(main)
-        .await
-        .ok()
-        .and_then(|summary| summary.session);
-    let label = session.map_or_else(|| main.to_string(), |session| session.session_id);
-    text::sanitize_line(&label) + &sidecar
+    let summary = files.store.summary(main).await.unwrap_or_default();
+    let session = summary.session.map(|session| session.session_id);
+    text::sanitize_line(session.as_deref().unwrap_or(main.as_str())) + &sidecar
 }

@@ -1,96 +1,127 @@
 //! `bub tape export`: exports a tape as JSON Lines or Markdown.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
-use bub_tape::{Entry, Query, Result, codec};
-use clap::{Arg, ArgMatches, Command, value_parser};
-use futures_util::TryStreamExt as _;
+use bub_tape::{Entry, EntryKind, Query, Result, codec};
 
 use super::{
-    markdown, tape_arg, text, text_arg,
+    payload, text,
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
 
-pub(super) fn command() -> Command {
-    Command::new("export")
-        .about("Export a tape as JSON Lines or Markdown")
-        .arg(tape_arg())
-        .arg(
-            Arg::new("format")
-                .long("format")
-                .value_name("FORMAT")
-                .value_parser(["jsonl", "markdown"])
-                .default_value("jsonl")
-                .help("Output format: `jsonl` for programs, `markdown` for reading"),
-        )
-        .arg(
-            Arg::new("output")
-                .long("output")
-                .short('o')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Output file, which must not exist [default: stdout]"),
-        )
+/// Export a tape as JSON Lines or Markdown
+#[derive(clap::Args)]
+pub(super) struct ExportArgs {
+    /// Session id, tape name, or a unique prefix
+    tape: String,
+    /// Output format: `jsonl` for programs, `markdown` for reading
+    #[arg(long, value_parser = ["jsonl", "markdown"], default_value = "jsonl")]
+    format: String,
+    /// Output file, which must not exist [default: stdout]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
 }
 
-pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let listed = tapes
-        .find_tape(text_arg(matches, "tape").unwrap_or_default())
-        .await?;
-    let as_markdown = text_arg(matches, "format") == Some("markdown");
-    let path = matches.get_one::<PathBuf>("output");
-    let to_terminal = path.is_none() && std::io::stdout().is_terminal();
-    let format = |entry: &Entry| match (as_markdown, to_terminal) {
-        (true, _) => markdown::entry_section(entry),
-        (false, true) => text::escape_json(&codec::encode(entry)).into_owned(),
-        (false, false) => codec::encode(entry),
-    };
-    let mut out = match path {
+pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<ExitCode> {
+    let listed = tapes.find_tape(&args.tape).await?;
+    let to_terminal = args.output.is_none() && std::io::stdout().is_terminal();
+    let mut out = match &args.output {
         Some(path) => ResultWriter::create_file(&tapes.settings, path)?,
         None => ResultWriter::for_stdout(&tapes.settings),
     };
-    let written = write_entries(tapes, &listed, as_markdown, &mut out, &format).await;
-    let finished = written.and_then(|count| out.finish().map(|()| count));
-    let Some(path) = path else {
-        return finished.map(|_| ExitCode::SUCCESS);
-    };
-    match finished {
-        Ok(count) => {
-            let count = text::format_count(count, "entry", "entries");
-            super::print_note(&format!(
-                "wrote {count} of {} to {}",
-                text::sanitize_line(listed.label()),
-                path.display()
-            ));
-            Ok(ExitCode::SUCCESS)
+    let tape = tapes.open_tape(&listed.name);
+    let entries = tape.query(Query::new());
+    let written = async {
+        if args.format == "markdown" {
+            out.write(&document_head(&listed))?;
+            out.write_entries(entries, entry_section).await
+        } else if to_terminal {
+            out.write_entries(entries, text::entry_json).await
+        } else {
+            out.write_entries(entries, codec::encode).await
         }
-        Err(error) => {
+    }
+    .await;
+    if let Some(path) = &args.output {
+        if written.is_err() {
             // A partial export must not look like a complete one.
             let _ = std::fs::remove_file(path);
-            Err(error)
         }
+        let (label, path) = (text::sanitize_line(listed.label()), path.display());
+        let count = text::format_count(written?, "entry", "entries");
+        notice!("wrote {count} of {label} to {path}");
+        return Ok(ExitCode::SUCCESS);
     }
+    written.map(|_| ExitCode::SUCCESS)
 }
 
-async fn write_entries(
-    tapes: &WorkspaceTapes,
-    listed: &ListedTape,
-    as_markdown: bool,
-    out: &mut ResultWriter,
-    format: &impl Fn(&Entry) -> String,
-) -> Result<u64> {
-    if as_markdown && !out.write(&markdown::document_head(listed))? {
-        return Ok(0);
-    }
-    let tape = tapes.open_tape(listed.name.clone());
-    let mut entries = tape.query(Query::new());
-    let mut count = 0;
-    while let Some(entry) = entries.try_next().await? {
-        count += 1;
-        if !out.write(&format(&entry))? {
-            break;
+/// Returns the title and the metadata of the tape.
+fn document_head(listed: &ListedTape) -> String {
+    let summary = &listed.summary;
+    let title = summary.title.as_deref().unwrap_or_else(|| listed.label());
+    let mut head = format!("# {}\n\n", text::sanitize_line(title));
+    let fields = [
+        ("session", Some(listed.label())),
+        ("tape", Some(listed.name.as_str())),
+        ("workspace", listed.workspace()),
+        ("channel", listed.channel()),
+        ("first entry", summary.first_date.as_deref()),
+        ("last entry", summary.last_date.as_deref()),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            let value = text::sanitize_line(value).replace('`', "'");
+            let _ = writeln!(head, "- {name}: `{value}`");
         }
     }
-    Ok(count)
+    head + "\n"
+}
+
+/// Returns a section with a heading and the content of the entry: messages as written, other entries in a code fence.
+fn entry_section(entry: &Entry) -> String {
+    let is_anchor = entry.kind == EntryKind::Anchor;
+    let level = if is_anchor { "##" } else { "###" };
+    let (title, date) = (payload::entry_title(entry), text::entry_date(entry));
+    let section = format!("{level} {title} (#{}, {date})\n\n", entry.id);
+    let body = payload::entry_text(entry);
+    let body = text::sanitize(&body);
+    if body.is_empty() {
+        return section;
+    }
+    if entry.kind == EntryKind::Message {
+        return format!("{section}{body}\n\n");
+    }
+    let fence = code_fence(&body);
+    format!("{section}{fence}text\n{body}\n{fence}\n\n")
+}
+
+/// Returns a fence that is longer than any sequence of backticks in the body, so that the body cannot close it.
+fn code_fence(body: &str) -> String {
+    let backticks = body.split(|character| character != '`').map(str::len);
+    "`".repeat(backticks.max().map_or(3, |longest| 3.max(longest + 1)))
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_longer_than_what_it_holds() {
+        assert_eq!(code_fence("no"), "```");
+        assert_eq!(code_fence("a ```` b"), "`````");
+    }
+
+    #[test]
+    fn an_entry_is_a_section() {
+        let message = Entry::message("user", "hi *there*").with_date("2026-01-02T03:04:05+00:00");
+        assert_eq!(
+            entry_section(&message),
+            "### message user (#0, 2026-01-02 03:04:05)\n\nhi *there*\n\n"
+        );
+        let result = Entry::tool_result(vec!["ok".into()]).with_date("2026-01-02T03:04:05Z");
+        assert_eq!(
+            entry_section(&result),
+            "### tool_result (#0, 2026-01-02 03:04:05)\n\n```text\nok\n```\n\n"
+        );
+    }
 }

@@ -1,79 +1,66 @@
 //! Formats the content of entries as readable text.
 
 use bub_tape::{Entry, EntryKind, codec};
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use super::text::sanitize_line;
+
+/// Returns the kind of an entry and its label, in one line.
+pub(super) fn entry_title(entry: &Entry) -> String {
+    sanitize_line(&format!("{} {}", entry.kind, entry_label(entry)))
+}
 
 /// Returns the label that is shown beside the kind of an entry: a role, a name, or an error kind. For other kinds it is
 /// empty.
-pub(super) fn entry_label(entry: &Entry) -> String {
-    let text = |key: &str| {
-        entry
-            .payload
-            .get(key)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    match &entry.kind {
-        EntryKind::Message => text("role"),
-        EntryKind::Anchor | EntryKind::Event => text("name"),
-        EntryKind::Error => text("kind"),
+pub(super) fn entry_label(entry: &Entry) -> &str {
+    let key = match &entry.kind {
+        EntryKind::Message => "role",
+        EntryKind::Anchor | EntryKind::Event => "name",
+        EntryKind::Error => "kind",
         EntryKind::System | EntryKind::ToolCall | EntryKind::ToolResult | EntryKind::Other(_) => {
-            String::new()
+            return "";
         }
-    }
+    };
+    let label = entry.payload.get(key).and_then(Value::as_str);
+    label.unwrap_or_default()
 }
 
 /// Returns the content of an entry without a final newline. It is empty if the entry has only a label.
 pub(super) fn entry_text(entry: &Entry) -> String {
-    let payload = &entry.payload;
+    let field = |key: &str, format: fn(&Value) -> String| {
+        let value = entry.payload.get(key);
+        value.map(format).unwrap_or_default()
+    };
+    let list = |key: &str, format| format_list(entry.payload.get(key), format);
     match &entry.kind {
-        EntryKind::Message => format_message(payload, &entry.meta),
-        EntryKind::System => payload
-            .get("content")
-            .map(format_content)
-            .unwrap_or_default(),
-        EntryKind::Anchor => payload.get("state").map(format_value).unwrap_or_default(),
-        EntryKind::Event => payload.get("data").map(format_value).unwrap_or_default(),
+        EntryKind::Message => join_lines([
+            field("content", format_content),
+            format_list(entry.meta.get("media"), format_media_item),
+            list("tool_calls", format_tool_call),
+        ]),
+        EntryKind::System => field("content", format_content),
+        EntryKind::Anchor => field("state", format_value),
+        EntryKind::Event => field("data", format_value),
         EntryKind::ToolCall => join_lines([
-            payload
-                .get("content")
-                .map(format_content)
-                .unwrap_or_default(),
-            format_tool_calls(payload.get("calls")),
+            field("content", format_content),
+            list("calls", format_tool_call),
         ]),
-        EntryKind::ToolResult => format_tool_results(payload.get("results")),
+        EntryKind::ToolResult => list("results", format_content),
         EntryKind::Error => join_lines([
-            payload
-                .get("message")
-                .map(format_content)
-                .unwrap_or_default(),
-            payload.get("details").map(format_value).unwrap_or_default(),
+            field("message", format_content),
+            field("details", format_value),
         ]),
-        EntryKind::Other(_) => codec::to_python_json(payload),
+        EntryKind::Other(_) => codec::to_python_json(&entry.payload),
     }
 }
 
-fn format_message(payload: &Map<String, Value>, meta: &Map<String, Value>) -> String {
-    let text = payload
-        .get("content")
-        .map(format_content)
-        .unwrap_or_default();
-    let media: Vec<_> = meta
-        .get("media")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(format_media_item)
-        .collect();
-    join_lines([
-        text,
-        media.join("\n"),
-        format_tool_calls(payload.get("tool_calls")),
-    ])
+fn format_list(items: Option<&Value>, format: fn(&Value) -> String) -> String {
+    let items = items.and_then(Value::as_array);
+    join_lines(items.into_iter().flatten().map(format))
 }
 
-/// Formats message content: text unchanged, one part per line, other values as JSON.
+/// Formats the content of an entry: text without trailing whitespace, a list with one item per line, other values as
+/// JSON.
 fn format_content(value: &Value) -> String {
     match value {
         Value::String(text) => text.trim_end().to_owned(),
@@ -83,50 +70,31 @@ fn format_content(value: &Value) -> String {
 }
 
 fn format_part(value: &Value) -> String {
-    match value.get("text").and_then(Value::as_str).or(value.as_str()) {
+    match text_field(value, "text").or(value.as_str()) {
         Some(text) => text.trim_end().to_owned(),
         // Older versions stored media inline; show only the type instead of the bytes.
-        None => format!(
-            "[{}]",
-            value.get("type").and_then(Value::as_str).unwrap_or("part")
-        ),
+        None => format!("[{}]", text_field(value, "type").unwrap_or("part")),
     }
 }
 
 fn format_media_item(item: &Value) -> String {
-    let text = |key: &str| item.get(key).and_then(Value::as_str).unwrap_or("?");
+    let text = |key: &str| text_field(item, key).unwrap_or("?");
     format!("[{} {}]", text("type"), text("blob"))
 }
 
-fn format_tool_calls(calls: Option<&Value>) -> String {
-    join_lines(
-        calls
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .map(format_tool_call),
-    )
+fn text_field<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
 }
 
 fn format_tool_call(call: &Value) -> String {
     let function = call.get("function").unwrap_or(call);
-    let name = function.get("name").and_then(Value::as_str).unwrap_or("?");
+    let name = text_field(function, "name").unwrap_or("?");
     let arguments = match function.get("arguments") {
         Some(Value::String(text)) => text.clone(),
         Some(value) => format_value(value),
         None => String::new(),
     };
     format!("{name} {arguments}").trim_end().to_owned()
-}
-
-fn format_tool_results(results: Option<&Value>) -> String {
-    join_lines(
-        results
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .map(format_content),
-    )
 }
 
 /// Formats a JSON value. `null` and `{}` become an empty string.
@@ -140,9 +108,6 @@ fn format_value(value: &Value) -> String {
 }
 
 fn join_lines(parts: impl IntoIterator<Item = String>) -> String {
-    parts
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("\n")
 }

@@ -1,9 +1,13 @@
 //! Shows the progress of a long operation on stderr.
 
 use std::{
-    io::{IsTerminal, Write},
+    io::IsTerminal as _,
     time::{Duration, Instant},
 };
+
+use bub::prompt::print_stderr;
+
+use super::text::sanitize_and_truncate;
 
 /// Minimum time between two updates, so that the line stays readable.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,14 +27,13 @@ pub(super) struct ProgressLine {
 impl ProgressLine {
     /// Creates a line that appears with the first item.
     pub(super) fn new(label: &'static str, total: usize) -> Self {
-        let is_terminal = std::io::stderr().is_terminal();
         Self {
             label,
             total,
             done: 0,
             next_redraw: Instant::now(),
             is_shown: false,
-            is_terminal,
+            is_terminal: std::io::stderr().is_terminal(),
         }
     }
 
@@ -47,15 +50,11 @@ impl ProgressLine {
         self.done += 1;
         if self.is_terminal && Instant::now() >= self.next_redraw {
             (self.next_redraw, self.is_shown) = (Instant::now() + REDRAW_INTERVAL, true);
-            let line = format!(
-                "{} {} of {}: {}",
-                self.label,
-                self.done,
-                self.total,
-                super::text::sanitize_and_truncate(name, 40)
-            );
-            let mut stderr = std::io::stderr();
-            let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
+            let name = sanitize_and_truncate(name, 40);
+            let Self {
+                label, done, total, ..
+            } = self;
+            print_stderr(&format!("\r\x1b[K{label} {done} of {total}: {name}"));
         }
     }
 }
@@ -63,8 +62,7 @@ impl ProgressLine {
 impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.is_shown {
-            let mut stderr = std::io::stderr();
-            let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
+            print_stderr("\r\x1b[K");
         }
     }
 }

@@ -1,116 +1,169 @@
-//! `bub tape show`: shows the entries of a tape.
+//! `bub tape show`, `bub tape anchors` and `bub tape info`: show the entries, anchors and statistics of a tape.
 
 use std::process::ExitCode;
 
-use bub_tape::{Entry, Query, Result, Tape, codec};
-use clap::{Arg, ArgMatches, Command, value_parser};
-use futures_util::TryStreamExt as _;
+use bub_tape::{AnchorMark, AnchorQuery, Entry, Query, Result, Tape, TapeError, TapeInfo};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
 
 use super::{
-    color::ColorSupport, json_arg, kinds_arg, payload, selected_kinds, tape_arg, text, text_arg,
-    workspace_tapes::WorkspaceTapes, writer::ResultWriter,
+    KINDS_HELP, entry_kinds, payload,
+    text::{self, ColorSupport},
+    workspace_tapes::{ListedTape, WorkspaceTapes},
+    writer::ResultWriter,
 };
 
-pub(super) fn command() -> Command {
-    Command::new("show")
-        .about("Show the entries of a tape")
-        .arg(tape_arg())
-        .arg(
-            Arg::new("after-anchor")
-                .long("after-anchor")
-                .value_name("NAME")
-                .help("Only entries after the latest anchor with this name"),
-        )
-        .arg(
-            Arg::new("last")
-                .long("last")
-                .value_name("N")
-                .value_parser(value_parser!(usize))
-                .help("Only the last N entries"),
-        )
-        .arg(kinds_arg())
-        .arg(json_arg())
+/// Maximum characters shown of an anchor's state. `bub tape show` shows all of it.
+const MAX_STATE_CHARS: usize = 100;
+
+/// Show the entries of a tape
+#[derive(clap::Args)]
+pub(super) struct ShowArgs {
+    /// Session id, tape name, or a unique prefix
+    tape: String,
+    /// Only entries after the latest anchor with this name
+    #[arg(long, value_name = "NAME")]
+    after_anchor: Option<String>,
+    /// Only the last N entries
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', help = KINDS_HELP)]
+    kinds: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) async fn run(tapes: &WorkspaceTapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let listed = tapes
-        .find_tape(text_arg(matches, "tape").unwrap_or_default())
-        .await?;
-    let tape = tapes.open_tape(listed.name.clone());
-    let anchor = text_arg(matches, "after-anchor");
-    let mut query = Query::new().kinds(selected_kinds(matches));
-    if let Some(name) = anchor {
-        super::anchors::find_anchor(&tape, name, listed.label()).await?;
+#[derive(clap::Args)]
+pub(super) struct SummaryArgs {
+    /// Session id, tape name, or a unique prefix
+    tape: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCode> {
+    let listed = tapes.find_tape(&args.tape).await?;
+    let tape = tapes.open_tape(&listed.name);
+    let mut query = Query::new().kinds(entry_kinds(&args.kinds));
+    if let Some(name) = &args.after_anchor {
+        find_anchor(&tape, name, listed.label()).await?;
         query = query.after_anchor(name);
     }
-    let json = matches.get_flag("json");
-    let style = ColorSupport::from_settings(&tapes.settings);
-    let format = |entry: &Entry| {
-        if json {
-            text::escape_json(&codec::encode(entry)).into_owned()
-        } else {
-            format_entry(entry, style)
+    let entries = match args.last {
+        Some(count) => {
+            let newest = tape.query_all(query.newest_first().limit(count)).await?;
+            stream::iter(newest.into_iter().rev().map(Ok)).boxed()
         }
+        None => tape.query(query).boxed(),
     };
-    let last = matches.get_one::<usize>("last").copied();
-    let mut out = if json {
-        ResultWriter::for_stdout(&tapes.settings)
+    let style = ColorSupport::from_settings(&tapes.settings);
+    let shown = if args.json {
+        let out = ResultWriter::for_stdout(&tapes.settings);
+        out.write_entries(entries, text::entry_json).await?
     } else {
-        ResultWriter::for_pager(&tapes.settings)
+        let out = ResultWriter::for_pager(&tapes.settings);
+        out.write_entries(entries, |entry| format_entry(entry, style))
+            .await?
     };
-    let shown = print_entries(&tape, (query, last), &mut out, &format).await;
-    // Wait for the pager also after an error, or it would outlive the program.
-    out.finish()?;
-    if shown? == 0 && !json {
-        super::print_note("no entries match");
+    if shown == 0 && !args.json {
+        notice!("no entries match");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn print_entries(
-    tape: &Tape,
-    (query, last): (Query, Option<usize>),
-    out: &mut ResultWriter,
-    format: &impl Fn(&Entry) -> String,
-) -> Result<usize> {
-    let mut shown = 0;
-    if let Some(count) = last {
-        let mut entries = tape.query_all(query.newest_first().limit(count)).await?;
-        entries.reverse();
-        for entry in &entries {
-            shown += 1;
-            if !out.write(&format(entry))? {
-                break;
-            }
-        }
-        return Ok(shown);
-    }
-    let mut entries = tape.query(query);
-    while let Some(entry) = entries.try_next().await? {
-        shown += 1;
-        if !out.write(&format(&entry))? {
-            break;
-        }
-    }
-    Ok(shown)
-}
-
 /// Formats an entry: a headline with id, kind and date, the indented content, and an empty line.
 fn format_entry(entry: &Entry, style: ColorSupport) -> String {
-    let title = text::sanitize_line(&format!("{} {}", entry.kind, payload::entry_label(entry)));
-    let head = format!(
+    let mut text = format!(
         "{} {}  {}\n",
         style.paint_dim(&format!("#{}", entry.id)),
-        style.paint_title(&entry.kind, &title),
+        style.paint_title(entry),
         style.paint_dim(&text::entry_date(entry))
     );
-    let body = payload::entry_text(entry);
-    let mut text = head;
-    for line in text::sanitize(&body).lines() {
+    for line in text::sanitize(&payload::entry_text(entry)).lines() {
         text.push_str(if line.is_empty() { "" } else { "  " });
         text.push_str(line);
         text.push('\n');
     }
     text.push('\n');
     text
+}
+
+pub(super) async fn list_anchors(tapes: &WorkspaceTapes, args: SummaryArgs) -> Result<ExitCode> {
+    let listed = tapes.find_tape(&args.tape).await?;
+    let anchors = tapes.open_tape(&listed.name).anchors(usize::MAX).await?;
+    if args.json {
+        return tapes.print(&anchors.iter().map(text::entry_json).collect::<String>());
+    }
+    if anchors.is_empty() {
+        return tapes.print("(no anchors)\n");
+    }
+    let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
+    rows.extend(anchors.iter().map(|anchor| {
+        [
+            anchor.id.to_string(),
+            text::entry_date(anchor),
+            text::sanitize_line(payload::entry_label(anchor)),
+            text::sanitize_and_truncate(&payload::entry_text(anchor), MAX_STATE_CHARS),
+        ]
+    }));
+    tapes.print(&text::format_columns(&rows))
+}
+
+/// Returns the latest anchor with this name. If the tape has no such anchor, the error suggests
+/// `bub tape anchors`.
+pub(super) async fn find_anchor(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
+    let query = AnchorQuery::LatestNamed(name.to_owned());
+    tape.anchor_marks(query).await?.pop().ok_or_else(|| {
+        let (name, label) = (text::sanitize_line(name), text::sanitize_line(label));
+        TapeError::NotFound(format!(
+            "anchor `{name}` not found; see `bub tape anchors {label}`"
+        ))
+    })
+}
+
+pub(super) async fn show_info(tapes: &WorkspaceTapes, args: SummaryArgs) -> Result<ExitCode> {
+    let statistics = statistics(&tapes.find_tape(&args.tape).await?);
+    if args.json {
+        return tapes.print(&text::json_line(&statistics));
+    }
+    let fields = statistics.as_object().into_iter().flatten();
+    let line =
+        |(key, value): (&String, &Value)| format!("{key}: {}\n", format_statistic(key, value));
+    tapes.print(&fields.map(line).collect::<String>())
+}
+
+/// Returns the values of the tool `tape.info` under the names that the tool uses, then the other values of the summary.
+fn statistics(listed: &ListedTape) -> Value {
+    let info = TapeInfo::from(listed.summary.clone());
+    json!({
+        "name": listed.name.as_str(),
+        "entries": info.entries,
+        "anchors": info.anchors,
+        "last_anchor": info.last_anchor,
+        "entries_since_last_anchor": info.entries_since_last_anchor,
+        "last_token_usage": info.last_token_usage,
+        "last_token_cache_hit_rate": info.cache_hit_rate,
+        "session_id": listed.session_id(),
+        "workspace": listed.workspace(),
+        "channel": listed.channel(),
+        "title": listed.summary.title,
+        "model": listed.summary.model,
+        "reasoning_effort": listed.summary.reasoning_effort,
+        "first_date": listed.summary.first_date,
+        "last_date": listed.summary.last_date,
+    })
+}
+
+/// Formats a value like the tool `tape.info`: a rate as a percentage, an unknown value as `None`.
+fn format_statistic(key: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::String(text) => text::sanitize_line(text),
+        Value::Number(rate) if key == "last_token_cache_hit_rate" => {
+            format!("{:.2}%", rate.as_f64().unwrap_or_default() * 100.0)
+        }
+        other => other.to_string(),
+    }
 }

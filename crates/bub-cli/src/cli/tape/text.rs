@@ -1,9 +1,18 @@
-//! Formats text from tapes for a terminal: safe control characters, readable dates, sizes and columns.
+//! Formats text from tapes for a terminal: escapes control characters, and formats dates, sizes, columns and colors.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::{
+    fmt::{Display, Write as _},
+    io::IsTerminal as _,
+    iter::repeat_n,
+};
 
-use bub_tape::Entry;
-use bub_terminal::{columns as cells, sanitize::is_unsafe_char};
+use bub::logging::should_use_color;
+use bub_settings::Settings;
+use bub_tape::{Entry, EntryKind, codec};
+use bub_terminal::{columns, sanitize::is_unsafe_char};
+use serde_json::Value;
+
+use super::payload::entry_title;
 
 pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line};
 
@@ -16,15 +25,10 @@ pub(super) fn sanitize_and_truncate(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// Escapes the control characters that JSON permits, so that the line is safe on a terminal. The value is unchanged.
-pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
-    if !json
-        .chars()
-        .any(|character| is_unsafe_char(character) && character != '\n')
-    {
-        return Cow::Borrowed(json);
-    }
-    let mut clean = String::with_capacity(json.len() + 16);
+/// Replaces control characters in JSON text with `\u` escapes, except newlines, so that the text is safe on a terminal.
+/// It still means the same JSON value.
+fn escape_json(json: &str) -> String {
+    let mut clean = String::with_capacity(json.len());
     for character in json.chars() {
         if is_unsafe_char(character) && character != '\n' {
             let _ = write!(clean, "\\u{:04x}", u32::from(character));
@@ -32,7 +36,17 @@ pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
             clean.push(character);
         }
     }
-    Cow::Owned(clean)
+    clean
+}
+
+/// Formats a value as one line of JSON that is safe on a terminal.
+pub(super) fn json_line(value: &Value) -> String {
+    escape_json(&codec::to_python_json(value)) + "\n"
+}
+
+/// Formats an entry as one line of JSON that is safe on a terminal.
+pub(super) fn entry_json(entry: &Entry) -> String {
+    escape_json(&codec::encode(entry))
 }
 
 /// Formats the date of an entry in UTC, like the values of `--since` and `--until`.
@@ -48,7 +62,7 @@ pub(super) fn format_date(text: &str) -> String {
     entry_date(&Entry::event("", None).with_date(text))
 }
 
-/// Parses a date from a tape, for sorting. Invalid dates sort first.
+/// Parses a date from a tape into a value for sorting. An invalid date is smaller than all valid dates.
 pub(super) fn parse_sort_time(text: &str) -> impl Ord + use<> {
     Entry::event("", None).with_date(text).timestamp()
 }
@@ -72,29 +86,68 @@ pub(in crate::cli) fn format_bytes(count: u64) -> String {
 }
 
 /// Formats a count with its noun, such as `1 entry` or `2 entries`.
-pub(in crate::cli) fn format_count(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+pub(in crate::cli) fn format_count<N>(number: N, one: &str, many: &str) -> String
+where
+    N: Copy + Display + From<u8> + PartialEq,
+{
+    format!("{number} {}", if number == 1.into() { one } else { many })
 }
 
 /// Aligns rows in columns. The width of the last column is not limited.
-pub(in crate::cli) fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut widths = [0; N];
+pub(in crate::cli) fn format_columns(rows: &[impl AsRef<[String]>]) -> String {
+    let mut widths = Vec::new();
     for row in rows {
+        let row = row.as_ref();
+        widths.resize(row.len().max(widths.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cells(cell));
+            *width = columns(cell).max(*width);
         }
     }
-    let mut table = String::new();
-    for row in rows {
+    let format_row = |row: &[String]| {
         let mut text = String::new();
         for (width, cell) in widths.iter().zip(row) {
             text.push_str(cell);
-            text.extend(std::iter::repeat_n(' ', width - cells(cell) + 2));
+            text.extend(repeat_n(' ', width - columns(cell) + 2));
         }
-        table.push_str(text.trim_end());
-        table.push('\n');
+        text.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(|row| format_row(row.as_ref())).collect()
+}
+
+/// Whether results are colored. The text is complete without colors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ColorSupport(bool);
+
+impl ColorSupport {
+    /// Enables colors on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`.
+    pub(super) fn from_settings(settings: &Settings) -> Self {
+        Self(std::io::stdout().is_terminal() && should_use_color(settings))
     }
-    table
+
+    /// Formats secondary text.
+    pub(super) fn paint_dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    /// Formats the title of an entry by its kind.
+    pub(super) fn paint_title(self, entry: &Entry) -> String {
+        let code = match entry.kind {
+            EntryKind::Message => "1",
+            EntryKind::Anchor => "1;35",
+            EntryKind::ToolCall | EntryKind::ToolResult => "36",
+            EntryKind::Error => "1;31",
+            EntryKind::System | EntryKind::Event | EntryKind::Other(_) => "2",
+        };
+        self.paint(code, &entry_title(entry))
+    }
+
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.0 {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,19 @@
-//! The tapes that a command works on, with their summaries.
+//! The tapes that a command works on, with their summaries. Finds a tape by session id, tape name or prefix.
 
-use std::{cmp::Reverse, collections::HashMap, path::PathBuf, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, path::PathBuf, process::ExitCode, sync::Arc};
 
+use bub_kernel::Framework;
 use bub_kernel::settings::TAPE_DURABILITY;
-use bub_kernel::{Error, Framework};
 use bub_settings::Settings;
-use bub_tape::{FileStore, Result, Tape, TapeListFilter, TapeName, TapeStore, TapeSummary};
+use bub_tape::{
+    FileStore, Result, SessionInfo, Tape, TapeError, TapeListFilter, TapeName, TapeStore,
+    TapeSummary,
+};
 
-use super::progress::ProgressLine;
+use super::{progress::ProgressLine, text, writer::ResultWriter};
+
+/// Maximum number of matching tapes that an error lists.
+const MAX_CANDIDATES: usize = 10;
 
 /// The tape store of the running program and the current workspace.
 pub(super) struct WorkspaceTapes {
@@ -31,23 +37,34 @@ pub(super) struct ListedTape {
 }
 
 impl WorkspaceTapes {
-    /// Opens the tape store that plugins provide. Works only inside a running scope.
+    /// Opens the tape store that a plugin provides. Works only inside [`Framework::run_scoped`].
     pub(super) fn open(
         framework: &Framework,
         settings: &Arc<Settings>,
     ) -> bub_kernel::Result<Self> {
-        let store = framework.tape_store().ok_or_else(|| {
-            Error::config("no tape store: no plugin provides one; see `bub hooks`")
-        })?;
-        Ok(Self {
+        let store = super::super::tape_store(framework)?;
+        Ok(Self::new(store, framework, settings))
+    }
+
+    fn new(store: Arc<dyn TapeStore>, framework: &Framework, settings: &Arc<Settings>) -> Self {
+        Self {
             store,
             workspace: framework.workspace_text().to_owned(),
             settings: Arc::clone(settings),
-        })
+        }
     }
 
-    /// Returns all sessions, newest first. Prints a note for each tape that cannot be read and skips it.
-    pub(super) async fn sessions(&self) -> Result<Vec<ListedTape>> {
+    /// Prints a result to stdout.
+    pub(super) fn print(&self, text: &str) -> Result<ExitCode> {
+        let mut out = ResultWriter::for_stdout(&self.settings);
+        out.write(text)?;
+        out.finish()?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Returns the sessions of this workspace or of all workspaces, newest first. Prints a note for each tape that
+    /// cannot be read and skips it.
+    pub(super) async fn sessions(&self, all_workspaces: bool) -> Result<Vec<ListedTape>> {
         let names = self.store.list(TapeListFilter::Sessions).await?;
         let mut progress = ProgressLine::delayed("reading", names.len());
         let mut listed = Vec::new();
@@ -55,33 +72,88 @@ impl WorkspaceTapes {
             progress.advance(name.as_str());
             match self.store.summary(&name).await {
                 Ok(summary) => listed.push(ListedTape { name, summary }),
-                Err(error) => super::print_note(&format!("skipped: {error}")),
+                Err(error) => notice!("skipped: {error}"),
             }
         }
+        listed.retain(|listed| all_workspaces || self.is_in_workspace(&listed.name));
         listed.sort_by_cached_key(|listed| Reverse(listed.last_activity()));
-        Ok(listed)
-    }
-
-    /// Returns the sessions of this workspace, newest first.
-    pub(super) async fn workspace_sessions(&self) -> Result<Vec<ListedTape>> {
-        let mut listed = self.sessions().await?;
-        listed.retain(|listed| self.is_in_workspace(&listed.name));
         Ok(listed)
     }
 
     /// Returns whether a tape belongs to this workspace. The name decides, because old tapes record no workspace.
     pub(super) fn is_in_workspace(&self, name: &TapeName) -> bool {
         let here = TapeName::for_session(&self.workspace, "");
-        let workspace_hash = |name: &TapeName| {
-            name.as_str()
-                .split_once("__")
-                .map(|(hash, _)| hash.to_owned())
-        };
-        workspace_hash(name) == workspace_hash(&here)
+        let [here, hash] = [&here, name].map(|name| name.as_str().split_once("__"));
+        here.map(|(hash, _)| hash) == hash.map(|(hash, _)| hash)
     }
 
-    pub(super) fn open_tape(&self, name: TapeName) -> Tape {
-        Tape::new(Arc::clone(&self.store), name)
+    pub(super) fn open_tape(&self, name: &TapeName) -> Tape {
+        Tape::new(Arc::clone(&self.store), name.clone())
+    }
+
+    /// Finds a tape: a session of this workspace, a tape name, a session of another workspace, or a unique prefix of a
+    /// session id or tape name. A prefix match in this workspace wins over matches in other workspaces.
+    pub(super) async fn find_tape(&self, requested: &str) -> Result<ListedTape> {
+        let names = self.store.list(TapeListFilter::Sessions).await?;
+        let as_session = TapeName::for_session(&self.workspace, requested);
+        // Compare exact names first: this needs no summaries, and reading the summaries of all tapes takes longer.
+        let is_exact = |name: &TapeName| *name == as_session || name.as_str() == requested;
+        if let Some(name) = names.into_iter().find(is_exact) {
+            let mut summary = self.store.summary(&name).await?;
+            if name == as_session {
+                // Tapes of the Python version do not record their session; use the id that the user typed.
+                summary.session.get_or_insert(SessionInfo {
+                    workspace: Some(self.workspace.clone()),
+                    ..SessionInfo::new(requested)
+                });
+            }
+            return Ok(ListedTape { name, summary });
+        }
+        let all = self.sessions(true).await?;
+        let is_named = |listed: &&ListedTape| listed.label() == requested;
+        let has_prefix = |listed: &&ListedTape| {
+            !requested.is_empty()
+                && (listed.label().starts_with(requested)
+                    || listed.name.as_str().starts_with(requested))
+        };
+        let has_prefix_here =
+            |listed: &&ListedTape| has_prefix(listed) && self.is_in_workspace(&listed.name);
+        for candidates in [
+            all.iter().filter(is_named).collect::<Vec<_>>(),
+            all.iter().filter(has_prefix_here).collect(),
+            all.iter().filter(has_prefix).collect(),
+        ] {
+            match candidates.as_slice() {
+                [] => {}
+                [only] => return Ok((*only).clone()),
+                several => return Err(self.ambiguous_error(requested, several)),
+            }
+        }
+        Err(not_found_error(requested))
+    }
+
+    fn ambiguous_error(&self, requested: &str, candidates: &[&ListedTape]) -> TapeError {
+        let labels = candidates.iter().map(|listed| self.distinct_label(listed));
+        let mut shown: Vec<_> = labels.take(MAX_CANDIDATES).collect();
+        if candidates.len() > MAX_CANDIDATES {
+            shown.push("…".to_owned());
+        }
+        TapeError::InvalidInput(format!(
+            "ambiguous tape `{}`: {} tapes match: {}; type more of the name",
+            text::sanitize_line(requested),
+            candidates.len(),
+            shown.join(", ")
+        ))
+    }
+
+    /// Returns a name that identifies the tape uniquely.
+    fn distinct_label(&self, listed: &ListedTape) -> String {
+        let is_here = TapeName::for_session(&self.workspace, listed.label()) == listed.name;
+        if is_here {
+            text::sanitize_line(listed.label())
+        } else {
+            listed.name.to_string()
+        }
     }
 }
 
@@ -89,34 +161,28 @@ impl HomeTapes {
     pub(super) fn new(framework: &Framework, settings: &Arc<Settings>) -> Self {
         let directory = settings.home().join("tapes");
         let store = FileStore::new(&directory, settings.get(&TAPE_DURABILITY).into());
-        let tapes = WorkspaceTapes {
-            store: Arc::new(store.clone()),
-            workspace: framework.workspace_text().to_owned(),
-            settings: Arc::clone(settings),
-        };
         Self {
+            tapes: WorkspaceTapes::new(Arc::new(store.clone()), framework, settings),
             store,
             directory,
-            tapes,
         }
     }
 
-    /// Returns the named tapes, or all tapes of the home, newest first. Sidecars follow their tape.
-    pub(super) async fn resolve_names(&self, requested: Vec<&str>) -> Result<Vec<TapeName>> {
+    /// Returns the requested tapes in the given order. If none is requested, returns all tapes of the home, newest
+    /// first. Each tape is followed by its sidecars.
+    pub(super) async fn resolve_names(&self, requested: &[String]) -> Result<Vec<TapeName>> {
         let store = &self.store;
         let mut sessions = Vec::new();
-        for tape in &requested {
-            sessions.push(self.tapes.find_tape(tape).await?.name);
+        for tape in requested {
+            sessions.push(self.tapes.find_tape(tape).await?);
         }
         if requested.is_empty() {
-            let mut dated = Vec::new();
             for name in store.list(TapeListFilter::Sessions).await? {
                 // An unreadable tape is reported when it is processed.
                 let summary = store.summary(&name).await.unwrap_or_default();
-                dated.push(ListedTape { name, summary });
+                sessions.push(ListedTape { name, summary });
             }
-            dated.sort_by_cached_key(|listed| Reverse(listed.last_activity()));
-            sessions.extend(dated.into_iter().map(|listed| listed.name));
+            sessions.sort_by_cached_key(|listed| Reverse(listed.last_activity()));
         }
         // List the directory only once, because there may be many sessions.
         let mut sidecars: HashMap<String, Vec<TapeName>> = HashMap::new();
@@ -126,10 +192,10 @@ impl HomeTapes {
             }
         }
         let mut names = Vec::new();
-        for session in sessions {
-            let tape_sidecars = sidecars.remove(session.as_str()).unwrap_or_default();
-            names.push(session);
-            names.extend(tape_sidecars);
+        for ListedTape { name, .. } in sessions {
+            let sidecars = sidecars.remove(name.as_str()).unwrap_or_default();
+            names.push(name);
+            names.extend(sidecars);
         }
         Ok(names)
     }
@@ -138,10 +204,11 @@ impl HomeTapes {
 impl ListedTape {
     /// Returns the session id, or the tape name if the session is unknown.
     pub(super) fn label(&self) -> &str {
-        match &self.summary.session {
-            Some(session) => &session.session_id,
-            None => self.name.as_str(),
-        }
+        self.session_id().unwrap_or(self.name.as_str())
+    }
+
+    pub(super) fn session_id(&self) -> Option<&str> {
+        Some(&self.summary.session.as_ref()?.session_id)
     }
 
     pub(super) fn workspace(&self) -> Option<&str> {
@@ -152,8 +219,21 @@ impl ListedTape {
         self.summary.session.as_ref()?.channel.as_deref()
     }
 
-    /// Returns the time of the last entry, for sorting. Empty tapes sort first.
+    /// Returns the time of the last entry, for sorting. An empty tape has the smallest value.
     fn last_activity(&self) -> impl Ord + use<> {
-        super::text::parse_sort_time(self.summary.last_date.as_deref().unwrap_or_default())
+        text::parse_sort_time(self.summary.last_date.as_deref().unwrap_or_default())
     }
+}
+
+/// Returns the error for an unknown tape. For a path, it explains that tape names are not paths.
+fn not_found_error(requested: &str) -> TapeError {
+    let requested = text::sanitize_line(requested);
+    if requested.contains(['/', '\\']) {
+        return TapeError::InvalidInput(format!(
+            "invalid tape name {requested:?}: it contains a path separator, and no session has this id; see `bub tape list`"
+        ));
+    }
+    TapeError::NotFound(format!(
+        "session or tape `{requested}` not found; see `bub tape list` or `bub tape list --all-workspaces`"
+    ))
 }

@@ -2,15 +2,17 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, BufWriter, IsTerminal, Write},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    pin::pin,
     process::{Child, Command, Stdio},
 };
 
 use bub_settings::{RedactingWriter, Settings};
-use bub_tape::{Result, TapeError};
+use bub_tape::{Entry, Result, TapeError};
+use futures_util::{Stream, TryStreamExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Options of `less` if `LESS` is not set: quit if the text fits on one screen, show colors, do not clear the screen.
@@ -36,43 +38,32 @@ impl ResultWriter {
         Self::new(settings, Box::new(io::stdout()), OutputTarget::Stdout)
     }
 
-    /// Creates a writer to the user's pager, or to stdout if that is not a terminal.
+    /// Creates a writer to the user's pager, or to stdout if the pager does not start or stdout is not a terminal.
     pub(super) fn for_pager(settings: &Settings) -> Self {
         let Some((name, mut child)) = start_pager(settings) else {
             return Self::for_stdout(settings);
         };
-        match child.stdin.take() {
-            Some(stdin) => {
-                let interrupt = signal(SignalKind::interrupt()).ok();
-                Self::new(
-                    settings,
-                    Box::new(stdin),
-                    OutputTarget::Pager(name, child, interrupt),
-                )
-            }
-            None => Self::for_stdout(settings),
-        }
+        let Some(stdin) = child.stdin.take() else {
+            return Self::for_stdout(settings);
+        };
+        let interrupt = signal(SignalKind::interrupt()).ok();
+        let target = OutputTarget::Pager(name, child, interrupt);
+        Self::new(settings, Box::new(stdin), target)
     }
 
-    /// Creates a file that only the user can read, like a tape. Fails if the file exists.
+    /// Creates a writer to a new file that only the user can read, like a tape. Fails if the file exists.
     pub(super) fn create_file(settings: &Settings, path: &Path) -> Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path);
-        let file: File = file.map_err(|error| match error.kind() {
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => TapeError::InvalidInput(format!(
                 "file `{}` already exists; choose another file",
                 path.display()
             )),
             _ => TapeError::from_io("write", path, error),
         })?;
-        Ok(Self::new(
-            settings,
-            Box::new(file),
-            OutputTarget::File(path.to_owned()),
-        ))
+        let target = OutputTarget::File(path.to_owned());
+        Ok(Self::new(settings, Box::new(file), target))
     }
 
     fn new(settings: &Settings, writer: Box<dyn Write + Send>, target: OutputTarget) -> Self {
@@ -87,6 +78,29 @@ impl ResultWriter {
     pub(super) fn write(&mut self, text: &str) -> Result<bool> {
         let outcome = self.writer.write_all(text.as_bytes());
         self.check_write(outcome)
+    }
+
+    /// Writes entries until the reader closes the pipe, calls [`finish`](Self::finish), and returns the number of entries.
+    pub(super) async fn write_entries(
+        mut self,
+        entries: impl Stream<Item = Result<Entry>>,
+        format: impl Fn(&Entry) -> String,
+    ) -> Result<usize> {
+        let mut entries = pin!(entries);
+        let written = async {
+            let mut count = 0;
+            while let Some(entry) = entries.try_next().await? {
+                count += 1;
+                if !self.write(&format(&entry))? {
+                    break;
+                }
+            }
+            Ok(count)
+        }
+        .await;
+        // Wait for the pager also after an error, or it would outlive the program.
+        self.finish()?;
+        written
     }
 
     /// Flushes the output and waits for the pager, if any.
@@ -138,23 +152,19 @@ fn start_pager(settings: &Settings) -> Option<(OsString, Child)> {
     if is_dumb || !io::stdout().is_terminal() {
         return None;
     }
-    let mut command = match environment.get("PAGER").map(ToOwned::to_owned) {
-        Some(pager) if pager.is_empty() || pager == "cat" => return None,
-        Some(pager) => {
-            let mut shell = Command::new("sh");
-            shell.arg("-c").arg(&pager);
-            (pager, shell)
-        }
-        None => ("less".into(), Command::new("less")),
-    };
-    command
-        .1
-        .env_clear()
-        .envs(settings.child_environment())
-        .stdin(Stdio::piped());
+    let pager = environment.get("PAGER");
+    if pager.is_some_and(|pager| pager.is_empty() || pager == "cat") {
+        return None;
+    }
+    let mut command = Command::new(pager.map_or("less", |_| "sh"));
+    if let Some(pager) = pager {
+        command.arg("-c").arg(pager);
+    }
+    command.env_clear().envs(settings.child_environment());
     if environment.get("LESS").is_none() {
-        command.1.env("LESS", DEFAULT_LESS);
+        command.env("LESS", DEFAULT_LESS);
     }
     // Without a pager, the output goes to stdout.
-    command.1.spawn().ok().map(|child| (command.0, child))
+    let child = command.stdin(Stdio::piped()).spawn().ok()?;
+    Some((pager.unwrap_or("less".as_ref()).to_owned(), child))
 }

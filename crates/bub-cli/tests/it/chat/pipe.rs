@@ -57,6 +57,26 @@ fn how_the_stream_is_cut_does_not_matter() {
     }
 }
 
+// A comma is a command only at the start of a line, in the chat as everywhere else.
+#[test]
+fn only_a_line_that_starts_with_the_comma_leaves_the_chat() {
+    for (line, answers) in [
+        (" ,quit\n", 2),
+        ("\t,exit\n", 2),
+        (", quit\n", 0),
+        (",exit \n", 0),
+    ] {
+        let server = ModelServer::start();
+        server.otherwise(Reply::text("Go on."));
+        let input = format!("{line}after\n");
+        assert_eq!(
+            ask(&server, input.as_bytes()).ok(),
+            "Go on.\n".repeat(answers),
+            "{line:?}"
+        );
+    }
+}
+
 #[test]
 fn calls_that_fail_are_reported_on_stderr() {
     let server = ModelServer::start();

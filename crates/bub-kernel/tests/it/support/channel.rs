@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Error, MessageId, Outbound, Result, SessionId, StreamEvent,
-    Turn,
+    Channel, ChannelRouter, Error, MessageId, Outbound, Result, SessionId, StreamEvent, Turn,
+    async_trait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -35,38 +35,35 @@ impl FakeChannel {
     }
 }
 
+#[async_trait]
 impl Channel for FakeChannel {
     fn name(&self) -> &str {
         self.name
     }
 
-    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn start(&self, _stop: CancellationToken) -> Result<()> {
+        Ok(())
     }
 
-    fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn stop(&self) -> Result<()> {
+        Ok(())
     }
 
-    fn send<'a>(&'a self, message: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.trace.note(format!("send {}", message.content()));
-            Ok(())
-        })
+    async fn send(&self, message: &Outbound) -> Result<()> {
+        self.trace.note(format!("send {}", message.content()));
+        Ok(())
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            tokio::task::yield_now().await;
-            let chat = turn.message().chat_id().unwrap_or_default();
-            self.trace
-                .note(format!("event {} for {chat}", event.to_value()));
-            match self.event_result {
-                EventResult::Succeeds => Ok(()),
-                EventResult::Fails => Err(Error::unknown("screen is gone")),
-                EventResult::Panics => panic!("screen fell down"),
-            }
-        })
+    async fn on_event(&self, event: &StreamEvent, turn: &Turn) -> Result<()> {
+        tokio::task::yield_now().await;
+        let chat = turn.message().chat_id().unwrap_or_default();
+        self.trace
+            .note(format!("event {} for {chat}", event.to_value()));
+        match self.event_result {
+            EventResult::Succeeds => Ok(()),
+            EventResult::Fails => Err(Error::unknown("screen is gone")),
+            EventResult::Panics => panic!("screen fell down"),
+        }
     }
 }
 
@@ -84,16 +81,13 @@ impl FakeRouter {
     }
 }
 
+#[async_trait]
 impl ChannelRouter for FakeRouter {
     fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
         (name == self.0.name).then(|| Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit_session<'a>(
-        &'a self,
-        _: &'a SessionId,
-        _: Option<&'a MessageId>,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    async fn quit_session(&self, _: &SessionId, _: Option<&MessageId>) -> Result<()> {
+        Ok(())
     }
 }

@@ -1,27 +1,24 @@
 //! Decoder for responses in the Messages format.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use serde_json::{Map, Value, json};
 
-use super::usage;
-use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::wire::raw::RawObject;
+use crate::wire::raw::{RawObject, as_count};
 use crate::wire::replay::BlockOrder;
-use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
-use crate::wire::{WireFormat, error_status};
-use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta};
+use crate::wire::response_error;
+use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
+use crate::{FinishReason, ModelError, Usage};
 
 /// Decodes a response in the Messages format.
 #[derive(Default)]
 pub(in crate::wire) struct MessagesDecoder {
     message_id: Option<String>,
     open: Vec<(u64, Block)>,
-    calls: usize,
     order: BlockOrder,
     usage: Map<String, Value>,
-    finish: Option<FinishReason>,
     emitted: bool,
 }
 
@@ -33,12 +30,13 @@ enum Block {
         thinking: String,
         signature: String,
     },
-    /// A tool call: its position, and the input in its start event.
+    /// A tool call: its position among the calls, and the input that its start event contains.
     Call {
         index: usize,
         input: Option<Value>,
     },
-    /// Any other block, such as a call of a tool of the provider, or redacted thinking. It is sent back unchanged.
+    /// Any other block, such as redacted thinking, or a call of a tool that the provider runs. It is sent back
+    /// unchanged.
     Kept {
         position: usize,
         block: Value,
@@ -47,49 +45,47 @@ enum Block {
 }
 
 impl MessagesDecoder {
-    pub(in crate::wire) fn new() -> Self {
-        Self::default()
-    }
-
-    /// Starts an answer. A second answer with another id replaces the first one: it comes from a proxy that lost its
-    /// upstream connection and repeated the request.
-    fn start_message(&mut self, message: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    /// Starts an answer. An answer with another id replaces the previous answer: it comes from a proxy that lost its
+    /// connection to the server and repeated the request.
+    fn start_message(&mut self, message: &RawObject<'_>, answer: &mut Answer) {
         let id = message.str("id").map(Cow::into_owned);
         if self.message_id.is_some() && self.message_id == id {
             return;
         }
         if self.emitted || !self.open.is_empty() {
-            out.push(ModelEvent::Restart);
+            answer.restart();
         }
+        answer.finish = None;
         *self = Self {
             message_id: Some(id.unwrap_or_default()),
             ..Self::default()
         };
-        if let Some(counts) = message.value("usage") {
-            usage::merge_usage(&mut self.usage, counts);
-        }
+        self.merge_usage(message);
     }
 
-    fn start_block(&mut self, index: u64, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
-        self.finish_block(index, out);
+    fn start_block(&mut self, index: u64, block: &RawObject<'_>, answer: &mut Answer) {
+        self.finish_block(index, answer);
         self.emitted = true;
         let open = match block.str("type").as_deref().unwrap_or_default() {
             "text" => {
-                self.push_text(block.text("text").as_deref(), out);
+                self.push_text(block.text("text"), answer);
                 Block::Text
             }
             "thinking" => {
-                let thinking = block.str("thinking").unwrap_or_default().into_owned();
-                if !thinking.is_empty() {
-                    out.push(ModelEvent::Reasoning(thinking.clone()));
-                }
+                let thinking = block.str("thinking").unwrap_or_default();
+                answer.push_reasoning(Some(thinking.clone()));
                 Block::Thinking {
                     position: self.order.reserve_block(),
-                    thinking,
+                    thinking: thinking.into_owned(),
                     signature: block.str("signature").unwrap_or_default().into_owned(),
                 }
             }
-            "tool_use" => self.start_call(block, out),
+            "tool_use" => {
+                let index = answer.start_call(block.text("id"), block.text("name"), String::new());
+                self.order.record_call(index, None);
+                let input = block.value("input").filter(|input| *input != json!({}));
+                Block::Call { index, input }
+            }
             _ => Block::Kept {
                 position: self.order.reserve_block(),
                 block: block.to_value(),
@@ -99,23 +95,9 @@ impl MessagesDecoder {
         self.open.push((index, open));
     }
 
-    fn start_call(&mut self, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Block {
-        let index = self.calls;
-        self.calls += 1;
-        self.order.record_call(index, None);
-        out.push(ModelEvent::ToolCall(ToolCallDelta {
-            index,
-            id: block.text("id").map(Cow::into_owned),
-            name: block.text("name").map(Cow::into_owned),
-            arguments: String::new(),
-        }));
-        let input = block.value("input").filter(|input| *input != json!({}));
-        Block::Call { index, input }
-    }
-
-    fn apply_block_delta(&mut self, index: u64, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn apply_block_delta(&mut self, index: u64, delta: &RawObject<'_>, answer: &mut Answer) {
         match delta.str("type").as_deref().unwrap_or_default() {
-            "text_delta" => self.push_text(delta.text("text").as_deref(), out),
+            "text_delta" => self.push_text(delta.text("text"), answer),
             "thinking_delta" => {
                 let Some(more) = delta.text("thinking") else {
                     return;
@@ -124,7 +106,7 @@ impl MessagesDecoder {
                     thinking.push_str(&more);
                 }
                 self.emitted = true;
-                out.push(ModelEvent::Reasoning(more.into_owned()));
+                answer.push_reasoning(Some(more));
             }
             "signature_delta" => {
                 if let (Some(Block::Thinking { signature, .. }), Some(more)) =
@@ -134,33 +116,29 @@ impl MessagesDecoder {
                 }
             }
             "input_json_delta" => {
-                self.push_input(index, &delta.str("partial_json").unwrap_or_default(), out);
+                let more = delta.str("partial_json").unwrap_or_default();
+                match self.find_open_block(index) {
+                    Some(Block::Call { index, input }) if !more.is_empty() => {
+                        *input = None;
+                        answer.push_arguments(*index, more.into_owned());
+                    }
+                    Some(Block::Kept { input, .. }) => input.push_str(&more),
+                    _ => {}
+                }
             }
             // Ignore citations: text is sent back as plain text without them.
             _ => {}
         }
     }
 
-    fn push_text(&mut self, text: Option<&str>, out: &mut Vec<ModelEvent>) {
+    fn push_text(&mut self, text: Option<Cow<'_, str>>, answer: &mut Answer) {
         let Some(text) = text else { return };
         self.emitted = true;
         self.order.record_text(text.len(), None);
-        out.push(ModelEvent::Text(text.to_owned()));
+        answer.push_text(text);
     }
 
-    fn push_input(&mut self, index: u64, more: &str, out: &mut Vec<ModelEvent>) {
-        match self.find_open_block(index) {
-            Some(Block::Call { index, input }) if !more.is_empty() => {
-                *input = None;
-                let index = *index;
-                out.push(arguments_delta(index, more.to_owned()));
-            }
-            Some(Block::Kept { input, .. }) => input.push_str(more),
-            _ => {}
-        }
-    }
-
-    fn finish_block(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
+    fn finish_block(&mut self, index: u64, answer: &mut Answer) {
         let Some(at) = self.open.iter().position(|(open, _)| *open == index) else {
             return;
         };
@@ -168,7 +146,7 @@ impl MessagesDecoder {
             Block::Call {
                 index,
                 input: Some(input),
-            } => out.push(arguments_delta(index, input.to_string())),
+            } => answer.push_arguments(index, input.to_string()),
             Block::Thinking {
                 position,
                 thinking,
@@ -181,9 +159,16 @@ impl MessagesDecoder {
             }
             Block::Kept {
                 position,
-                block,
+                mut block,
                 input,
-            } => self.order.fill_block(position, with_input(block, &input)),
+            } => {
+                // The input that arrived in deltas replaces that of the start event, if it is valid JSON.
+                let input = serde_json::from_str::<Value>(&input);
+                if let (Ok(input), Some(block)) = (input, block.as_object_mut()) {
+                    block.insert("input".into(), input);
+                }
+                self.order.fill_block(position, block);
+            }
             Block::Text | Block::Call { .. } | Block::Thinking { .. } => {}
         }
     }
@@ -195,13 +180,12 @@ impl MessagesDecoder {
             .map(|(_, block)| block)
     }
 
-    /// Records the stop reason and the token counts.
-    fn record_stop_reason(&mut self, reason: Option<&str>, counts: Option<Value>) {
-        if let Some(reason) = reason {
-            self.finish = Some(parse_finish_reason(reason));
-        }
-        if let Some(counts) = counts {
-            usage::merge_usage(&mut self.usage, counts);
+    /// Merges the counts in a message or frame into earlier ones. The server sends counts at the start, and corrected,
+    /// possibly incomplete counts at the end.
+    fn merge_usage(&mut self, object: &RawObject<'_>) {
+        if let Some(Value::Object(newer)) = object.value("usage") {
+            let newer = newer.into_iter().filter(|(_, value)| !value.is_null());
+            self.usage.extend(newer);
         }
     }
 }
@@ -210,99 +194,63 @@ impl FrameDecoder for MessagesDecoder {
     fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
-        out: &mut Vec<ModelEvent>,
-    ) -> Result<DecodeStatus, ModelError> {
+        answer: &mut Answer,
+    ) -> Result<ControlFlow<()>, ModelError> {
         let frame = RawObject::from_event(event)?;
         let index = frame.u64("index").unwrap_or(0);
+        let object = |key: &str| frame.object(key).unwrap_or_default();
         match frame.str("type").as_deref().unwrap_or_default() {
-            "message_start" => {
-                self.start_message(&frame.object("message").unwrap_or_default(), out);
-            }
-            "content_block_start" => {
-                self.start_block(
-                    index,
-                    &frame.object("content_block").unwrap_or_default(),
-                    out,
-                );
-            }
-            "content_block_delta" => {
-                self.apply_block_delta(index, &frame.object("delta").unwrap_or_default(), out);
-            }
-            "content_block_stop" => self.finish_block(index, out),
+            "message_start" => self.start_message(&object("message"), answer),
+            "content_block_start" => self.start_block(index, &object("content_block"), answer),
+            "content_block_delta" => self.apply_block_delta(index, &object("delta"), answer),
+            "content_block_stop" => self.finish_block(index, answer),
             "message_delta" => {
-                let delta = frame.object("delta").unwrap_or_default();
-                self.record_stop_reason(delta.text("stop_reason").as_deref(), frame.value("usage"));
+                set_stop_reason(&object("delta"), answer);
+                self.merge_usage(&frame);
             }
-            "message_stop" => return Ok(DecodeStatus::Done),
+            "message_stop" => return Ok(ControlFlow::Break(())),
             _ if event.event == b"error" || frame.raw("error").is_some() => {
-                return Err(frame_error(&frame, event.data));
+                return Err(response_error(&frame, event.data));
             }
             _ => {}
         }
-        Ok(DecodeStatus::More)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
         let message = RawObject::parse(body)?;
         if message.raw("content").is_none() {
             return Err(match message.raw("error") {
-                Some(_) => frame_error(&message, body.as_bytes()),
+                Some(_) => response_error(&message, body.as_bytes()),
                 None => unexpected_response_error("it has no `content`"),
             });
         }
-        self.start_message(&message, out);
+        self.start_message(&message, answer);
         for (index, block) in (0..).zip(message.objects("content")) {
-            self.start_block(index, &block, out);
-            self.finish_block(index, out);
+            self.start_block(index, &block, answer);
+            self.finish_block(index, answer);
         }
-        self.record_stop_reason(message.text("stop_reason").as_deref(), None);
+        set_stop_reason(&message, answer);
         Ok(())
     }
 
-    fn has_finish_reason(&self) -> bool {
-        self.finish.is_some()
-    }
-
-    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let Some(finish) = self.finish.take() else {
-            return Err(ModelError::truncated(
-                "incomplete answer: the stream ended without a stop reason",
-            ));
-        };
+    fn close(&mut self, answer: &mut Answer) -> Option<Value> {
         while let Some((index, _)) = self.open.first() {
-            self.finish_block(*index, out);
+            self.finish_block(*index, answer);
         }
-        out.extend(usage::parse_usage(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
-        out.extend(
-            std::mem::take(&mut self.order)
-                .into_state(super::NAME)
-                .map(ModelEvent::ProviderState),
-        );
-        out.push(ModelEvent::Finish(finish));
-        Ok(())
+        answer.usage = parse_usage(std::mem::take(&mut self.usage));
+        std::mem::take(&mut self.order).into_state(super::NAME)
+    }
+
+    fn incomplete_error(&self) -> ModelError {
+        ModelError::truncated("incomplete answer: the stream ended without a stop reason")
     }
 }
 
-fn arguments_delta(index: usize, arguments: String) -> ModelEvent {
-    ModelEvent::ToolCall(ToolCallDelta {
-        index,
-        arguments,
-        ..ToolCallDelta::default()
-    })
-}
-
-/// Adds the streamed input to a block of the provider's tools.
-fn with_input(mut block: Value, input: &str) -> Value {
-    let input: Option<Value> = serde_json::from_str(input).ok();
-    if let (Some(input), Some(block)) = (input, block.as_object_mut()) {
-        block.insert("input".into(), input);
+fn set_stop_reason(object: &RawObject<'_>, answer: &mut Answer) {
+    if let Some(reason) = object.text("stop_reason") {
+        answer.finish = Some(parse_finish_reason(&reason));
     }
-    block
-}
-
-fn frame_error(frame: &RawObject<'_>, body: &[u8]) -> ModelError {
-    let status = frame.object("error").as_ref().and_then(error_status);
-    classify(status, None, body, WireFormat::Messages)
 }
 
 fn parse_finish_reason(name: &str) -> FinishReason {
@@ -313,4 +261,31 @@ fn parse_finish_reason(name: &str) -> FinishReason {
         "refusal" => FinishReason::Refusal,
         other => FinishReason::Other(other.to_owned()),
     }
+}
+
+/// Converts the counts of the Messages format, in which the input count excludes cached tokens.
+fn parse_usage(raw: Map<String, Value>) -> Option<Usage> {
+    if raw.is_empty() {
+        return None;
+    }
+    let count = |key: &str| raw.get(key).and_then(as_count);
+    let (cached, cache_write) = (
+        count("cache_read_input_tokens"),
+        count("cache_creation_input_tokens"),
+    );
+    let prompt =
+        count("input_tokens").unwrap_or(0) + cached.unwrap_or(0) + cache_write.unwrap_or(0);
+    let completion = count("output_tokens").unwrap_or(0);
+    let reasoning = raw
+        .get("output_tokens_details")
+        .and_then(|details| as_count(details.get("thinking_tokens")?));
+    Some(Usage {
+        prompt,
+        completion,
+        total: prompt + completion,
+        cached,
+        cache_write,
+        reasoning,
+        raw: Value::Object(raw),
+    })
 }

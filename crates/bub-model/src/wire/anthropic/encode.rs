@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{self, ContentPart, PartKind, omitted_text};
+use crate::wire::media::{self, ContentPart, PartKind, Source, omitted_text};
 use crate::wire::message::{
-    CallParts, OPENING_LINE, function_object, is_system, opens_with_assistant, parameters_schema,
-    role, system_text,
+    CallParts, OPENING_LINE, encode_turns, function_fields, role, system_text,
 };
 use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
 use crate::{ChatRequest, Quirks};
@@ -22,23 +21,16 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     let mut body = RequestBody::new(request, quirks);
     translate_options(&mut body);
     body.set("model", request.model.as_str());
-    let limit = request
-        .max_tokens
-        .map(Value::from)
-        .or_else(|| body.remove("max_tokens"));
-    body.set(
-        "max_tokens",
-        limit.unwrap_or_else(|| DEFAULT_MAX_TOKENS.into()),
-    );
+    let limit = request.max_tokens.map(Value::from);
+    let limit = limit.or_else(|| body.remove("max_tokens"));
+    body.set("max_tokens", limit.unwrap_or(DEFAULT_MAX_TOKENS.into()));
     if let Some(system) = system_text(&request.messages) {
         body.set("system", system);
     }
     body.set("messages", encode_messages(&request.messages));
     if !request.tools.is_empty() {
-        body.set(
-            "tools",
-            request.tools.iter().map(encode_tool).collect::<Vec<_>>(),
-        );
+        let tools: Vec<_> = request.tools.iter().map(encode_tool).collect();
+        body.set("tools", tools);
     }
     if quirks.cache_control {
         body.set("cache_control", json!({"type": "ephemeral"}));
@@ -53,7 +45,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-/// Translates options from the chat-completions format.
+/// Translates options from the chat-completions format to the Messages format.
 fn translate_options(body: &mut RequestBody<'_>) {
     match body.remove("stop") {
         Some(stop @ Value::Array(_)) => body.set("stop_sequences", stop),
@@ -63,17 +55,13 @@ fn translate_options(body: &mut RequestBody<'_>) {
     let parallel = body
         .remove("parallel_tool_calls")
         .and_then(|value| value.as_bool());
-    let choice = body
-        .remove("tool_choice")
-        .map(|choice| match choice.as_str() {
-            Some("required") => json!({"type": "any"}),
-            Some(other) => json!({"type": other}),
-            None => match choice.get("function") {
-                Some(function) => json!({"type": "tool", "name": function.get("name")}),
-                None => choice,
-            },
-        });
-    if let Some(choice) = choice {
+    if let Some(choice) = body.remove("tool_choice") {
+        let choice = match (choice.as_str(), choice.get("function")) {
+            (Some("required"), _) => json!({"type": "any"}),
+            (Some(other), _) => json!({"type": other}),
+            (None, Some(function)) => json!({"type": "tool", "name": function.get("name")}),
+            (None, None) => choice,
+        };
         body.set("tool_choice", choice);
     } else if parallel == Some(false) {
         body.set("tool_choice", json!({"type": "auto"}));
@@ -99,48 +87,23 @@ fn set_reasoning_effort(body: &mut RequestBody<'_>, effort: Option<&str>) {
 }
 
 fn encode_tool(tool: &Value) -> Value {
-    let function = function_object(tool);
-    // A tool in this format, such as the provider's web search, is sent unchanged.
+    // A tool that is already in the Messages format, such as the provider's web search, is sent unchanged.
     if tool.get("function").is_none() && tool.get("type").is_some() {
         return tool.clone();
     }
-    let mut out = Map::new();
-    for key in ["name", "description", "strict"] {
-        if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
-            out.insert(key.to_owned(), value.clone());
-        }
-    }
-    out.insert("input_schema".into(), parameters_schema(function));
-    Value::Object(out)
+    function_fields(tool, &["name", "description", "strict"], "input_schema").into()
 }
 
 fn encode_messages(messages: &[Value]) -> Vec<Value> {
     let mut ids = CallIds::default();
-    let mut out: Vec<Value> = Vec::with_capacity(messages.len() + 1);
-    if opens_with_assistant(messages) {
-        out.push(json!({"role": "user", "content": OPENING_LINE}));
-    }
-    let mut after_tool = false;
-    for message in messages.iter().filter(|message| !is_system(message)) {
-        let is_tool = role(message) == "tool";
-        let (role, blocks) = match role(message) {
+    let opening = json!({"role": "user", "content": OPENING_LINE});
+    encode_turns(messages, "content", opening, |message| {
+        match role(message) {
             "assistant" => ("assistant", encode_assistant(message, &mut ids)),
             "tool" => ("user", vec![encode_tool_result(message, &ids)]),
             _ => ("user", encode_content_blocks(message.get("content"))),
-        };
-        let joins = is_tool && after_tool;
-        after_tool = is_tool;
-        let last = out
-            .last_mut()
-            .filter(|_| joins)
-            .and_then(|last| last.get_mut("content")?.as_array_mut());
-        match last {
-            Some(content) => content.extend(blocks),
-            None if blocks.is_empty() => {}
-            None => out.push(json!({"role": role, "content": blocks})),
         }
-    }
-    out
+    })
 }
 
 fn encode_assistant(message: &Value, ids: &mut CallIds) -> Vec<Value> {
@@ -182,41 +145,27 @@ fn encode_content_blocks(content: Option<&Value>) -> Vec<Value> {
 }
 
 fn encode_content_block(part: ContentPart<'_>) -> Value {
+    use PartKind::{File, Image};
+    let text = |text: &str| json!({"type": "text", "text": text});
     match part {
-        ContentPart::Text(text) => json!({"type": "text", "text": text}),
-        ContentPart::Inline {
-            kind: PartKind::Image,
-            mime,
-            data,
-            ..
-        } => {
+        ContentPart::Text(content) => text(content),
+        ContentPart::Media(Image, Source::Inline(mime, data, _)) => {
             json!({"type": "image", "source": {"type": "base64", "media_type": mime.full_type(), "data": data}})
         }
-        ContentPart::Inline {
-            kind: PartKind::File,
-            mime,
-            data,
-            name,
-        } => encode_document_block(&mime.full_type(), data, name),
-        ContentPart::Remote {
-            kind: PartKind::Image,
-            url,
-        } => {
+        ContentPart::Media(File, Source::Inline(mime, data, name)) => {
+            encode_document_block(&mime.full_type(), data, name)
+        }
+        ContentPart::Media(Image, Source::Url(url)) => {
             json!({"type": "image", "source": {"type": "url", "url": url}})
         }
-        ContentPart::Remote {
-            kind: PartKind::File,
-            url,
-        } => {
+        ContentPart::Media(File, Source::Url(url)) => {
             json!({"type": "document", "source": {"type": "url", "url": url}})
         }
         ContentPart::Uploaded(id) => {
             json!({"type": "document", "source": {"type": "file", "file_id": id}})
         }
-        ContentPart::Inline { kind, .. } | ContentPart::Remote { kind, .. } => {
-            json!({"type": "text", "text": omitted_text(kind.name())})
-        }
-        ContentPart::Unknown(kind) => json!({"type": "text", "text": omitted_text(kind)}),
+        ContentPart::Media(kind, _) => text(&omitted_text(kind.name())),
+        ContentPart::Unknown(kind) => text(&omitted_text(kind)),
     }
 }
 
@@ -244,18 +193,14 @@ struct CallIds {
 }
 
 impl CallIds {
-    /// Assigns a unique id to each of these calls.
+    /// Assigns a unique id to each call in `calls`.
     fn assign_ids(&mut self, calls: &[Value]) {
         for call in calls {
             let original = CallParts::from_value(call).id;
-            let plain: String = original
-                .chars()
-                .map(|c| if is_allowed_in_id(c) { c } else { '_' })
-                .collect();
-            let plain = if plain.is_empty() {
-                "call".to_owned()
-            } else {
-                plain
+            let is_forbidden = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-');
+            let plain = match original {
+                "" => "call".to_owned(),
+                original => original.replace(is_forbidden, "_"),
             };
             let mut id = plain.clone();
             let mut count = 1;
@@ -270,8 +215,4 @@ impl CallIds {
     fn get<'a>(&'a self, id: &'a str) -> &'a str {
         self.current.get(id).map_or(id, String::as_str)
     }
-}
-
-fn is_allowed_in_id(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }

@@ -1,50 +1,41 @@
 //! Decoder for responses in the `generateContent` format.
 
-use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
 use super::partial::PartialArguments;
-use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{RawObject, as_count, parse_objects};
 use crate::wire::replay::BlockOrder;
-use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
-use crate::wire::{WireFormat, error_status};
-use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta, Usage};
+use crate::wire::response_error;
+use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
+use crate::{FinishReason, ModelError, Usage};
 
 /// Decodes a response in the `generateContent` format.
 #[derive(Default)]
 pub(in crate::wire) struct GenerateContentDecoder {
-    calls: usize,
-    /// The call whose arguments are incomplete.
+    /// The call whose arguments are incomplete: its position among the calls, and the arguments received so far.
     open: Option<(usize, PartialArguments)>,
     order: BlockOrder,
-    usage: Option<Usage>,
-    finish: Option<FinishReason>,
 }
 
 impl GenerateContentDecoder {
-    pub(in crate::wire) fn new() -> Self {
-        Self::default()
-    }
-
     fn decode_chunk(
         &mut self,
         chunk: &RawObject<'_>,
-        out: &mut Vec<ModelEvent>,
+        answer: &mut Answer,
     ) -> Result<(), ModelError> {
         if chunk.raw("error").is_some() {
-            return Err(chunk_error(chunk));
+            let body = chunk.to_value().to_string();
+            return Err(response_error(chunk, body.as_bytes()));
         }
-        // Some endpoints send a usage object without counts in early chunks.
+        // Some servers send a usage object without counts in early chunks.
         let usage = chunk.value("usageMetadata").filter(has_counts);
-        self.usage = usage.map(parse_usage).or(self.usage.take());
-        let blocked = chunk
-            .object("promptFeedback")
-            .is_some_and(|feedback| feedback.text("blockReason").is_some());
-        if blocked {
-            self.finish = Some(FinishReason::ContentFilter);
+        answer.usage = usage.map(parse_usage).or(answer.usage.take());
+        let feedback = chunk.object("promptFeedback").unwrap_or_default();
+        if feedback.text("blockReason").is_some() {
+            answer.finish = Some(FinishReason::ContentFilter);
         }
         let candidates = chunk.objects("candidates");
         let Some(candidate) = candidates
@@ -53,108 +44,79 @@ impl GenerateContentDecoder {
         else {
             return Ok(());
         };
-        for part in candidate
-            .object("content")
-            .unwrap_or_default()
-            .objects("parts")
-        {
-            self.decode_part(&part, out);
+        let content = candidate.object("content").unwrap_or_default();
+        for part in content.objects("parts") {
+            self.decode_part(&part, answer);
         }
         if let Some(name) = candidate.text("finishReason") {
-            self.finish = Some(parse_finish_reason(&name));
+            answer.finish = Some(parse_finish_reason(&name));
         }
         Ok(())
     }
 
-    fn decode_part(&mut self, part: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn decode_part(&mut self, part: &RawObject<'_>, answer: &mut Answer) {
         let signature = part
             .text("thoughtSignature")
             .map(|signature| json!({"thoughtSignature": signature}));
         if let Some(call) = part.object("functionCall") {
-            self.decode_call(&call, signature, out);
+            self.decode_call(&call, signature, answer);
         } else if let Some(text) = part.str("text") {
             if part.raw("thought") == Some("true") {
-                out.extend((!text.is_empty()).then(|| ModelEvent::Reasoning(text.into_owned())));
+                answer.push_reasoning(Some(text));
                 return;
             }
             if !text.is_empty() || signature.is_some() {
                 self.order.record_text(text.len(), signature);
             }
-            out.extend((!text.is_empty()).then(|| ModelEvent::Text(text.into_owned())));
+            answer.push_text(text);
         } else if part.raw("executableCode").is_some() || part.raw("codeExecutionResult").is_some()
         {
             self.order.record_block(part.to_value());
         }
     }
 
-    fn decode_call(
-        &mut self,
-        call: &RawObject<'_>,
-        signature: Option<Value>,
-        out: &mut Vec<ModelEvent>,
-    ) {
+    fn decode_call(&mut self, call: &RawObject<'_>, signature: Option<Value>, answer: &mut Answer) {
         let will_continue = call.raw("willContinue") == Some("true");
+        let pieces = call.value("partialArgs");
         if let Some(name) = call.text("name") {
-            self.finish_call(out);
-            let index = self.calls;
-            self.calls += 1;
-            self.order.record_call(index, signature);
+            self.finish_call(answer);
             let arguments = call.value("args").filter(|args| *args != json!({}));
-            out.push(ModelEvent::ToolCall(ToolCallDelta {
-                index,
-                id: call.text("id").map(Cow::into_owned),
-                name: Some(name.into_owned()),
-                arguments: arguments.map(|args| args.to_string()).unwrap_or_default(),
-            }));
-            if will_continue || call.raw("partialArgs").is_some() {
+            let arguments = arguments.map(|args| args.to_string()).unwrap_or_default();
+            let index = answer.start_call(call.text("id"), Some(name), arguments);
+            self.order.record_call(index, signature);
+            if will_continue || pieces.is_some() {
                 self.open = Some((index, PartialArguments::default()));
             }
         }
-        let pieces = call.value("partialArgs");
+        let mut pieces = pieces.iter().filter_map(Value::as_array).flatten();
         let is_valid = match &mut self.open {
-            Some((_, partial)) => {
-                let mut pieces = pieces
-                    .as_ref()
-                    .and_then(Value::as_array)
-                    .into_iter()
-                    .flatten();
-                pieces.all(|piece| partial.push_piece(piece))
-            }
+            Some((_, partial)) => pieces.all(|piece| partial.push_piece(piece).is_some()),
             None => true,
         };
         if !is_valid {
-            self.abandon_call(out);
+            self.abandon_call(answer);
         } else if !will_continue {
-            self.finish_call(out);
+            self.finish_call(answer);
         }
     }
 
-    /// Emits the complete arguments of the open call and closes the call.
-    fn finish_call(&mut self, out: &mut Vec<ModelEvent>) {
+    /// Emits the arguments of the open call, the one whose arguments arrive in pieces, and closes the call.
+    fn finish_call(&mut self, answer: &mut Answer) {
         if let Some((index, partial)) = self.open.take() {
-            let arguments = partial.into_json();
-            out.push(ModelEvent::ToolCall(ToolCallDelta {
-                index,
-                arguments,
-                ..ToolCallDelta::default()
-            }));
+            answer.push_arguments(index, partial.into_json());
         }
     }
 
-    /// Emits the incomplete arguments of the open call and closes the call. Removes the last character of the arguments,
-    /// so that they are invalid JSON and the call cannot run.
-    fn abandon_call(&mut self, out: &mut Vec<ModelEvent>) {
+    /// Closes the open call, the one whose arguments are incomplete or invalid. Emits the arguments received so far
+    /// without their last character, so that they are invalid JSON and the call cannot run.
+    fn abandon_call(&mut self, answer: &mut Answer) {
         if let Some((index, partial)) = self.open.take() {
             let mut arguments = partial.into_json();
             arguments.pop();
             if arguments.is_empty() {
                 arguments.push('{');
             }
-            out.push(ModelEvent::ToolCall(ToolCallDelta {
-                index,
-                arguments,
-                ..ToolCallDelta::default()
-            }));
+            answer.push_arguments(index, arguments);
         }
     }
 }
@@ -163,14 +125,14 @@ impl FrameDecoder for GenerateContentDecoder {
     fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
-        out: &mut Vec<ModelEvent>,
-    ) -> Result<DecodeStatus, ModelError> {
-        self.decode_chunk(&RawObject::from_event(event)?, out)?;
-        Ok(DecodeStatus::More)
+        answer: &mut Answer,
+    ) -> Result<ControlFlow<()>, ModelError> {
+        self.decode_chunk(&RawObject::from_event(event)?, answer)?;
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Decodes one object, or the list of chunks that `streamGenerateContent` returns without `alt=sse`.
-    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
         if body.starts_with('[') {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {
                 return Err(if error.is_eof() {
@@ -183,46 +145,20 @@ impl FrameDecoder for GenerateContentDecoder {
             }
             return parse_objects(body)
                 .iter()
-                .try_for_each(|chunk| self.decode_chunk(chunk, out));
+                .try_for_each(|chunk| self.decode_chunk(chunk, answer));
         }
         let chunk = RawObject::parse(body)?;
         let known_fields = ["candidates", "promptFeedback", "error", "usageMetadata"];
         if known_fields.iter().all(|key| chunk.raw(key).is_none()) {
             return Err(unexpected_response_error("it has no `candidates`"));
         }
-        self.decode_chunk(&chunk, out)
+        self.decode_chunk(&chunk, answer)
     }
 
-    fn has_finish_reason(&self) -> bool {
-        self.finish.is_some()
+    fn close(&mut self, answer: &mut Answer) -> Option<Value> {
+        self.abandon_call(answer);
+        std::mem::take(&mut self.order).into_state(super::NAME)
     }
-
-    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let Some(finish) = self.finish.take() else {
-            return Err(ModelError::truncated(
-                "incomplete answer: the stream ended without a finish reason",
-            ));
-        };
-        self.abandon_call(out);
-        out.extend(self.usage.take().map(ModelEvent::Usage));
-        out.extend(
-            std::mem::take(&mut self.order)
-                .into_state(super::NAME)
-                .map(ModelEvent::ProviderState),
-        );
-        out.push(ModelEvent::Finish(finish));
-        Ok(())
-    }
-}
-
-fn chunk_error(chunk: &RawObject<'_>) -> ModelError {
-    let status = chunk.object("error").as_ref().and_then(error_status);
-    classify(
-        status,
-        None,
-        chunk.to_value().to_string().as_bytes(),
-        WireFormat::GenerateContent,
-    )
 }
 
 fn parse_finish_reason(name: &str) -> FinishReason {

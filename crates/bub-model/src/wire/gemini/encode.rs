@@ -1,19 +1,16 @@
 //! Encoder for requests in the `generateContent` format.
 
-use std::fmt::Write as _;
-
 use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{self, ContentPart, omitted_text};
+use crate::wire::media::{self, ContentPart, Source, omitted_text};
 use crate::wire::message::{
-    CallParts, OPENING_LINE, content_text, function_object, is_system, opens_with_assistant,
-    parameters_schema, role, system_text,
+    CallParts, OPENING_LINE, content_text, encode_turns, function_fields, role, system_text,
 };
-use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
+use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls, with_mark};
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// Encodes a request in the `generateContent` format.
@@ -24,19 +21,15 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
         body.set("systemInstruction", json!({"parts": [{"text": system}]}));
     }
     body.set("contents", encode_contents(request));
-    let declarations: Vec<_> = request
+    let (functions, others): (Vec<&Value>, Vec<&Value>) = request
         .tools
         .iter()
-        .filter(|tool| tool.get("function").is_some())
-        .map(encode_function_declaration)
-        .collect();
-    let mut tools: Vec<_> = request
-        .tools
-        .iter()
-        .filter(|tool| tool.get("function").is_none())
-        .cloned()
-        .collect();
-    if !declarations.is_empty() {
+        .partition(|tool| tool.get("function").is_some());
+    let mut tools: Vec<_> = others.into_iter().cloned().collect();
+    if !functions.is_empty() {
+        let declaration =
+            |tool| function_fields(tool, &["name", "description"], "parametersJsonSchema");
+        let declarations: Vec<_> = functions.into_iter().map(declaration).collect();
         tools.push(json!({"functionDeclarations": declarations}));
     }
     if !tools.is_empty() {
@@ -52,10 +45,8 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     {
         set_reasoning_effort(&mut body, &request.model, effort);
     }
-    let model = request
-        .model
-        .strip_prefix("models/")
-        .unwrap_or(&request.model);
+    let model = request.model.as_str();
+    let model = model.strip_prefix("models/").unwrap_or(model);
     let method = if request.stream {
         "streamGenerateContent?alt=sse"
     } else {
@@ -84,12 +75,10 @@ const OPTION_PATHS: [(&str, &str); 9] = [
 
 fn translate_options(body: &mut RequestBody<'_>) {
     for (option, field) in OPTION_PATHS {
-        if let Some(value) = body.remove(option) {
-            let value = if field == "stopSequences" && value.is_string() {
-                json!([value])
-            } else {
-                value
-            };
+        if let Some(mut value) = body.remove(option) {
+            if field == "stopSequences" && value.is_string() {
+                value = json!([value]);
+            }
             body.set_nested("generationConfig", field, value);
         }
     }
@@ -136,67 +125,24 @@ fn set_reasoning_effort(body: &mut RequestBody<'_>, model: &str, effort: &str) {
     body.set_nested("generationConfig", "thinkingConfig", thinking);
 }
 
-fn encode_function_declaration(tool: &Value) -> Value {
-    let function = function_object(tool);
-    let mut out = Map::new();
-    for key in ["name", "description"] {
-        if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
-            out.insert(key.to_owned(), value.clone());
-        }
-    }
-    out.insert("parametersJsonSchema".into(), parameters_schema(function));
-    Value::Object(out)
-}
-
 fn encode_contents(request: &ChatRequest) -> Vec<Value> {
     let needs_signature = request.model.contains("gemini-3");
     let mut names: HashMap<&str, &str> = HashMap::new();
-    let mut out: Vec<Value> = Vec::new();
-    if opens_with_assistant(&request.messages) {
-        out.push(json!({"role": "user", "parts": [{"text": OPENING_LINE}]}));
-    }
-    let mut after_tool = false;
-    for message in request
-        .messages
-        .iter()
-        .filter(|message| !is_system(message))
-    {
-        let is_tool = role(message) == "tool";
-        let (role, parts) = match role(message) {
+    let opening = json!({"role": "user", "parts": [{"text": OPENING_LINE}]});
+    encode_turns(&request.messages, "parts", opening, |message| {
+        match role(message) {
             "assistant" => {
-                names.extend(
-                    tool_calls(message)
-                        .iter()
-                        .map(CallParts::from_value)
-                        .map(|call| (call.id, call.name)),
-                );
+                let calls = tool_calls(message).iter().map(CallParts::from_value);
+                names.extend(calls.map(|call| (call.id, call.name)));
                 ("model", encode_assistant(message, needs_signature))
             }
             "tool" => ("user", encode_tool_result(message, &names)),
-            _ => (
-                "user",
-                media::parse_parts(message.get("content"))
-                    .into_iter()
-                    .map(encode_part)
-                    .collect(),
-            ),
-        };
-        let joins = is_tool && after_tool;
-        after_tool = is_tool;
-        let last = out
-            .last_mut()
-            .filter(|_| joins)
-            .and_then(|last| last.get_mut("parts")?.as_array_mut());
-        match last {
-            Some(last_parts) => last_parts.extend(parts),
-            None if parts.is_empty() => {}
-            None => out.push(json!({"role": role, "parts": parts})),
+            _ => ("user", encode_parts(message.get("content"))),
         }
-    }
-    out
+    })
 }
 
-/// Signature for calls that another model made. The provider documents this value.
+/// Value to send as the thought signature of tool calls that another model made. The provider documents this value.
 const PLACEHOLDER_SIGNATURE: &str = "skip_thought_signature_validator";
 
 fn encode_assistant(message: &Value, needs_signature: bool) -> Vec<Value> {
@@ -206,17 +152,15 @@ fn encode_assistant(message: &Value, needs_signature: bool) -> Vec<Value> {
         match piece {
             ReplayPiece::Kept(part) => out.push(part.clone()),
             ReplayPiece::Text("", None) => {}
-            ReplayPiece::Text(text, mark) => out.push(with_signature(json!({"text": text}), mark)),
-            ReplayPiece::Parts(parts) => {
-                out.extend(media::parse_parts(Some(parts)).into_iter().map(encode_part));
-            }
+            ReplayPiece::Text(text, mark) => out.push(with_mark(json!({"text": text}), mark)),
+            ReplayPiece::Parts(parts) => out.extend(encode_parts(Some(parts))),
             ReplayPiece::Call(call, mark) => {
                 let call = CallParts::from_value(call);
                 let placeholder = json!({"thoughtSignature": PLACEHOLDER_SIGNATURE});
                 let mark = mark.or((unsigned).then_some(&placeholder));
                 // Only the first call of an answer has a signature.
                 unsigned = false;
-                out.push(with_signature(
+                out.push(with_mark(
                     json!({"functionCall": {"name": call.name, "args": call.arguments_object()}}),
                     mark,
                 ));
@@ -224,13 +168,6 @@ fn encode_assistant(message: &Value, needs_signature: bool) -> Vec<Value> {
         }
     }
     out
-}
-
-fn with_signature(mut part: Value, mark: Option<&Value>) -> Value {
-    if let (Some(part), Some(Value::Object(mark))) = (part.as_object_mut(), mark) {
-        part.extend(mark.clone());
-    }
-    part
 }
 
 fn encode_tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
@@ -258,30 +195,30 @@ fn encode_tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value
     parts
 }
 
+fn encode_parts(content: Option<&Value>) -> Vec<Value> {
+    let parts = media::parse_parts(content).into_iter();
+    parts.map(encode_part).collect()
+}
+
 fn encode_part(part: ContentPart<'_>) -> Value {
     match part {
         ContentPart::Text(text) => json!({"text": text}),
-        ContentPart::Inline { mime, data, .. } => {
+        ContentPart::Media(_, Source::Inline(mime, data, _)) => {
             json!({"inlineData": {"mimeType": mime.full_type(), "data": data}})
         }
-        ContentPart::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
-        ContentPart::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
+        ContentPart::Media(_, Source::Url(uri)) | ContentPart::Uploaded(uri) => {
+            json!({"fileData": {"fileUri": uri}})
+        }
         ContentPart::Unknown(kind) => json!({"text": omitted_text(kind)}),
     }
 }
 
 /// Percent-encodes the model's name as a single path segment, so that it cannot change the path.
 fn percent_encode_segment(model: &str) -> String {
-    let mut segment = String::with_capacity(model.len());
-    for byte in model.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'@' => {
-                segment.push(char::from(byte));
-            }
-            other => {
-                let _ = write!(segment, "%{other:02X}");
-            }
-        }
-    }
-    segment
+    let encode = |byte: u8| match byte {
+        b'-' | b'_' | b'.' | b'~' | b'@' => char::from(byte).to_string(),
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    model.bytes().map(encode).collect()
 }

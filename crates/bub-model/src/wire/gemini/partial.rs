@@ -1,6 +1,6 @@
-//! Assembles arguments of a function call from pieces with JSON paths.
+//! Assembles the arguments of a tool call from pieces, each with a JSON path and a value.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 /// The arguments of an incomplete call.
 #[derive(Clone, Debug, Default)]
@@ -20,31 +20,18 @@ enum PathSegment<'a> {
 const MAX_LIST_LEN: usize = 10_000;
 
 impl PartialArguments {
-    /// Adds a piece of the arguments. Returns `false` if the piece is invalid.
-    pub(super) fn push_piece(&mut self, piece: &Value) -> bool {
-        let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else {
-            return false;
-        };
+    /// Adds a piece of the arguments. Returns `None` if the piece is invalid.
+    pub(super) fn push_piece(&mut self, piece: &Value) -> Option<()> {
+        let path = piece.get("jsonPath")?.as_str()?;
         let is_continuation = self.open_path.as_deref() == Some(path);
-        let will_continue = piece
-            .get("willContinue")
-            .and_then(Value::as_bool)
-            .unwrap_or(false);
-        self.open_path = will_continue.then(|| path.to_owned());
-        let Some(segments) = parse_path(path) else {
-            return false;
-        };
-        let Some(target) = get_or_insert_path(&mut self.arguments, &segments) else {
-            return false;
-        };
-        match (piece_value(piece), target) {
-            (Some(Value::String(more)), Value::String(text)) if is_continuation => {
-                text.push_str(&more);
-            }
-            (Some(value), target) => *target = value,
-            (None, _) => return false,
+        let will_continue = piece.get("willContinue").and_then(Value::as_bool);
+        self.open_path = will_continue.unwrap_or(false).then(|| path.to_owned());
+        let target = get_or_insert_path(&mut self.arguments, &parse_path(path)?)?;
+        match (piece_value(piece)?, target) {
+            (Value::String(more), Value::String(text)) if is_continuation => text.push_str(&more),
+            (value, target) => *target = value,
         }
-        true
+        Some(())
     }
 
     /// Returns the JSON text of the arguments. Without arguments, the text is empty.
@@ -58,28 +45,23 @@ impl PartialArguments {
 }
 
 fn piece_value(piece: &Value) -> Option<Value> {
-    let number = |value: &Value| match value {
-        // An integer sent as `3.0` must not violate a schema that requires an integer.
-        Value::Number(number) => as_integer(number).map_or_else(|| value.clone(), Value::from),
-        other => other.clone(),
-    };
-    piece
-        .get("stringValue")
-        .cloned()
-        .or_else(|| piece.get("numberValue").map(number))
-        .or_else(|| piece.get("boolValue").cloned())
-        .or_else(|| piece.get("nullValue").map(|_| Value::Null))
+    let value = |key: &str| piece.get(key).cloned();
+    value("stringValue")
+        .or_else(|| value("numberValue").map(without_zero_fraction))
+        .or_else(|| value("boolValue"))
+        .or_else(|| value("nullValue").map(|_| Value::Null))
 }
 
-fn as_integer(number: &Number) -> Option<i64> {
-    let float = number
-        .as_f64()
-        .filter(|float| float.fract() == 0.0 && float.abs() < 1e15)?;
+/// Converts a number such as `3.0` to an integer, because a schema may require an integer.
+fn without_zero_fraction(value: Value) -> Value {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "checked to be a small whole number"
     )]
-    Some(float as i64)
+    match value.as_f64() {
+        Some(float) if float.fract() == 0.0 && float.abs() < 1e15 => Value::from(float as i64),
+        _ => value,
+    }
 }
 
 fn parse_path(path: &str) -> Option<Vec<PathSegment<'_>>> {
@@ -158,7 +140,7 @@ mod tests {
             json!({"jsonPath": "$['odd key']", "nullValue": "NULL_VALUE"}),
             json!({"jsonPath": "$.x", "numberValue": 1.5}),
         ] {
-            assert!(partial.push_piece(&piece), "{piece}");
+            assert!(partial.push_piece(&piece).is_some(), "{piece}");
         }
         let arguments: Value = serde_json::from_str(&partial.into_json()).unwrap();
         let expected = json!({"where": {"city": "San Francisco"}, "days": [true, {"n": 3}], "odd key": null, "x": 1.5});
@@ -175,7 +157,8 @@ mod tests {
             json!({"jsonPath": "x", "stringValue": ""}),
             json!({"jsonPath": "$.a"}),
         ] {
-            assert!(!PartialArguments::default().push_piece(&piece), "{piece}");
+            let added = PartialArguments::default().push_piece(&piece);
+            assert!(added.is_none(), "{piece}");
         }
     }
 }

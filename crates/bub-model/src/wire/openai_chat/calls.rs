@@ -1,7 +1,7 @@
-//! Assigns deltas to tool calls.
+//! Finds the tool call that each delta of a stream belongs to.
 //!
-//! The index should identify the call. But some servers omit it, send 0 for all calls, repeat name and id with every
-//! delta, or send a new id with each delta.
+//! The index in a delta should identify the call. But some servers omit the index, send 0 for all calls, repeat name
+//! and id with every delta, or send a new id with each delta.
 
 use crate::ModelError;
 
@@ -20,7 +20,7 @@ struct AssembledCall {
     arguments: ArgumentScanner,
 }
 
-/// A piece of a call, as received.
+/// The part of a tool call in one delta, as received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallDelta<'a> {
     pub(super) index: Option<u64>,
@@ -126,12 +126,12 @@ impl ArgumentScanner {
         }
     }
 
-    /// Returns whether an object has started and ended.
+    /// Returns whether the outermost object or list of the arguments has started and ended.
     fn is_complete(&self) -> bool {
         self.has_started && self.depth == 0 && !self.in_string
     }
 
-    /// Returns whether an object has started and not ended.
+    /// Returns whether the outermost object or list of the arguments has started and not ended.
     fn is_open(&self) -> bool {
         self.has_started && !self.is_complete()
     }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn pieces_find_their_call() {
-        // H-85: merged by index.
+        // H-85: deltas with the same index belong to one call.
         let by_index = [
             (Some(0), "a", "f", ""),
             (Some(1), "b", "g", ""),

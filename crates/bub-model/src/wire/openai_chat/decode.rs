@@ -1,6 +1,7 @@
 //! Decoder for responses in the chat-completions format.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use serde_json::{Map, Value, json};
 
@@ -8,26 +9,20 @@ use super::calls::{CallAssembler, CallDelta};
 use crate::classify::classify;
 use crate::sse::SseEvent;
 use crate::wire::raw::{self, RawObject};
-use crate::wire::stream::{DecodeStatus, FrameDecoder, unexpected_response_error};
-use crate::wire::{WireFormat, error_status};
+use crate::wire::response_error;
+use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
 /// Decodes a response in the chat-completions format.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about the stream, not a state"
-)]
+#[derive(Default)]
 pub(in crate::wire) struct ChatCompletionsDecoder {
     reasoning_fields: Vec<String>,
     replay_reasoning: bool,
     calls: CallAssembler,
     /// Fields of the message that the server expects back.
     state: Map<String, Value>,
-    usage: Option<Usage>,
-    finish: Option<FinishReason>,
-    is_refusal: bool,
     /// Whether any content was received.
-    has_content_event: bool,
+    has_content: bool,
     is_done: bool,
 }
 
@@ -36,22 +31,17 @@ impl ChatCompletionsDecoder {
         Self {
             reasoning_fields: quirks.reasoning_fields.clone(),
             replay_reasoning: quirks.replay_reasoning,
-            calls: CallAssembler::default(),
-            state: Map::new(),
-            usage: None,
-            finish: None,
-            is_refusal: false,
-            has_content_event: false,
-            is_done: false,
+            ..Self::default()
         }
     }
 
-    /// Decodes a chunk or a complete answer. `content_keys` are the possible keys of its content.
+    /// Decodes a chunk or a complete answer. `content_keys` are the possible keys of its content, in order of
+    /// preference.
     fn decode_chunk(
         &mut self,
         chunk: &RawObject<'_>,
         content_keys: [&str; 2],
-        out: &mut Vec<ModelEvent>,
+        answer: &mut Answer,
     ) -> Result<(), ModelError> {
         if let Some(error) = find_error(chunk) {
             return Err(error);
@@ -66,57 +56,57 @@ impl ChatCompletionsDecoder {
             .or_else(nested_usage)
             .or_else(|| choice?.value("usage"));
         if let Some(usage) = usage.filter(Value::is_object) {
-            self.usage = Some(parse_usage(usage));
+            answer.usage = Some(parse_usage(usage));
         }
         let Some(choice) = choice else { return Ok(()) };
         if let Some(error) = find_error(choice) {
             return Err(error);
         }
-        let before = out.len();
+        let before = answer.events.len();
         if let Some(delta) = content_keys.iter().find_map(|key| choice.object(key)) {
-            self.decode_delta(&delta, out)?;
+            self.decode_delta(&delta, answer)?;
         }
-        self.has_content_event |= out.len() > before;
-        match choice.text("finish_reason") {
-            Some(name) if name == "error" => Err(classify(
-                None,
-                None,
-                b"the server ended the answer with an error",
-                WireFormat::ChatCompletions,
-            )),
-            Some(name) => {
-                // Some servers send an additional `stop` at the end; keep the earlier reason.
-                let reason = parse_finish_reason(&name);
-                if self.finish.is_none() || reason != FinishReason::Stop {
-                    self.finish = Some(reason);
-                }
-                Ok(())
-            }
-            None => Ok(()),
+        self.has_content |= answer.events.len() > before;
+        let Some(name) = choice.text("finish_reason") else {
+            return Ok(());
+        };
+        if name == "error" {
+            let message = b"the server ended the answer with an error";
+            return Err(classify(None, None, message));
         }
+        // Some servers send an additional `stop` at the end; keep the earlier reason.
+        let reason = parse_finish_reason(&name);
+        if answer.finish.is_none() || reason != FinishReason::Stop {
+            answer.finish = Some(reason);
+        }
+        Ok(())
     }
 
     fn decode_delta(
         &mut self,
         delta: &RawObject<'_>,
-        out: &mut Vec<ModelEvent>,
+        answer: &mut Answer,
     ) -> Result<(), ModelError> {
-        self.decode_reasoning(delta, out);
-        decode_content(delta, out);
+        self.decode_reasoning(delta, answer);
+        decode_content(delta, answer);
         if let Some(refusal) = delta.text("refusal") {
-            self.is_refusal = true;
-            out.push(ModelEvent::Text(refusal.into_owned()));
+            answer.is_refusal = true;
+            answer.push_text(refusal);
         }
         for call in delta.objects("tool_calls") {
-            self.decode_call(&call, out)?;
+            let id = call.text("id").unwrap_or_default();
+            // Some servers omit the `function` wrapper.
+            let function = call.object("function");
+            let function = function.as_ref().unwrap_or(&call);
+            self.push_call_delta(call.u64("index"), &id, function, answer)?;
         }
         if let Some(function) = delta.object("function_call") {
-            self.push_call_delta(Some(0), "", &function, out)?;
+            self.push_call_delta(Some(0), "", &function, answer)?;
         }
         Ok(())
     }
 
-    fn decode_reasoning(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    fn decode_reasoning(&mut self, delta: &RawObject<'_>, answer: &mut Answer) {
         let details = delta.objects("reasoning_details");
         let field_text = self
             .reasoning_fields
@@ -126,32 +116,15 @@ impl ChatCompletionsDecoder {
             if self.replay_reasoning && details.is_empty() {
                 append_text(&mut self.state, field, &text);
             }
-            out.push(ModelEvent::Reasoning(text.into_owned()));
+            answer.push_reasoning(Some(text));
         } else {
-            let texts = details
-                .iter()
-                .filter_map(|detail| detail.text("text").or(detail.text("summary")));
-            out.extend(texts.map(|text| ModelEvent::Reasoning(text.into_owned())));
+            for detail in &details {
+                answer.push_reasoning(detail.text("text").or(detail.text("summary")));
+            }
         }
         for detail in details {
             merge_reasoning_detail(&mut self.state, &detail);
         }
-    }
-
-    fn decode_call(
-        &mut self,
-        call: &RawObject<'_>,
-        out: &mut Vec<ModelEvent>,
-    ) -> Result<(), ModelError> {
-        let id = call.text("id").unwrap_or_default();
-        // Some servers omit the `function` wrapper.
-        let function = call.object("function");
-        self.push_call_delta(
-            call.u64("index"),
-            &id,
-            function.as_ref().unwrap_or(call),
-            out,
-        )
     }
 
     fn push_call_delta(
@@ -159,7 +132,7 @@ impl ChatCompletionsDecoder {
         index: Option<u64>,
         id: &str,
         function: &RawObject<'_>,
-        out: &mut Vec<ModelEvent>,
+        answer: &mut Answer,
     ) -> Result<(), ModelError> {
         let name = function.text("name").unwrap_or_default();
         // Some servers send the arguments as an object instead of a string.
@@ -173,7 +146,7 @@ impl ChatCompletionsDecoder {
             name: &name,
             arguments: &arguments,
         })?;
-        out.push(ModelEvent::ToolCall(ToolCallDelta {
+        answer.events.push(ModelEvent::ToolCall(ToolCallDelta {
             index,
             id: Some(id.to_owned()).filter(|id| !id.is_empty()),
             name: Some(name.into_owned()).filter(|name| !name.is_empty()),
@@ -187,101 +160,72 @@ impl FrameDecoder for ChatCompletionsDecoder {
     fn decode_frame(
         &mut self,
         event: &SseEvent<'_>,
-        out: &mut Vec<ModelEvent>,
-    ) -> Result<DecodeStatus, ModelError> {
+        answer: &mut Answer,
+    ) -> Result<ControlFlow<()>, ModelError> {
         let chunk = RawObject::from_event(event)?;
         if event.event == b"error" && chunk.raw("error").is_none() {
-            return Err(classify(
-                error_status(&chunk),
-                None,
-                event.data,
-                WireFormat::ChatCompletions,
-            ));
+            return Err(response_error(&chunk, event.data));
         }
-        self.decode_chunk(&chunk, ["delta", "message"], out)?;
-        Ok(DecodeStatus::More)
+        self.decode_chunk(&chunk, ["delta", "message"], answer)?;
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn handle_end_marker(&mut self) {
+    /// Finishes an answer even without a finish reason, unless the answer has no content.
+    fn handle_end_marker(&mut self, answer: &mut Answer) {
         self.is_done = true;
+        if self.has_content {
+            answer.finish.get_or_insert(FinishReason::Stop);
+        }
     }
 
-    fn decode_body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let answer = RawObject::parse(body)?;
-        if answer.raw("choices").is_none() {
-            return Err(find_error(&answer)
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
+        let response = RawObject::parse(body)?;
+        if response.raw("choices").is_none() {
+            return Err(find_error(&response)
                 .unwrap_or_else(|| unexpected_response_error("it has no `choices`")));
         }
-        // `message` first, because some servers add an empty `delta` to a complete message.
-        self.decode_chunk(&answer, ["message", "delta"], out)?;
+        // Try `message` first, because some servers add an empty `delta` to a complete message.
+        self.decode_chunk(&response, ["message", "delta"], answer)?;
         // A complete answer counts as finished, because some servers never send a finish reason.
-        self.is_done = true;
+        self.handle_end_marker(answer);
         Ok(())
     }
 
-    fn has_finish_reason(&self) -> bool {
-        self.finish.is_some()
+    fn close(&mut self, _answer: &mut Answer) -> Option<Value> {
+        let state = std::mem::take(&mut self.state);
+        (!state.is_empty()).then(|| json!({super::NAME: state}))
     }
 
-    fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        // The end marker finishes an answer even without a finish reason, unless the answer has no content.
-        let implied = (self.is_done && self.has_content_event).then_some(FinishReason::Stop);
-        let Some(finish) = self.finish.take().or(implied) else {
-            let truncated_error = || {
-                ModelError::truncated("incomplete answer: the stream ended without a finish reason")
-            };
-            return Err(if self.is_done {
-                ModelError::empty()
-            } else {
-                truncated_error()
-            });
-        };
-        let finish = if self.is_refusal && finish == FinishReason::Stop {
-            FinishReason::Refusal
-        } else {
-            finish
-        };
-        out.extend(self.usage.take().map(ModelEvent::Usage));
-        if !self.state.is_empty() {
-            let state = Value::Object(std::mem::take(&mut self.state));
-            out.push(ModelEvent::ProviderState(json!({super::NAME: state})));
+    fn incomplete_error(&self) -> ModelError {
+        if self.is_done {
+            return ModelError::empty();
         }
-        out.push(ModelEvent::Finish(finish));
-        Ok(())
+        ModelError::truncated("incomplete answer: the stream ended without a finish reason")
     }
 }
 
 /// Decodes content: a string, or a list of parts, some of which may be reasoning.
-fn decode_content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+fn decode_content(delta: &RawObject<'_>, answer: &mut Answer) {
     let Some(raw) = delta.raw("content") else {
-        let transcript = delta
-            .object("audio")
-            .and_then(|audio| audio.text("transcript").map(Cow::into_owned));
-        out.extend(transcript.map(ModelEvent::Text));
+        let audio = delta.object("audio").unwrap_or_default();
+        answer.push_text(audio.str("transcript").unwrap_or_default());
         return;
     };
     if let Some(text) = raw::parse_str(raw) {
-        if !text.is_empty() {
-            out.push(ModelEvent::Text(text.into_owned()));
-        }
+        answer.push_text(text);
         return;
     }
     for part in raw::parse_objects(raw) {
-        let thinking = part.text("thinking");
-        let pieces = part.objects("thinking");
-        let thoughts = pieces
-            .iter()
-            .filter_map(|piece| piece.text("text"))
-            .chain(thinking);
-        out.extend(thoughts.map(|text| ModelEvent::Reasoning(text.into_owned())));
-        out.extend(
-            part.text("text")
-                .map(|text| ModelEvent::Text(text.into_owned())),
-        );
+        for piece in part.objects("thinking") {
+            answer.push_reasoning(piece.str("text"));
+        }
+        answer.push_reasoning(part.str("thinking"));
+        answer.push_text(part.str("text").unwrap_or_default());
     }
 }
 
-/// Joins the pieces of a reasoning detail, which arrive with every delta. The server expects the complete detail back.
+/// Adds a reasoning detail from a delta to the details received so far. Extends the last detail if both have the same
+/// type and index, because the server expects complete details back.
 fn merge_reasoning_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
     let Value::Object(mut detail) = detail.to_value() else {
         return;
@@ -293,7 +237,7 @@ fn merge_reasoning_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>
         return;
     };
     let last = details.last_mut().and_then(Value::as_object_mut);
-    let Some(last) = last.filter(|last| is_same_detail(last, &detail)) else {
+    let Some(last) = last.filter(|last| continues_reasoning_detail(last, &detail)) else {
         details.push(Value::Object(detail));
         return;
     };
@@ -305,7 +249,7 @@ fn merge_reasoning_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>
     last.extend(detail.into_iter().filter(|(_, value)| !value.is_null()));
 }
 
-fn is_same_detail(detail: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+fn continues_reasoning_detail(detail: &Map<String, Value>, other: &Map<String, Value>) -> bool {
     detail.get("type") == other.get("type")
         && detail.get("index") == other.get("index")
         && detail.get("index").is_some()
@@ -325,38 +269,20 @@ fn find_error(object: &RawObject<'_>) -> Option<ModelError> {
     let is_nested = object
         .raw("error")
         .is_some_and(|raw| !matches!(raw, "false" | "\"\"" | "{}"));
-    let has_content = object.raw("choices").is_some() || object.raw("delta").is_some();
-    let is_content = has_content
-        || object
-            .raw("message")
-            .is_some_and(|raw| raw.starts_with('{'));
-    let is_bare = !is_content
-        && ["message", "detail"]
-            .iter()
-            .any(|key| object.raw(key).is_some());
-    let base_resp = object.object("base_resp");
-    let failed = base_resp
-        .as_ref()
-        .and_then(|base_resp| base_resp.u64("status_code"))
-        .filter(|code| *code != 0);
-    let body = match (failed, base_resp) {
-        (Some(code), Some(base_resp)) => {
+    let has = |key: &str| object.raw(key).is_some();
+    let message = object.raw("message");
+    let is_content =
+        has("choices") || has("delta") || message.is_some_and(|raw| raw.starts_with('{'));
+    let is_bare = !is_content && (message.is_some() || has("detail"));
+    let base_resp = object.object("base_resp").unwrap_or_default();
+    let body = match base_resp.u64("status_code") {
+        Some(code) if code != 0 => {
             json!({"error": {"code": code.to_string(), "message": base_resp.str("status_msg")}})
         }
         _ if is_nested || is_bare => object.to_value(),
         _ => return None,
     };
-    let status = object
-        .object("error")
-        .as_ref()
-        .and_then(error_status)
-        .or_else(|| error_status(object));
-    Some(classify(
-        status,
-        None,
-        body.to_string().as_bytes(),
-        WireFormat::ChatCompletions,
-    ))
+    Some(response_error(object, body.to_string().as_bytes()))
 }
 
 fn parse_finish_reason(name: &str) -> FinishReason {

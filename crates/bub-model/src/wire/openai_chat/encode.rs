@@ -95,7 +95,7 @@ fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     message
 }
 
-/// Replaces `provider_state` with the fields that a server sent in the chat-completions format.
+/// Replaces `provider_state` with the fields that it contains for the chat-completions format, such as reasoning.
 fn restore_provider_state(message: &mut Value) {
     let Some(message) = message.as_object_mut() else {
         return;

@@ -1,15 +1,14 @@
 //! Encoder for requests in the Responses format.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{self, ContentPart, Mime, PartKind, omitted_text};
+use crate::wire::media::{self, ContentPart, Mime, PartKind, Source, omitted_text};
 use crate::wire::message::{
-    CallParts, OPENING_LINE, function_object, is_system, opens_with_assistant, parameters_schema,
-    role, system_text,
+    CallParts, OPENING_LINE, function_fields, is_system, opens_with_assistant, role, system_text,
 };
-use crate::wire::replay::{ReplayPiece, replay_pieces};
+use crate::wire::replay::{ReplayPiece, replay_pieces, with_mark};
 use crate::{ChatRequest, EffortForm, Quirks};
 
 /// Encodes a request in the Responses format.
@@ -23,13 +22,15 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
     body.set("input", encode_input(request, quirks));
     if !request.tools.is_empty() {
-        body.set(
-            "tools",
-            request.tools.iter().map(encode_tool).collect::<Vec<_>>(),
-        );
+        let tools: Vec<_> = request.tools.iter().map(encode_tool).collect();
+        body.set("tools", tools);
     }
-    if let Some(function) = body.remove("tool_choice") {
-        body.set("tool_choice", flatten_tool_choice(function));
+    if let Some(choice) = body.remove("tool_choice") {
+        let flat = match choice.pointer("/function/name") {
+            Some(name) => json!({"type": "function", "name": name}),
+            None => choice,
+        };
+        body.set("tool_choice", flat);
     }
     for alias in ["max_tokens", "max_completion_tokens"] {
         if let Some(limit) = body.remove(alias) {
@@ -39,12 +40,9 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if let Some(limit) = request.max_tokens {
         body.set("max_output_tokens", limit);
     }
-    if let Some(effort) = request
-        .reasoning_effort
-        .as_deref()
-        .filter(|effort| *effort != "auto")
-        && quirks.effort != EffortForm::Omit
-    {
+    let effort = request.reasoning_effort.as_deref();
+    let is_sent = |effort: &&str| *effort != "auto" && quirks.effort != EffortForm::Omit;
+    if let Some(effort) = effort.filter(is_sent) {
         body.set_nested("reasoning", "effort", effort.into());
     }
     // bub keeps the conversation on the tape and not on the server, so reasoning must be sent with each request.
@@ -58,29 +56,13 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
 }
 
-fn flatten_tool_choice(choice: Value) -> Value {
-    match choice
-        .get("function")
-        .and_then(|function| function.get("name"))
-    {
-        Some(name) => json!({"type": "function", "name": name}),
-        None => choice,
-    }
-}
-
 fn encode_tool(tool: &Value) -> Value {
     if tool.get("function").is_none() {
         return tool.clone();
     }
-    let function = function_object(tool);
-    let mut out = Map::from_iter([("type".to_owned(), Value::from("function"))]);
-    for key in ["name", "description", "strict"] {
-        if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
-            out.insert(key.to_owned(), value.clone());
-        }
-    }
-    out.insert("parameters".into(), parameters_schema(function));
-    Value::Object(out)
+    let fields = function_fields(tool, &["name", "description", "strict"], "parameters");
+    let kind = ("type".to_owned(), Value::from("function"));
+    [kind].into_iter().chain(fields).collect()
 }
 
 fn encode_input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
@@ -88,17 +70,14 @@ fn encode_input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
     if quirks.open_with_user && opens_with_assistant(&request.messages) {
         items.push(json!({"role": "user", "content": OPENING_LINE}));
     }
-    for message in request
-        .messages
-        .iter()
-        .filter(|message| !is_system(message))
-    {
+    let messages = request.messages.iter();
+    for message in messages.filter(|message| !is_system(message)) {
         match role(message) {
             "assistant" => encode_assistant(message, &mut items),
             "tool" => items.extend(encode_tool_output(message)),
             role => {
-                items
-                    .push(json!({"role": role, "content": encode_content(message.get("content"))}));
+                let content = encode_content(message.get("content"));
+                items.push(json!({"role": role, "content": content}));
             }
         }
     }
@@ -111,11 +90,8 @@ fn encode_assistant(message: &Value, items: &mut Vec<Value>) {
             ReplayPiece::Kept(item) => items.push(item.clone()),
             ReplayPiece::Text("", _) => {}
             ReplayPiece::Text(text, mark) => {
-                let mut item = json!({"role": "assistant", "content": text});
-                if let (Some(item), Some(Value::Object(mark))) = (item.as_object_mut(), mark) {
-                    item.extend(mark.clone());
-                }
-                items.push(item);
+                let item = json!({"role": "assistant", "content": text});
+                items.push(with_mark(item, mark));
             }
             ReplayPiece::Parts(parts) => {
                 let parts: Vec<_> = media::parse_parts(Some(parts))
@@ -138,7 +114,7 @@ fn encode_assistant(message: &Value, items: &mut Vec<Value>) {
     }
 }
 
-/// Returns the result of a tool call, or `None` for a result without a call id.
+/// Encodes the result of a tool call. Returns `None` if the message has no call id.
 fn encode_tool_output(message: &Value) -> Option<Value> {
     let id = message
         .get("tool_call_id")?
@@ -171,50 +147,33 @@ fn encode_assistant_part(part: ContentPart<'_>) -> Value {
 }
 
 fn encode_part(part: ContentPart<'_>) -> Value {
+    use PartKind::{Audio, File, Image};
+    let text = |text: &str| json!({"type": "input_text", "text": text});
+    let data_url = |mime: Mime<'_>, data| format!("data:{};base64,{data}", mime.full_type());
     match part {
-        ContentPart::Text(text) => json!({"type": "input_text", "text": text}),
-        ContentPart::Inline {
-            kind: PartKind::Image,
-            mime,
-            data,
-            ..
-        } => {
-            json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.full_type())})
+        ContentPart::Text(content) => text(content),
+        ContentPart::Media(Image, Source::Inline(mime, data, _)) => {
+            json!({"type": "input_image", "image_url": data_url(mime, data)})
         }
-        ContentPart::Remote {
-            kind: PartKind::Image,
-            url,
-        } => json!({"type": "input_image", "image_url": url}),
-        ContentPart::Inline {
-            kind: PartKind::File,
-            mime,
-            data,
-            name,
-        } => json!({
-            "type": "input_file",
-            "filename": name.unwrap_or("file"),
-            "file_data": format!("data:{};base64,{data}", mime.full_type()),
-        }),
-        ContentPart::Remote {
-            kind: PartKind::File,
-            url,
-        } => json!({"type": "input_file", "file_url": url}),
+        ContentPart::Media(Image, Source::Url(url)) => {
+            json!({"type": "input_image", "image_url": url})
+        }
+        ContentPart::Media(File, Source::Inline(mime, data, name)) => {
+            let (name, data) = (name.unwrap_or("file"), data_url(mime, data));
+            json!({"type": "input_file", "filename": name, "file_data": data})
+        }
+        ContentPart::Media(File, Source::Url(url)) => {
+            json!({"type": "input_file", "file_url": url})
+        }
         ContentPart::Uploaded(id) => json!({"type": "input_file", "file_id": id}),
-        ContentPart::Inline {
-            kind: PartKind::Audio,
-            mime,
-            data,
-            ..
-        } => {
+        ContentPart::Media(Audio, Source::Inline(mime, data, _)) => {
             let format = match mime {
                 Mime::AudioFormat(format) => format,
                 Mime::Full(mime) => mime.rsplit('/').next().unwrap_or(mime),
             };
             json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
         }
-        ContentPart::Inline { kind, .. } | ContentPart::Remote { kind, .. } => {
-            json!({"type": "input_text", "text": omitted_text(kind.name())})
-        }
-        ContentPart::Unknown(kind) => json!({"type": "input_text", "text": omitted_text(kind)}),
+        ContentPart::Media(kind, _) => text(&omitted_text(kind.name())),
+        ContentPart::Unknown(kind) => text(&omitted_text(kind)),
     }
 }

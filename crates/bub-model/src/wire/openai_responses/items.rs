@@ -1,6 +1,6 @@
 //! The output items of an answer that is being decoded.
 
-/// State of an output item.
+/// An output item of the answer that has been received at least in part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseItem {
     output_index: Option<u64>,
@@ -15,7 +15,6 @@ pub(super) struct ResponseItem {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseItems {
     items: Vec<ResponseItem>,
-    calls: usize,
 }
 
 impl ResponseItems {
@@ -46,11 +45,5 @@ impl ResponseItems {
         let result = change(&mut item);
         self.items.push(item);
         result
-    }
-
-    /// Returns the position of a new tool call among all tool calls of the answer.
-    pub(super) fn allocate_call_index(&mut self) -> usize {
-        self.calls += 1;
-        self.calls - 1
     }
 }

@@ -1,0 +1,141 @@
+//! A channel: users connect with a TCP client such as `nc`, and each line is a message.
+//!
+//! ```console
+//! $ BUB_LINES_LISTEN=127.0.0.1:7070 cargo run --example line_channel -- gateway
+//! $ nc 127.0.0.1 7070
+//! ```
+
+use std::{collections::HashMap, net::SocketAddr, process::ExitCode, sync::Arc};
+
+use bub::{AnySetting, Role, Section, Sender, SettingKey, prelude::*};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{TcpListener, tcp::OwnedWriteHalf},
+    sync::Mutex,
+};
+
+/// `lines.listen` in config.yml, `BUB_LINES_LISTEN` in the environment.
+static LISTEN: SettingKey<String> =
+    SettingKey::new("lines.listen", "127.0.0.1:7070", "Address to listen on");
+static KEYS: &[&dyn AnySetting] = &[&LISTEN];
+
+struct LineChannel {
+    listen: String,
+    handler: MessageHandler,
+    /// The address that the channel listens on, once it is started.
+    address: Mutex<Option<SocketAddr>>,
+    /// The open connections. The key is the chat.
+    clients: Arc<Mutex<HashMap<String, Arc<Mutex<OwnedWriteHalf>>>>>,
+}
+
+impl LineChannel {
+    fn new(listen: String, handler: MessageHandler) -> Self {
+        Self {
+            listen,
+            handler,
+            address: Mutex::default(),
+            clients: Arc::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl Channel for LineChannel {
+    fn name(&self) -> &'static str {
+        "lines"
+    }
+
+    async fn start(&self, stop: CancellationToken) -> Result<()> {
+        let listener = TcpListener::bind(&self.listen).await?;
+        *self.address.lock().await = Some(listener.local_addr()?);
+        let (handler, clients) = (Arc::clone(&self.handler), Arc::clone(&self.clients));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+            while let Ok((stream, peer)) = listener.accept().await {
+                let (reader, writer) = stream.into_split();
+                let chat = peer.to_string();
+                let writer = Arc::new(Mutex::new(writer));
+                clients.lock().await.insert(chat.clone(), writer);
+                let (handler, clients) = (Arc::clone(&handler), Arc::clone(&clients));
+                tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+                    let mut lines = BufReader::new(reader).lines();
+                    while let Ok(Some(line)) = lines.next_line().await {
+                        let message = ChannelMessage::new(format!("lines:{chat}"), "lines", line);
+                        let message = Inbound::new(message.chat_id(&*chat));
+                        // Only users of this machine can connect. Without a sender, they would be guests.
+                        let sender = Sender {
+                            role: Role::Member,
+                            channel: "lines".to_owned(),
+                            chat_id: chat.clone(),
+                            id: chat.clone(),
+                            ..Sender::default()
+                        };
+                        // The future resolves when the message is on disk, not when it is answered.
+                        if let Err(error) = handler(message.with_sender(sender)).await {
+                            tracing::warn!(%error, "lines.message_refused");
+                        }
+                    }
+                    clients.lock().await.remove(&chat);
+                }));
+            }
+        }));
+        Ok(())
+    }
+
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        let chat = reply.chat_id().unwrap_or_default();
+        let client = self.clients.lock().await.get(&*chat).cloned();
+        // An error makes the gateway try again later.
+        let client = client.ok_or_else(|| Error::invalid_input("the client has left"))?;
+        let text = format!("{}\n", reply.content());
+        client.lock().await.write_all(text.as_bytes()).await?;
+        Ok(())
+    }
+}
+
+struct Lines {
+    settings: Arc<Settings>,
+}
+
+#[hooks]
+impl Lines {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let listen = self.settings.get(&LISTEN);
+        vec![Arc::new(LineChannel::new(
+            listen,
+            Arc::clone(message_handler),
+        ))]
+    }
+}
+
+fn main() -> ExitCode {
+    bub_cli::app()
+        .settings(Section::new("lines", KEYS))
+        .plugin_with("lines", |context| Lines {
+            settings: Arc::clone(context.settings),
+        })
+        .main()
+}
+
+#[cfg(test)]
+mod tests {
+    use bub::testing;
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_channel_keeps_the_guarantees_of_channels() {
+        let connections = Mutex::new(Vec::new());
+        testing::check_channel(
+            |handler| LineChannel::new("127.0.0.1:0".to_owned(), handler),
+            async |channel: Arc<LineChannel>| {
+                let address = channel.address.lock().await.unwrap();
+                let mut client = TcpStream::connect(address).await?;
+                client.write_all(b"hello\n").await?;
+                connections.lock().await.push(client);
+                Ok(())
+            },
+        )
+        .await;
+    }
+}

@@ -1,0 +1,11 @@
+//! Runs the tests in the example programs.
+#![allow(dead_code, unused_imports, reason = "the tests do not call `main`")]
+
+#[path = "../../examples/guard.rs"]
+mod guard;
+#[path = "../../examples/line_channel.rs"]
+mod line_channel;
+#[path = "../../examples/tape_store.rs"]
+mod tape_store;
+#[path = "../../examples/tools_with_client.rs"]
+mod tools_with_client;

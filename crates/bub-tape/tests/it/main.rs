@@ -1,0 +1,25 @@
+//! Tests of tapes, stores, views and searches.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod any_file;
+mod check;
+mod faults;
+mod laws;
+mod lines;
+mod processes;
+mod query;
+mod repair;
+mod search;
+mod stores;
+mod tape;
+mod view;
+mod view_laws;
+mod view_pairs;
+mod view_support;

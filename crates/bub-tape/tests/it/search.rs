@@ -1,0 +1,308 @@
+//! Searches give the same results in all stores.
+
+use crate::view_support::{call, name, store_fixtures};
+use bub_tape::{
+    Entry, EntryKind, MergeBack, Query, SEARCH_MARKER, Search, SearchResults, TapeErrorKind,
+};
+use serde_json::json;
+
+fn story() -> Vec<Entry> {
+    let user = |text: &str| Entry::message("user", text);
+    let arguments = json!({"cmd": "echo \"grüße\"\nls"}).to_string();
+    let function = json!({"name": "bash", "arguments": arguments});
+    let on = |date: &str, entry: Entry| entry.with_date(format!("{date}T12:00:00+00:00"));
+    vec![
+        on(
+            "2026-01-01",
+            Entry::anchor("session/start", Some(json!({"note": "zebrafish"}))),
+        ),
+        on("2026-01-01", user("The Zebrafish swims")),
+        on("2026-01-01", user("天气很好，斑马鱼在游泳")),
+        on("2026-01-02", user("she said \"hello\" and\nleft\\home")),
+        on(
+            "2026-01-02",
+            Entry::message(
+                "assistant",
+                vec![json!({"type": "text", "text": "a zebrafsh, perhaps"})],
+            ),
+        ),
+        on(
+            "2026-01-02",
+            Entry::tool_result(vec!["/var/log/ZEBRAFISH.log".into(), json!({"n": 4711})]),
+        ),
+        on(
+            "2026-01-03",
+            Entry::tool_call(vec![
+                json!({"id": "c1", "type": "function", "function": function}),
+            ]),
+        ),
+        on(
+            "2026-01-03",
+            Entry::event("loop.step", Some(json!({"note": "zebrafish"}))),
+        ),
+        on("2026-01-03", user("The Zebrafish swims")),
+        on(
+            "2026-01-03",
+            user(&format!(
+                "{SEARCH_MARKER}: 1 matches\n{{\"content\": \"zebrafish\"}}"
+            )),
+        ),
+        on(
+            "2026-01-04",
+            user("docker compose timed out in the deployment"),
+        ),
+        on("2026-01-04", user("Привет, Сисиф. ΣΊΣΥΦΟΣ")),
+    ]
+}
+
+fn ids(results: &SearchResults) -> Vec<i64> {
+    results.hits.iter().map(|hit| hit.entry.id.get()).collect()
+}
+
+async fn check(search: Search, expected: &[i64]) {
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let fork = fixture.tape.fork(MergeBack::No).await.unwrap();
+        for (label, tape) in [("", &fixture.tape), ("fork of ", fork.tape())] {
+            let results = tape.search(&search).await.unwrap();
+            assert_eq!(
+                ids(&results),
+                expected,
+                "{search:?} in {label}{}",
+                fixture.label
+            );
+        }
+    }
+}
+
+/// W-20, H-53: text in any script, with quotes, in any case. Exact matches come first, newest first, then fuzzy ones.
+/// Equal payloads are listed once.
+#[tokio::test]
+async fn words_are_found_in_every_script() {
+    let cases: [(&str, &[i64]); 21] = [
+        ("zebrafish", &[9, 6, 5]),
+        ("  ZEBRAFISH ", &[9, 6, 5]),
+        ("zebrafsh", &[5, 9, 6]),
+        ("the zebrafish", &[9]),
+        ("斑马鱼", &[3]),
+        ("天气", &[3]),
+        ("said \"hello\"", &[4]),
+        ("hello\" and\nleft", &[4]),
+        ("left\\home", &[4]),
+        ("/var/log", &[6]),
+        ("4711", &[6]),
+        ("привет", &[12]),
+        ("превет", &[12]),
+        ("σίσυφος", &[12]),
+        // All words, in any order, each with a typing error.
+        ("deploymnt dockr", &[11]),
+        ("deployment in docker", &[11]),
+        ("deployment of cats", &[]),
+        ("xylophone", &[]),
+        // Roles and types are not searched.
+        ("user", &[]),
+        // Too short for typing errors.
+        ("zq", &[]),
+        ("no", &[]),
+    ];
+    for (text, expected) in cases {
+        check(Search::new(text), expected).await;
+    }
+}
+
+/// H-53: without fuzzy matches, only exact ones are found.
+#[tokio::test]
+async fn fuzzy_matches_can_be_omitted() {
+    check(Search::new("zebrafish").exact_only(), &[9, 6]).await;
+    check(Search::new("zebrafsh").exact_only(), &[5]).await;
+    check(Search::new("zebrafishes").exact_only(), &[]).await;
+}
+
+/// H-116: kinds, dates with one end, and a limit narrow the search.
+#[tokio::test]
+async fn kinds_dates_and_limit_narrow_the_search() {
+    let within = |query: Query| Search::new("zebrafish").within(query);
+    check(within(Query::new()), &[9, 8, 6, 1, 5]).await;
+    check(within(Query::new().kinds([EntryKind::Event])), &[8]).await;
+    check(within(Query::new().since("2026-01-03")), &[9, 8]).await;
+    check(within(Query::new().until("2026-01-01")), &[2, 1]).await;
+    check(
+        within(Query::new().until("2026-01-02").after_last_anchor()),
+        &[6, 2, 5],
+    )
+    .await;
+    check(Search::new("zebrafish").limit(1), &[9]).await;
+    check(Search::new("zebrafish").limit(2), &[9, 6]).await;
+    check(Search::new("zebrafish").limit(0), &[]).await;
+    check(
+        Search::new("echo \"GRÜSSE\"").within(Query::new().kinds([EntryKind::ToolCall])),
+        &[],
+    )
+    .await;
+    check(
+        Search::new("echo \"GRÜßE\"\nls").within(Query::new().kinds([EntryKind::ToolCall])),
+        &[7],
+    )
+    .await;
+    for fixture in store_fixtures() {
+        let search = Search::new("x").within(Query::new().since("soon"));
+        let error = fixture.tape.search(&search).await.unwrap_err();
+        assert_eq!(error.kind(), TapeErrorKind::InvalidInput);
+        assert_eq!(error.to_string(), "Invalid ISO date or datetime: 'soon'.");
+    }
+}
+
+/// H-116: the output of an earlier search is counted but not listed.
+#[tokio::test]
+async fn a_search_does_not_find_itself() {
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let results = fixture
+            .tape
+            .search(&Search::new("zebrafish"))
+            .await
+            .unwrap();
+        assert_eq!(
+            (results.hits.len(), results.filtered),
+            (3, 1),
+            "{}",
+            fixture.label
+        );
+    }
+}
+
+/// W-20: entries of the running turn are searched too, also inside a fork.
+#[tokio::test]
+async fn the_running_turn_is_searched_and_filtered() {
+    for fixture in store_fixtures() {
+        fixture.tape.store().append(&name(), story()).await.unwrap();
+        let fork = fixture.tape.fork(MergeBack::Yes).await.unwrap();
+        fork.tape()
+            .append(Entry::message("user", "one more zebrafish"))
+            .await
+            .unwrap();
+        fork.tape()
+            .append(Entry::message("user", "nothing of interest"))
+            .await
+            .unwrap();
+        fork.tape()
+            .append(Entry::tool_call(vec![call("zebrafish", "bash")]))
+            .await
+            .unwrap();
+        let results = fork
+            .tape()
+            .search(&Search::new("zebrafish").exact_only())
+            .await
+            .unwrap();
+        assert_eq!(ids(&results), [13, 9, 6], "{}", fixture.label);
+    }
+}
+
+/// A snippet shows the text around the match on one line.
+#[tokio::test]
+async fn snippets_show_the_surroundings() {
+    for fixture in store_fixtures() {
+        let long = format!(
+            "{}\n\tthe   ZEBRAFISH\n{}",
+            "ä ".repeat(200),
+            "ö ".repeat(200)
+        );
+        fixture
+            .tape
+            .append(Entry::message("user", long))
+            .await
+            .unwrap();
+        fixture
+            .tape
+            .append(Entry::message("user", "short zebrafsh"))
+            .await
+            .unwrap();
+        let results = fixture
+            .tape
+            .search(&Search::new("zebrafish"))
+            .await
+            .unwrap();
+        let [exact, near] = &results.hits[..] else {
+            panic!("{results:?}")
+        };
+        assert!(exact.exact && !near.exact);
+        assert!(
+            exact.snippet.starts_with("…ä ") && exact.snippet.ends_with(" ö…"),
+            "{}",
+            exact.snippet
+        );
+        assert!(
+            exact.snippet.contains("ä the ZEBRAFISH ö"),
+            "{}",
+            exact.snippet
+        );
+        assert!(exact.snippet.chars().count() <= 202);
+        assert_eq!(near.snippet, "short zebrafsh");
+    }
+}
+
+/// Matches in lines longer than a block and at the borders of blocks are found.
+#[tokio::test]
+async fn long_tapes_and_long_lines_are_searched() {
+    let mut entries = Vec::new();
+    let mut expected = Vec::new();
+    for number in 1..=400_i64 {
+        let size = usize::try_from(number * 7919 % 6_007).unwrap();
+        let word = if number % 37 == 0 {
+            "zebrafish"
+        } else {
+            "catfish"
+        };
+        let size = if number == 200 { 700_000 } else { size };
+        entries.push(Entry::message(
+            "user",
+            format!("{number} {}{word}", "x ".repeat(size)),
+        ));
+        if number % 37 == 0 {
+            expected.insert(0, number);
+        }
+    }
+    for fixture in store_fixtures() {
+        fixture
+            .tape
+            .store()
+            .append(&name(), entries.clone())
+            .await
+            .unwrap();
+        let results = fixture
+            .tape
+            .search(&Search::new("zebrafish"))
+            .await
+            .unwrap();
+        assert_eq!(ids(&results), expected, "{}", fixture.label);
+        let oldest = fixture
+            .tape
+            .query_all(Query::new().text("ZebraFish"))
+            .await
+            .unwrap();
+        assert_eq!(oldest.len(), expected.len(), "{}", fixture.label);
+    }
+}
+
+/// The time to search text without word boundaries grows linearly with its length.
+#[tokio::test]
+async fn monotonous_text_is_no_trap() {
+    let text = format!("{}aaab", "a".repeat(60_000));
+    for fixture in store_fixtures() {
+        fixture
+            .tape
+            .append(Entry::message("user", text.clone()))
+            .await
+            .unwrap();
+        let results = fixture
+            .tape
+            .search(&Search::new("aaaaaaabc"))
+            .await
+            .unwrap();
+        assert_eq!(ids(&results), [1], "{}", fixture.label);
+        assert_eq!(
+            ids(&fixture.tape.search(&Search::new("aaxbbc")).await.unwrap()),
+            [0; 0]
+        );
+    }
+}

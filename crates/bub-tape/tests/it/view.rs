@@ -1,0 +1,394 @@
+//! Building views from tapes.
+
+use std::sync::Arc;
+
+use crate::view_support::{CountingStore, call, name, rejection_reason, store_fixtures, tape_of};
+use bub_tape::{
+    AnchorSelector, Entry, EntryId, EntryKind, INTERRUPTED_RESULT, OPENING_LINE, StepRecord, Tape,
+    TapeContext, TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done_event,
+};
+use serde_json::{Map, Value, json};
+
+async fn view(entries: Vec<Entry>) -> View {
+    let view = tape_of(entries)
+        .await
+        .view(&ViewOptions::new())
+        .await
+        .unwrap();
+    assert_eq!(rejection_reason(&view.messages), None);
+    view
+}
+
+fn messages(view: &View) -> Value {
+    serde_json::to_value(&view.messages).unwrap()
+}
+
+fn used(view: &View) -> Vec<i64> {
+    view.entries.iter().map(|id| id.get()).collect()
+}
+
+fn user(text: &str) -> Entry {
+    Entry::message("user", text)
+}
+
+fn tool(id: &str, content: &str) -> Value {
+    json!({"role": "tool", "content": content, "tool_call_id": id, "name": "bash"})
+}
+
+fn calls(ids: &[&str]) -> Value {
+    let calls: Vec<Value> = ids.iter().map(|id| call(id, "bash")).collect();
+    json!({"role": "assistant", "content": "", "tool_calls": calls})
+}
+
+fn called(ids: &[&str]) -> Entry {
+    Entry::tool_call(ids.iter().map(|id| call(id, "bash")).collect())
+}
+
+/// S-57, S-66, W-5: the view starts at the latest anchor, and the first message contains its state.
+#[tokio::test]
+async fn the_latest_anchor_opens_the_view() {
+    let entries = vec![
+        Entry::anchor("session/start", Some(json!({"owner": "human"}))),
+        user("forgotten"),
+        Entry::anchor("phase-2", Some(json!({"summary": "二", "left": ["a", 1]}))),
+        Entry::event("handoff", Some(json!({"name": "phase-2"}))),
+        user("hello"),
+    ];
+    let view = view(entries).await;
+    let opening = "[Anchor created: phase-2]: {\"summary\": \"二\", \"left\": [\"a\", 1]}";
+    assert_eq!(
+        messages(&view),
+        json!([{"role": "assistant", "content": opening}, {"role": "user", "content": "hello"}])
+    );
+    assert_eq!(
+        (used(&view), view.origin),
+        (vec![3, 5], Some(EntryId::new(3)))
+    );
+}
+
+/// S-62: a missing state is `null`.
+#[tokio::test]
+async fn an_anchor_without_state_says_null() {
+    let view = view(vec![Entry::anchor("bare", None)]).await;
+    assert_eq!(
+        messages(&view)[0]["content"],
+        "[Anchor created: bare]: null"
+    );
+}
+
+/// S-62: messages are unchanged, results are paired with calls by position, and other entries are ignored.
+#[tokio::test]
+async fn entries_become_messages() {
+    let mut with_text = called(&["a", "b"]);
+    with_text
+        .payload
+        .insert("content".to_owned(), "let me look".into());
+    let entries = vec![
+        Entry::system("prompt"),
+        Entry::raw_message(Map::from_iter([
+            ("role".to_owned(), "user".into()),
+            ("content".to_owned(), "hi".into()),
+            ("name".to_owned(), "ann".into()),
+        ])),
+        with_text,
+        Entry::tool_result(vec!["one".into(), json!({"größe": [1, 2.5]})]),
+        Entry::error("timeout", "too slow", None),
+        Entry::event("run", None),
+        Entry::new(EntryKind::Other("letter".to_owned()), Map::new()),
+        Entry::message("assistant", "done"),
+    ];
+    let view = view(entries).await;
+    let mut assistant = calls(&["a", "b"]);
+    assistant["content"] = "let me look".into();
+    let expected = json!([
+        {"role": "user", "content": "hi", "name": "ann"},
+        assistant,
+        tool("a", "one"),
+        tool("b", "{\"größe\": [1, 2.5]}"),
+        {"role": "assistant", "content": "done"},
+    ]);
+    assert_eq!(messages(&view), expected);
+    assert_eq!(used(&view), [2, 3, 4, 8]);
+}
+
+/// H-57: neither the default mapping nor a selector gets entries marked with `context: false`.
+#[tokio::test]
+async fn entries_outside_the_context_are_omitted() {
+    let entries = vec![
+        Entry::anchor("a", None),
+        user("seen"),
+        user("unseen").exclude_from_context(),
+    ];
+    let tape = tape_of(entries.clone()).await;
+    let context = TapeContext::new().with_selector(|entries| {
+        assert!(entries.iter().all(Entry::is_in_context));
+        entries
+            .iter()
+            .filter(|entry| entry.kind == EntryKind::Message)
+            .map(|entry| entry.payload.clone())
+            .collect()
+    });
+    let own = tape
+        .view_with_context(&context, &ViewOptions::new())
+        .await
+        .unwrap();
+    assert_eq!(messages(&own), json!([{"role": "user", "content": "seen"}]));
+    assert_eq!(used(&own), [1, 2], "a selector used what it was given");
+    assert_eq!(used(&view(entries).await), [1, 2]);
+}
+
+/// S-63, L3: a selector replaces the default mapping but cannot make the view invalid.
+#[tokio::test]
+async fn what_a_selector_returns_is_repaired_too() {
+    let context = TapeContext::new().with_selector(|_| {
+        let as_map = |value: Value| value.as_object().unwrap().clone();
+        vec![
+            as_map(json!({"role": "tool", "content": "lost", "tool_call_id": "x"})),
+            as_map(calls(&["a", "b"])),
+            as_map(tool("b", "second")),
+            as_map(json!({"role": "wizard", "content": "abracadabra"})),
+        ]
+    });
+    let tape = tape_of(vec![user("hi")]).await.with_context(context);
+    let view = tape.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(
+        messages(&view),
+        json!([
+            calls(&["a", "b"]),
+            tool("a", INTERRUPTED_RESULT),
+            tool("b", "second")
+        ])
+    );
+}
+
+/// L3: the entries of a view include the events whose results it shows.
+#[tokio::test]
+async fn results_known_from_events_are_named() {
+    let view = view(vec![
+        called(&["a", "b"]),
+        tool_done_event("b", "second"),
+        tool_done_event("zzz", "?"),
+        user("go on"),
+    ])
+    .await;
+    assert_eq!(used(&view), [1, 2, 4]);
+}
+
+/// A view can start at another anchor. It then includes the later anchors.
+#[tokio::test]
+async fn the_origin_can_be_chosen() {
+    let entries = vec![
+        user("0"),
+        Entry::anchor("a", None),
+        user("1"),
+        Entry::anchor("b", None),
+        user("2"),
+    ];
+    for fixture in store_fixtures() {
+        fixture
+            .tape
+            .store()
+            .append(&name(), entries.clone())
+            .await
+            .unwrap();
+        for (anchor, expected) in [
+            (AnchorSelector::Last, vec![4, 5]),
+            (AnchorSelector::Named("a".to_owned()), vec![2, 3, 4, 5]),
+            (AnchorSelector::Whole, vec![1, 2, 3, 4, 5]),
+        ] {
+            let context = TapeContext::new().with_anchor(anchor.clone());
+            let view = fixture
+                .tape
+                .view_with_context(&context, &ViewOptions::new())
+                .await
+                .unwrap();
+            assert_eq!(used(&view), expected, "{anchor:?} in {}", fixture.label);
+        }
+        let missing = TapeContext::new().with_anchor(AnchorSelector::Named("c".to_owned()));
+        let error = fixture
+            .tape
+            .view_with_context(&missing, &ViewOptions::new())
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (TapeErrorKind::NotFound, "Anchor 'c' was not found.")
+        );
+    }
+}
+
+/// W-15: only a tape without anchors is shown completely. A store that cannot be read is an error.
+#[tokio::test]
+async fn a_view_never_takes_an_error_for_an_empty_tape() {
+    for fixture in store_fixtures() {
+        assert_eq!(
+            fixture.tape.view(&ViewOptions::new()).await.unwrap(),
+            View::default()
+        );
+    }
+    assert_eq!(used(&view(vec![user("before any anchor")]).await), [1]);
+    let spy = Arc::new(CountingStore::new());
+    spy.append(&name(), vec![user("x")]).await.unwrap();
+    spy.fail_with(TapeError::Denied {
+        path: "tapes".to_owned(),
+    });
+    let tape = Tape::new(spy, name());
+    assert_eq!(
+        tape.view(&ViewOptions::new()).await.unwrap_err().kind(),
+        TapeErrorKind::Environment
+    );
+}
+
+/// L5: building a view reads nothing before the anchor.
+#[tokio::test]
+async fn the_cost_of_a_view_is_that_of_its_entries() {
+    let spy = Arc::new(CountingStore::new());
+    let mut entries = vec![user("x"); 3_000];
+    entries.push(Entry::anchor("here", None));
+    entries.extend(vec![user("y"); 10]);
+    spy.append(&name(), entries).await.unwrap();
+    let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
+    assert_eq!(
+        tape.view(&ViewOptions::new()).await.unwrap().messages.len(),
+        11
+    );
+    assert_eq!(spy.count(), 11);
+}
+
+/// An anchor can carry earlier entries. The view shows them after the anchor, with calls and results paired.
+#[tokio::test]
+async fn carried_entries_follow_the_anchor() {
+    let state = |ids: Value| json!({"reason": "context_length_exceeded", "carry": ids});
+    let tape = tape_of(vec![
+        Entry::anchor("session/start", None),
+        user("old"),
+        user("the task"),
+        called(&["a"]),
+        Entry::tool_result(vec!["one".into()]),
+        called(&["b"]),
+    ])
+    .await;
+    // Unknown ids and ids after the anchor are ignored.
+    tape.handoff(
+        "auto_handoff/context_overflow",
+        Some(state(json!([3, 4, 5, 6, 99, 7]))),
+    )
+    .await
+    .unwrap();
+    tape.append(user("go on")).await.unwrap();
+    let options = ViewOptions::new();
+    let view = tape.view(&options).await.unwrap();
+    let opening = "[Anchor created: auto_handoff/context_overflow]: {\"reason\": \"context_length_exceeded\"}";
+    let expected = json!([
+        {"role": "assistant", "content": opening},
+        {"role": "user", "content": "the task"},
+        calls(&["a"]),
+        tool("a", "one"),
+        calls(&["b"]),
+        tool("b", INTERRUPTED_RESULT),
+        {"role": "user", "content": "go on"},
+    ]);
+    assert_eq!(messages(&view), expected);
+    assert_eq!(used(&view), [7, 3, 4, 5, 6, 9]);
+    // With a small limit, the first user message and the latest entries remain.
+    let short = tape
+        .view(&ViewOptions {
+            carry_limit: 160,
+            ..options
+        })
+        .await
+        .unwrap();
+    assert_eq!(used(&short), [7, 3, 6, 9]);
+    assert_eq!(rejection_reason(&short.messages), None);
+    // A state with an unrelated value under this key is unchanged.
+    tape.handoff("mine", Some(json!({"carry": "the bag"})))
+        .await
+        .unwrap();
+    let mine = tape.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(
+        messages(&mine)[0]["content"],
+        "[Anchor created: mine]: {\"carry\": \"the bag\"}"
+    );
+}
+
+/// L3, W-9: media are shown during their turn. Later views mention that they are omitted.
+#[tokio::test]
+async fn media_stay_visible_during_the_turn() {
+    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+    let text = json!({"type": "text", "text": "what is this?"});
+    for fixture in store_fixtures() {
+        let tape = &fixture.tape;
+        tape.append(Entry::message("user", vec![picture.clone()]))
+            .await
+            .unwrap();
+        let turn = tape
+            .append(Entry::message("user", vec![text.clone(), picture.clone()]))
+            .await
+            .unwrap();
+        tape.append(called(&["a"])).await.unwrap();
+        let during = messages(
+            &tape
+                .view(&ViewOptions::new().with_turn_start(turn))
+                .await
+                .unwrap(),
+        );
+        assert_eq!(
+            during[0]["content"], "[not shown again: image_url]",
+            "{}",
+            fixture.label
+        );
+        assert_eq!(
+            during[1]["content"],
+            json!([text, picture]),
+            "{}",
+            fixture.label
+        );
+        let after = messages(&tape.view(&ViewOptions::new()).await.unwrap());
+        assert_eq!(after[1]["content"], json!([text]), "{}", fixture.label);
+    }
+}
+
+/// Provider state is sent only to the model that it comes from.
+#[tokio::test]
+async fn provider_state_is_for_its_own_model() {
+    let tape = tape_of(Vec::new()).await;
+    let mut step = StepRecord::new("run-1");
+    step.tool_calls = vec![call("a", "bash")];
+    step.tool_results = Some(vec!["one".into()]);
+    step.model = Some("anthropic:claude".to_owned());
+    step.provider_state = Some(json!({"signature": "s"}));
+    tape.record_step(step).await.unwrap();
+    for (model, expected) in [
+        (None, None),
+        (Some("openai:gpt"), None),
+        (Some("anthropic:claude"), Some(json!({"signature": "s"}))),
+    ] {
+        let options = ViewOptions {
+            model: model.map(str::to_owned),
+            ..ViewOptions::new()
+        };
+        let view = tape.view(&options).await.unwrap();
+        assert_eq!(
+            view.messages[0].get("provider_state"),
+            expected.as_ref(),
+            "{model:?}"
+        );
+    }
+}
+
+/// Some wire formats reject a conversation that starts with an assistant message.
+#[tokio::test]
+async fn a_fixed_line_can_open_the_view() {
+    let options = ViewOptions::new().open_with_user_message();
+    let tape = tape_of(vec![Entry::anchor("a", None), user("hi")]).await;
+    let view = tape.view(&options).await.unwrap();
+    assert_eq!(
+        messages(&view)[0],
+        json!({"role": "user", "content": OPENING_LINE})
+    );
+    assert_eq!(view.messages.len(), 3);
+    let tape = tape_of(vec![Entry::message("system", "be kind"), user("hi")]).await;
+    assert_eq!(tape.view(&options).await.unwrap().messages.len(), 2);
+    let tape = tape_of(Vec::new()).await;
+    assert_eq!(tape.view(&options).await.unwrap().messages.len(), 0);
+}

@@ -1,0 +1,10 @@
+//! Integration tests of the terminal output.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod screen;
+mod view;

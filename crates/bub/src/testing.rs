@@ -1,0 +1,423 @@
+//! Tests for plugins, channels and stores. The feature `testing` enables this module.
+//!
+//! [`turn`] runs one turn through the complete pipeline and the agent, with a model that follows a script. It needs no
+//! network and no configuration: home and workspace are temporary directories.
+//!
+//! ```
+//! use bub::{prelude::*, testing};
+//! use serde_json::json;
+//!
+//! /// Count the words of a text.
+//! #[tool(read_only)]
+//! async fn count_words(
+//!     /// The text.
+//!     text: String,
+//! ) -> usize {
+//!     text.split_whitespace().count()
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let turn = testing::turn("How many words has 'to be or not'?")
+//!     .tool(count_words())
+//!     .model_calls("count_words", json!({"text": "to be or not"}))
+//!     .model_says("It has four words.")
+//!     .run()
+//!     .await?;
+//! assert_eq!(turn.tool_results(), ["4"]);
+//! assert_eq!(turn.reply(), "It has four words.");
+//! # Ok::<(), Error>(())
+//! # }).unwrap();
+//! ```
+//!
+//! [`check_channel`] and [`check_store`] test an implementation of [`Channel`](crate::Channel) or
+//! [`TapeStore`](crate::TapeStore) against the guarantees of the trait.
+//!
+//! The time of a test is the clock of tokio: with `#[tokio::test(start_paused = true)]`, timeouts and delays pass at
+//! once, and `tokio::time::advance` moves the clock by hand.
+
+mod channel;
+mod script;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bub_agent::{BuiltinAgent, BuiltinOptions};
+use bub_kernel::{
+    ChannelMessage, Error, Framework, FrameworkBuilder, Inbound, IntoPlugin, Plugin, PluginContext,
+    PluginState, PluginStatus, Result, Sender, State, Tool, Turn, TurnResult,
+};
+use bub_settings::{Environment, Loader, Section};
+pub use bub_tape::testing::check_store;
+use bub_tape::{Entry, EntryKind, EntryRange};
+use serde_json::{Map, Value};
+use tempfile::TempDir;
+
+use self::script::{Answer, ModelScript};
+pub use self::{
+    channel::check_channel,
+    script::{ModelAnswers, ModelRequest},
+};
+
+/// The channel and chat of the test message.
+const CHANNEL: &str = "test";
+const SESSION: &str = "test:local";
+
+/// Starts the description of a turn for a message of the owner.
+pub fn turn(message: impl Into<String>) -> TurnTest {
+    TurnTest {
+        message: ChannelMessage::new(SESSION, CHANNEL, message.into()).chat_id("local"),
+        sender: Sender::terminal(),
+        answers: Vec::new(),
+        source: RuntimeSource::New(RuntimeOptions::default()),
+    }
+}
+
+/// The description of a turn: its message, the plugins, and the answers of the model. [`turn`] creates it.
+#[must_use = "the turn runs only if `run` is called"]
+pub struct TurnTest {
+    message: ChannelMessage,
+    sender: Sender,
+    answers: Vec<Answer>,
+    source: RuntimeSource,
+}
+
+enum RuntimeSource {
+    New(RuntimeOptions),
+    Existing(Arc<TestRuntime>),
+}
+
+#[derive(Default)]
+struct RuntimeOptions {
+    add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
+    sections: Vec<Section>,
+    config: Map<String, Value>,
+}
+
+/// A framework in temporary directories, whose model follows a script.
+struct TestRuntime {
+    framework: Framework,
+    script: Arc<ModelScript>,
+    directory: TempDir,
+    /// The number of entries on the tape after the last turn.
+    entry_count: AtomicUsize,
+}
+
+impl TurnTest {
+    /// Adds a plugin; see [`App::plugin`](crate::App::plugin).
+    pub fn plugin(self, name: &'static str, plugin: impl Plugin) -> Self {
+        self.configure(|options| {
+            let add = move |builder: FrameworkBuilder| builder.plugin(name, plugin);
+            options.add_plugins.push(Box::new(add));
+        })
+    }
+
+    /// Adds a plugin that `make` creates; see [`App::plugin_with`](crate::App::plugin_with).
+    pub fn plugin_with<P: IntoPlugin + 'static>(
+        self,
+        name: &'static str,
+        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
+    ) -> Self {
+        self.configure(|options| {
+            let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
+            options.add_plugins.push(Box::new(add));
+        })
+    }
+
+    /// Adds a tool; see [`App::tool`](crate::App::tool).
+    pub fn tool(self, tool: impl Tool) -> Self {
+        self.configure(|options| {
+            let add = move |builder: FrameworkBuilder| builder.tool(tool);
+            options.add_plugins.push(Box::new(add));
+        })
+    }
+
+    /// Declares the settings of a plugin; see [`App::settings`](crate::App::settings).
+    pub fn settings(self, section: Section) -> Self {
+        self.configure(|options| options.sections.push(section))
+    }
+
+    /// Sets a setting in the config file: `.setting("greeter.word", "Salve")`.
+    pub fn setting(self, key: &str, value: impl Into<Value>) -> Self {
+        self.configure(|options| set_in_config(&mut options.config, key, value.into()))
+    }
+
+    /// Sets the sender of the message. The default is the owner.
+    pub fn sender(mut self, sender: Sender) -> Self {
+        self.sender = sender;
+        self
+    }
+
+    /// Changes the message, for example to add media: `.message(|message| message.media(item))`.
+    pub fn message(mut self, change: impl FnOnce(ChannelMessage) -> ChannelMessage) -> Self {
+        self.message = change(self.message);
+        self
+    }
+
+    /// Adds answers of the model: one text, or a list with one text for each model call.
+    pub fn model_says(mut self, answers: impl ModelAnswers) -> Self {
+        let texts = answers.into_answers().into_iter();
+        self.answers.extend(texts.map(Answer::Text));
+        self
+    }
+
+    /// Adds an answer in which the model calls a tool. `tool` is the name with dots, such as `fs.read`.
+    pub fn model_calls(mut self, tool: impl Into<String>, arguments: Value) -> Self {
+        self.answers.push(Answer::Call(tool.into(), arguments));
+        self
+    }
+
+    /// Runs the turn.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the turn fails, or if the number of model calls differs from the number of scripted answers.
+    pub async fn run(self) -> Result<TestedTurn> {
+        let runtime = match self.source {
+            RuntimeSource::New(options) => Arc::new(options.build()?),
+            RuntimeSource::Existing(runtime) => runtime,
+        };
+        runtime.script.start(self.answers);
+        let inbound = Inbound::new(self.message).with_sender(self.sender);
+        let framework = &runtime.framework;
+        let (turn, result, entries) = framework
+            .run_scoped(async {
+                let (turn, result) = framework.process_turn(inbound).await;
+                let entries = turn.tape().tape().entries(EntryRange::ALL).await;
+                let entries = entries.map_err(|error| Error::config(error.to_string()))?;
+                Ok((turn, result, entries))
+            })
+            .await?;
+        let requests = runtime.script.finish()?;
+        let earlier_entries = runtime.entry_count.swap(entries.len(), Ordering::Relaxed);
+        Ok(TestedTurn {
+            result: result?,
+            turn,
+            entries,
+            earlier_entries,
+            requests,
+            runtime,
+        })
+    }
+
+    fn configure(mut self, change: impl FnOnce(&mut RuntimeOptions)) -> Self {
+        if let RuntimeSource::New(options) = &mut self.source {
+            change(options);
+        }
+        self
+    }
+}
+
+impl RuntimeOptions {
+    fn build(self) -> Result<TestRuntime> {
+        let directory = TempDir::new()?;
+        let (home, workspace) = (
+            directory.path().join("home"),
+            directory.path().join("workspace"),
+        );
+        std::fs::create_dir_all(&home)?;
+        std::fs::create_dir_all(&workspace)?;
+        // JSON is valid YAML.
+        std::fs::write(
+            home.join("config.yml"),
+            Value::Object(self.config).to_string(),
+        )?;
+        let environment = Environment::from_pairs([
+            ("BUB_HOME", home.as_os_str()),
+            ("BUB_MODEL", "llamacpp:scripted".as_ref()),
+            ("BUB_LOCAL_MODELS", "false".as_ref()),
+        ]);
+        let settings = Loader::new(environment)
+            .sections(crate::core_sections().chain(self.sections))
+            .load()
+            .map_err(|error| Error::config(error.to_string()))?;
+        // A mistyped key must not make a test pass.
+        if let Some(warning) = settings.warnings().first() {
+            return Err(Error::config(warning.to_string()));
+        }
+        let script = Arc::new(ModelScript::default());
+        let model_override = Some(script.model_override());
+        let builder = Framework::builder()
+            .workspace(workspace)
+            .settings(Arc::new(settings))
+            .plugin_with(crate::BuiltinPlugin::NAME, |context| {
+                let options = BuiltinOptions {
+                    model_override,
+                    ..BuiltinOptions::default()
+                };
+                BuiltinAgent::new(context, options)
+            });
+        let add_plugins = self.add_plugins.into_iter();
+        let framework = add_plugins
+            .fold(builder, |builder, add| add(builder))
+            .build();
+        for PluginStatus { name, state } in framework.plugins() {
+            if let PluginState::Failed(reason) = state {
+                let text = format!("cannot create plugin `{name}`: {reason}");
+                return Err(Error::config(text));
+            }
+        }
+        Ok(TestRuntime {
+            framework,
+            script,
+            directory,
+            entry_count: AtomicUsize::new(0),
+        })
+    }
+}
+
+fn set_in_config(config: &mut Map<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => drop(config.insert(key.to_owned(), value)),
+        Some((section, key)) => {
+            let section = config
+                .entry(section)
+                .or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(section) = section {
+                set_in_config(section, key, value);
+            }
+        }
+    }
+}
+
+/// A turn that has run, with its replies, its model calls and its tape.
+pub struct TestedTurn {
+    result: TurnResult,
+    turn: Turn,
+    entries: Vec<Entry>,
+    /// The number of entries that earlier turns recorded.
+    earlier_entries: usize,
+    requests: Vec<ModelRequest>,
+    runtime: Arc<TestRuntime>,
+}
+
+impl TestedTurn {
+    /// Returns the text of the reply. If the turn sent several replies, their texts are joined by newlines.
+    pub fn reply(&self) -> String {
+        self.replies().join("\n")
+    }
+
+    /// Returns the texts of all replies.
+    pub fn replies(&self) -> Vec<String> {
+        let replies = self.result.outbounds.iter();
+        replies.map(|reply| reply.content().into_owned()).collect()
+    }
+
+    /// Returns the answer of the model stage.
+    pub fn answer(&self) -> &str {
+        &self.result.model_output
+    }
+
+    /// Returns the prompt that `build_prompt` returned.
+    pub fn prompt(&self) -> String {
+        self.result.prompt.text()
+    }
+
+    /// Returns the requests that the model received, in order.
+    pub fn requests(&self) -> &[ModelRequest] {
+        &self.requests
+    }
+
+    /// Returns the results of the turn's tool calls as the model sees them, in order.
+    pub fn tool_results(&self) -> Vec<String> {
+        let entries = self.entries().iter();
+        let entries = entries.filter(|entry| entry.kind == EntryKind::ToolResult);
+        let results = entries.filter_map(|entry| entry.payload.get("results")?.as_array());
+        let text = |result: &Value| match result {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        results.flatten().map(text).collect()
+    }
+
+    /// Returns the entries that the turn recorded.
+    pub fn entries(&self) -> &[Entry] {
+        self.entries.get(self.earlier_entries..).unwrap_or_default()
+    }
+
+    /// Returns all entries on the tape of the session, including those of earlier turns.
+    pub fn tape(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Returns the state at the end of the turn.
+    pub fn state(&self) -> &State {
+        &self.result.state
+    }
+
+    /// Returns the turn.
+    pub fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
+    /// Returns the workspace of the test, a temporary directory.
+    pub fn workspace(&self) -> &Path {
+        self.runtime.framework.workspace()
+    }
+
+    /// Returns the home of the test, a temporary directory.
+    pub fn home(&self) -> std::path::PathBuf {
+        self.runtime.directory.path().join("home")
+    }
+
+    /// Starts the description of the next turn in the same session, with the same plugins and settings.
+    pub fn then(&self, message: impl Into<String>) -> TurnTest {
+        TurnTest {
+            source: RuntimeSource::Existing(Arc::clone(&self.runtime)),
+            ..turn(message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A test must not pass because of a mistake in its script or its settings.
+    #[tokio::test]
+    async fn a_wrong_script_or_setting_fails_the_test() {
+        let call = turn("hi").model_calls("no.tool", Value::Null);
+        for (test, expected) in [
+            (turn("hi"), "the script has 0 answers"),
+            (
+                turn("hi").model_says(["a", "b"]),
+                "the script has 2 answers",
+            ),
+            (call.model_says("b"), "calls the tool `no.tool`"),
+            (
+                turn("hi").setting("max_stpes", 3).model_says("a"),
+                "max_stpes",
+            ),
+        ] {
+            let error = test.run().await.err().map(|error| error.to_string());
+            assert!(
+                error
+                    .as_deref()
+                    .is_some_and(|error| error.contains(expected)),
+                "{expected}: {error:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn each_turn_has_its_own_results() {
+        let command = |text: &str| serde_json::json!({"cmd": format!("echo {text}")});
+        let first = turn("hi")
+            .model_calls("bash", command("one"))
+            .model_says("1");
+        let first = first.run().await.unwrap();
+        let second = first.then("more").model_calls("bash", command("two"));
+        let second = second.model_says("2").run().await.unwrap();
+        assert_eq!((first.reply(), second.reply()), ("1".into(), "2".into()));
+        let results = second.tool_results();
+        assert!(
+            results.len() == 1 && results[0].contains("two"),
+            "{results:?}"
+        );
+        assert!(second.tape().len() > second.entries().len());
+    }
+}
