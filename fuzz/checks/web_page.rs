@@ -1,6 +1,6 @@
 //! A page of any bytes under several headers gives text of a bounded length, or none.
 
-use bub_agent::web::page_text;
+use bub_fetch::page_text;
 
 const HEADERS: [&str; 8] = [
     "text/html",

@@ -9,7 +9,6 @@
 //! * [`settings`]: the agent's settings.
 //! * [`shell`]: processes and output of the tool `bash`.
 //! * [`usage`]: token usage and cost by session, model and day, and the daily limits.
-//! * [`web`]: the HTTP client of the tool `web.fetch`.
 //! * `prompt`, `system_prompt`: the user prompt and the system prompt of a turn.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -33,7 +32,6 @@ mod tool_runner;
 mod tool_set;
 pub mod tools;
 pub mod usage;
-pub mod web;
 
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
 pub use builtin::{BuiltinAgent, BuiltinOptions};

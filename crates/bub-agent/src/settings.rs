@@ -65,23 +65,6 @@ pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Private hosts that `web.fetch` may reach. A workspace's `.env` cannot set this setting.
-pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
-    "web.allow_private",
-    "",
-    "Private hosts (`wiki.corp`, `*.corp`) and networks (`10.1.0.0/16`) that `web.fetch` may reach.",
-)
-.trusted();
-
-/// Whether `web.fetch` uses the proxies of the environment. A workspace's `.env` cannot set it, because bub does not
-/// check the addresses to which a proxy connects.
-pub static WEB_PROXY: SettingKey<bool> = SettingKey::new(
-    "web.proxy",
-    true,
-    "Use the proxies of the environment (such as `HTTPS_PROXY`) for `web.fetch`.",
-)
-.trusted();
-
 /// Daily token limit. A workspace's `.env` cannot set it.
 pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
     "usage.daily_tokens",
@@ -103,18 +86,16 @@ static SPILL: &[&dyn AnySetting] = &[&SPILL_THRESHOLD];
 static POLICY: &[&dyn AnySetting] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn AnySetting] = &[&FS_CONFINE];
 static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
-static WEB: &[&dyn AnySetting] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// Returns the sections of the agent's settings, for `Loader::sections`. The section with an empty name is the root.
-pub fn sections() -> [Section; 7] {
+pub fn sections() -> [Section; 6] {
     [
         Section::new("", ROOT),
         Section::new("spill", SPILL),
         Section::new("policy", POLICY),
         Section::new("fs", FS),
         Section::new("skills", SKILLS),
-        Section::new("web", WEB),
         Section::new("usage", USAGE),
     ]
 }

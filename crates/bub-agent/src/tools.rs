@@ -9,7 +9,6 @@ mod skill;
 mod spill;
 mod subagent;
 mod tape;
-mod web;
 
 use std::sync::Arc;
 
@@ -21,10 +20,9 @@ pub use help::{help, help_text};
 pub use names::{find_tool, select_tools, tools_block};
 pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
-pub use web::WebTools;
 
 use self::{session::SessionTools, subagent::SubagentTool};
-use crate::{agent::Agent, shell::Shells, skills::Skills, web::WebClient};
+use crate::{agent::Agent, shell::Shells, skills::Skills};
 
 /// Registers the builtin tools. The model sees them in this order.
 pub(crate) fn register_tools(
@@ -43,7 +41,6 @@ pub(crate) fn register_tools(
     context.add_tool(tape::tape_reset());
     context.add_tool(tape::tape_handoff());
     context.add_tool(tape_anchors());
-    context.add_tools(Arc::new(WebTools::new(WebClient::new(context.settings))).tools());
     context.add_tool(SubagentTool::new(Arc::clone(agent)));
     context.add_tool(help());
     context.add_tools(Arc::new(SessionTools::with_agent(Arc::clone(agent))).tools());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bub::{App, BuiltinPlugin};
+use bub_fetch::FetchPlugin;
 use bub_http::{HttpPlugin, webhook};
 use bub_kernel::{Error, Framework};
 use bub_settings::Settings;
@@ -14,21 +15,23 @@ use crate::cli::{CLI, CliHooks, CliPlugin};
 /// first.
 pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
     let hooks = Arc::clone(hooks);
-    app.bundled_plugin(
-        TelegramPlugin::NAME,
-        &[bub_telegram::CHANNEL_NAME],
-        TelegramPlugin::new,
-    )
-    .settings(bub_telegram::settings::section())
-    .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
-    .settings(bub_http::settings::section())
-    .bundled_plugin(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
-        Ok::<_, Error>(CliPlugin(hooks))
-    })
+    app.bundled_plugin(FetchPlugin::NAME, &[], FetchPlugin::new)
+        .settings(bub_fetch::settings::section())
+        .bundled_plugin(
+            TelegramPlugin::NAME,
+            &[bub_telegram::CHANNEL_NAME],
+            TelegramPlugin::new,
+        )
+        .settings(bub_telegram::settings::section())
+        .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
+        .settings(bub_http::settings::section())
+        .bundled_plugin(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
+            Ok::<_, Error>(CliPlugin(hooks))
+        })
 }
 
-/// Builds a framework with the given settings. It has the plugin `builtin` and the bundled channels, but neither the
-/// plugin `cli` nor plugins of the user.
+/// Builds a framework with the given settings. It has the plugin `builtin` and the bundled tools and channels, but
+/// neither the plugin `cli` nor plugins of the user.
 pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
     Framework::builder()
         .workspace(framework.workspace())
@@ -36,6 +39,7 @@ pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) ->
         .plugin_with(BuiltinPlugin::NAME, |context| {
             Ok::<_, Error>(BuiltinPlugin::new(context, None))
         })
+        .plugin_with(FetchPlugin::NAME, FetchPlugin::new)
         .plugin_with(TelegramPlugin::NAME, TelegramPlugin::new)
         .plugin_with(HttpPlugin::NAME, HttpPlugin::new)
         .build()

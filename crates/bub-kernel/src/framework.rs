@@ -211,12 +211,12 @@ impl FrameworkBuilder {
             tools: RefCell::default(),
         };
         let mut hooks = HookSet::default();
-        let mut tools = Vec::new();
         let mut plugins = Vec::with_capacity(self.plugins.len());
         for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
             let is_taken = plugins.iter().any(|other: &PluginStatus| {
                 other.name == name && other.state == PluginState::Active
             });
+            let earlier_tools = context.tools.borrow().clone();
             let loaded = if is_taken {
                 Err(Error::config(
                     "duplicate plugin name: an active plugin already has it; remove or rename one of them",
@@ -225,22 +225,22 @@ impl FrameworkBuilder {
                 let loaded = guard::catch_panic(|| factory(&context));
                 loaded.and_then(|hooks| hooks.map_err(Error::from_boxed))
             };
-            let plugin_tools = context.tools.take();
             let state = match loaded {
                 Ok(mut plugin_hooks) => {
                     plugin_hooks.set_plugin(index, &name);
                     hooks.merge(plugin_hooks);
-                    add_or_replace(&mut tools, plugin_tools);
                     PluginState::Active
                 }
                 Err(error) => {
+                    context.tools.replace(earlier_tools);
                     tracing::warn!(plugin = %name, %error, "plugin.init_failed");
                     PluginState::Failed(error.to_string())
                 }
             };
             plugins.push(PluginStatus { name, state });
         }
-        add_or_replace(&mut tools, self.tools);
+        context.add_tools(self.tools);
+        let tools = context.tools.into_inner();
         let inner = Arc::new(Inner {
             workspace_text: path_to_text(&workspace),
             workspace,
@@ -255,21 +255,6 @@ impl FrameworkBuilder {
         // Cannot fail: only this line sets the reference.
         let _ = framework.0.set(Arc::downgrade(&inner));
         Framework(inner)
-    }
-}
-
-/// Adds tools. A tool replaces an existing tool with the same [`ToolSpec::model_name`](crate::ToolSpec::model_name), at
-/// the same position.
-fn add_or_replace(tools: &mut Vec<Arc<dyn Tool>>, added: Vec<Arc<dyn Tool>>) {
-    for tool in added {
-        let name = tool.spec().model_name();
-        match tools
-            .iter_mut()
-            .find(|other| other.spec().model_name() == name)
-        {
-            Some(existing) => *existing = tool,
-            None => tools.push(tool),
-        }
     }
 }
 

@@ -50,6 +50,7 @@ pub struct PluginContext<'a> {
     pub workspace: &'a Path,
     /// The settings of the program.
     pub settings: &'a Arc<Settings>,
+    /// The tools of this plugin and of the plugins before it.
     pub(crate) tools: RefCell<Vec<Arc<dyn Tool>>>,
 }
 
@@ -63,9 +64,30 @@ impl PluginContext<'_> {
     /// Adds tools, such as those of a block with [`tools`](macro@crate::tools). The rules of
     /// [`PluginContext::add_tool`] apply.
     pub fn add_tools(&self, tools: impl IntoIterator<Item = Arc<dyn Tool>>) {
-        // Collect first, because the iterator may use this context.
-        let tools: Vec<_> = tools.into_iter().collect();
-        self.tools.borrow_mut().extend(tools);
+        self.insert_tools(tools, None);
+    }
+
+    /// Adds tools before the tool `next` of an earlier plugin, so that the model sees them in this order. Without such a
+    /// tool, they are added at the end. The rules of [`PluginContext::add_tool`] apply.
+    pub fn add_tools_before(&self, next: &str, tools: impl IntoIterator<Item = Arc<dyn Tool>>) {
+        self.insert_tools(tools, Some(&next.replace('.', "_")));
+    }
+
+    fn insert_tools(&self, added: impl IntoIterator<Item = Arc<dyn Tool>>, next: Option<&str>) {
+        for tool in added {
+            let mut tools = self.tools.borrow_mut();
+            let position = |name: &str| {
+                let is_named = |tool: &Arc<dyn Tool>| tool.spec().model_name() == name;
+                tools.iter().position(is_named)
+            };
+            let replaced = position(&tool.spec().model_name());
+            let end = || next.and_then(position).unwrap_or(tools.len());
+            let index = replaced.unwrap_or_else(end);
+            if replaced.is_some() {
+                tools.remove(index);
+            }
+            tools.insert(index, tool);
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! * [`App`]: a program that runs plugins and commands. `bub_cli::app()` returns an `App` with the
 //!   commands and channels of `bub`, to which you can add plugins.
 //! * `testing`, with the feature of this name: tests of plugins, channels and stores.
-//! * [`kernel`], [`tape`], [`settings`], [`agent`], [`gateway`], [`plugin`]: the underlying crates.
+//! * [`kernel`], [`tape`], [`settings`], [`model`], [`agent`], [`gateway`], [`plugin`]: the underlying crates.
 
 mod app;
 #[doc(hidden)]
@@ -47,6 +47,7 @@ pub use bub_kernel::{
     ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot, async_trait, hooks,
     hooks::Next, tool, tools,
 };
+pub use bub_model as model;
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
 pub use bub_settings::{AnySetting, Secret, Section, SettingKey, Settings};

@@ -33,4 +33,3 @@ mod turn_loop;
 mod turn_replaced;
 mod turn_subagent;
 mod usage;
-mod web;

@@ -48,6 +48,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "bub",
             "bub-agent",
+            "bub-fetch",
             "bub-gateway",
             "bub-http",
             "bub-kernel",

@@ -330,6 +330,37 @@ fn descriptions(tools: &[Arc<dyn Tool>]) -> Vec<String> {
 
 // H-110
 #[test]
+fn a_plugin_can_put_its_tools_before_a_tool_of_another_plugin() {
+    let framework = Framework::builder()
+        .plugin_with("builtin", |context| {
+            context.add_tool(fs_read());
+            context.add_tool(nothing());
+            FakePlugin::new()
+        })
+        .plugin_with("later", |context| {
+            let tools: [Arc<dyn Tool>; 2] = [Arc::new(fails()), Arc::new(other_read())];
+            context.add_tools_before("nothing", tools);
+            context.add_tools_before("unknown", [Arc::new(breaks()) as Arc<dyn Tool>]);
+            FakePlugin::new()
+        })
+        .plugin_with("broken", |context| {
+            context.add_tools_before("fs_read", [Arc::new(third_read()) as Arc<dyn Tool>]);
+            Err::<FakePlugin, _>(Error::config("no token"))
+        })
+        .build();
+    assert_eq!(
+        descriptions(framework.tools()),
+        [
+            "Another tool with the same name.",
+            "Fails with an error of another type.",
+            "Takes no arguments.",
+            "Panics on a blocking thread."
+        ]
+    );
+}
+
+// H-110
+#[test]
 fn tools_are_in_the_order_of_registration_and_later_ones_replace_in_place() {
     let builder = || {
         Framework::builder().plugin_with("builtin", |context| {

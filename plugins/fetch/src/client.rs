@@ -1,22 +1,12 @@
-//! The HTTP client of `web.fetch`. It reads public web pages and refuses private addresses.
-//!
-//! * `allowlist`: decides which private addresses may be reached.
-//! * `resolve`: resolves names and checks their addresses; the connection uses the checked addresses.
-//! * `page`: reads a response as text; `html` and `markdown` convert a page to Markdown.
-//!
-//! [`WebClient`] follows redirects itself, so that each target is checked.
-
-mod allowlist;
-mod html;
-mod markdown;
-mod page;
-mod resolve;
+//! The HTTP client of `web.fetch`. It follows redirects itself, so that each target is checked.
 
 use std::{error::Error as _, sync::Arc, time::Duration};
 
-use bub_kernel::{Error, ErrorKind, Result};
-use bub_model::HttpOptions;
-use bub_settings::{Redactor, Settings};
+use bub::{
+    Error, ErrorKind, Result, Settings,
+    model::{HttpOptions, Proxies},
+    settings::Redactor,
+};
 use reqwest::{
     Client, Response, Url,
     header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue, LOCATION},
@@ -24,11 +14,12 @@ use reqwest::{
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-#[doc(hidden)]
-pub use self::page::page_text;
-use self::resolve::{PublicResolver, SystemResolver};
-pub use self::{markdown::html_to_markdown, resolve::HostResolver};
-use crate::settings::{WEB_ALLOW_PRIVATE, WEB_PROXY};
+use crate::{
+    allowlist::PrivateAllowlist,
+    page,
+    resolve::{HostResolver, PublicResolver, SystemResolver},
+    settings::{WEB_ALLOW_PRIVATE, WEB_PROXY},
+};
 
 /// The default `accept` header.
 const DEFAULT_ACCEPT: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1";
@@ -67,9 +58,9 @@ impl WebClient {
     pub fn with_resolver(settings: &Settings, lookup: Arc<dyn HostResolver>) -> Self {
         let mut options = HttpOptions::from_environment(settings.environment());
         if !settings.get(&WEB_PROXY) {
-            options.proxies = bub_model::Proxies::default();
+            options.proxies = Proxies::default();
         }
-        let allowed = allowlist::PrivateAllowlist::new(&settings.get(&WEB_ALLOW_PRIVATE));
+        let allowed = PrivateAllowlist::new(&settings.get(&WEB_ALLOW_PRIVATE));
         let resolver = PublicResolver::new(allowed, options.proxies.hosts(), lookup);
         Self {
             options,
@@ -256,11 +247,12 @@ fn request_headers(extra: &Map<String, Value>) -> Result<HeaderMap> {
 }
 
 /// Returns the host of a URL for messages. The rest of a URL may contain secrets.
-fn host_name(url: &Url) -> &str {
+pub(crate) fn host_name(url: &Url) -> &str {
     url.host_str().unwrap_or_default()
 }
 
-fn tool_error(text: String) -> Error {
+/// Returns an error that the model sees as the result of the call.
+pub(crate) fn tool_error(text: String) -> Error {
     Error::new(ErrorKind::Tool, text)
 }
 

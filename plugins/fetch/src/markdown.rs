@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 
-use super::html::{HtmlTokenizer, Token, attribute_value, decode_entities};
+use crate::html::{HtmlTokenizer, Token, attribute_value, decode_entities};
 
 /// Elements that are omitted with their content.
 const SKIPPED_ELEMENTS: [&str; 12] = [

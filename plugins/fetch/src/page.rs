@@ -2,14 +2,17 @@
 
 use std::fmt::Write as _;
 
-use bub_kernel::{Error, Result};
-use bub_model::ResponseBody;
+use bub::model::{ModelError, ResponseBody};
+use bub::{Error, Result};
 use reqwest::{
     Response, Url,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{host_name, markdown, tool_error};
+use crate::{
+    client::{host_name, tool_error},
+    markdown,
+};
 
 /// Maximum decompressed size of a page.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -21,7 +24,7 @@ const MAX_ERROR_CHARS: usize = 300;
 const CHARSET_PROBE_BYTES: usize = 2048;
 
 /// Returns the text of a response. Fails if the status is not a success or the body is not text.
-pub(super) async fn read_response(response: Response, url: &Url) -> Result<String> {
+pub(crate) async fn read_response(response: Response, url: &Url) -> Result<String> {
     let status = response.status();
     let header = |name| response.headers().get(name)?.to_str().ok();
     let kind = ContentType::parse(header(CONTENT_TYPE).unwrap_or_default());
@@ -73,7 +76,7 @@ pub fn page_text(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> 
 
 /// Returns the decompressed body up to a limit, and whether it is truncated.
 async fn read_body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
-    let body_error = |error: bub_model::ModelError| {
+    let body_error = |error: ModelError| {
         let (host, reason) = (host_name(url), error.message);
         tool_error(format!("cannot read the response from {host}: {reason}"))
     };

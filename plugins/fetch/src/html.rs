@@ -8,7 +8,7 @@ use pulldown_cmark::{Event, Parser};
 
 /// A token of a page.
 #[derive(Debug, PartialEq)]
-pub(super) enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// Text in which entities are not decoded.
     Text(&'a str),
     /// An opening tag: the name in lower case, and the unparsed attributes.
@@ -24,11 +24,11 @@ const MAX_ENTITY_BYTES: usize = 33;
 const RAW_TEXT_ELEMENTS: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
 
 /// Splits a page into tokens.
-pub(super) struct HtmlTokenizer<'a> {
+pub(crate) struct HtmlTokenizer<'a> {
     /// The part of the page that is not read yet.
-    pub(super) rest: &'a str,
+    pub(crate) rest: &'a str,
     /// The name of the open raw text element, such as `script`. Everything up to its closing tag is text.
-    pub(super) raw: Option<String>,
+    pub(crate) raw: Option<String>,
 }
 
 impl<'a> HtmlTokenizer<'a> {
@@ -141,7 +141,7 @@ fn split_tag_name(tag: &str) -> (String, &str) {
 }
 
 /// Returns the value of an attribute, with entities decoded.
-pub(super) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<String> {
+pub(crate) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<String> {
     let mut rest = attributes;
     loop {
         rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '/');
@@ -166,7 +166,7 @@ pub(super) fn attribute_value(attributes: &str, attribute_name: &str) -> Option<
 }
 
 /// Replaces HTML entities by their characters. Unknown entities stay.
-pub(super) fn decode_entities(text: &str) -> String {
+pub(crate) fn decode_entities(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {

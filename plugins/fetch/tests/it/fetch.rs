@@ -11,24 +11,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_agent::{
-    tools::WebTools,
-    web::{HostResolver, WebClient, html_to_markdown},
+use bub::{
+    BoxFuture, Envelope, Framework, Result, Settings, State, ToolContext, Turn,
+    settings::{Environment, Loader},
 };
-use bub_kernel::{BoxFuture, Envelope, Framework, Result, State, ToolContext, Turn};
-use bub_settings::{Environment, Loader, Settings};
+use bub_fetch::{HostResolver, WebClient, WebTools, html_to_markdown};
 use serde_json::{Value, json};
 
-use crate::harness::sections;
-
 /// A server on loopback that returns fixed bytes for each path and records the requests.
-struct FakeSite {
+pub(crate) struct FakeSite {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeSite {
-    fn start<const N: usize>(pages: [(&'static str, Vec<u8>); N]) -> Self {
+    pub(crate) fn start<const N: usize>(pages: [(&'static str, Vec<u8>); N]) -> Self {
         Self::at("127.0.0.1:0", pages)
     }
 
@@ -47,7 +44,7 @@ impl FakeSite {
         Self { address, requests }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
@@ -84,7 +81,7 @@ fn http(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn page(kind: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn page(kind: &str, body: &[u8]) -> Vec<u8> {
     http("200 OK", &format!("content-type: {kind}\r\n"), body)
 }
 
@@ -97,7 +94,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     Loader::new(Environment::from_pairs(
         home.into_iter().chain(variables.iter().copied()),
     ))
-    .sections(sections())
+    .sections(bub::core_sections().chain([bub_fetch::settings::section()]))
     .load()
     .unwrap()
 }

@@ -2,19 +2,19 @@
 
 use std::net::IpAddr;
 
-use bub_settings::is_public;
+use bub::settings::is_public;
 use ipnet::IpNet;
 
 /// Private hosts and networks that may be reached.
 #[derive(Debug, Default)]
-pub(super) struct PrivateAllowlist {
+pub(crate) struct PrivateAllowlist {
     names: Vec<String>,
     networks: Vec<IpNet>,
 }
 
 impl PrivateAllowlist {
     /// Parses the list in the setting `web.allow_private`. An invalid item is ignored and logged.
-    pub(super) fn new(entries: &[String]) -> Self {
+    pub(crate) fn new(entries: &[String]) -> Self {
         let mut allowed = Self::default();
         for entry in entries
             .iter()
@@ -34,7 +34,7 @@ impl PrivateAllowlist {
     }
 
     /// Returns whether the allowlist contains a host name. Such a host may be reached at any address.
-    pub(super) fn is_name_allowed(&self, name: &str) -> bool {
+    pub(crate) fn is_name_allowed(&self, name: &str) -> bool {
         self.names
             .iter()
             .any(|allowed| match allowed.strip_prefix("*.") {
@@ -46,7 +46,7 @@ impl PrivateAllowlist {
     }
 
     /// Returns whether an address may be reached.
-    pub(super) fn is_address_allowed(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_address_allowed(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_inside = |network: &IpNet| network.contains(&address);
         is_public(address) || self.networks.iter().any(is_inside)

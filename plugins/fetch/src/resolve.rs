@@ -7,13 +7,13 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{BoxFuture, Error, Result};
+use bub::{BoxFuture, Error, Result};
 use reqwest::{
     Url,
     dns::{Addrs, Name, Resolve, Resolving},
 };
 
-use super::{allowlist::PrivateAllowlist, tool_error};
+use crate::{allowlist::PrivateAllowlist, client::tool_error};
 
 /// Domains that are used only in private networks.
 const PRIVATE_DOMAINS: [&str; 9] = [
@@ -35,7 +35,7 @@ pub trait HostResolver: Send + Sync {
 }
 
 /// The resolver of the operating system.
-pub(super) struct SystemResolver;
+pub(crate) struct SystemResolver;
 
 impl HostResolver for SystemResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
@@ -48,7 +48,7 @@ impl HostResolver for SystemResolver {
 
 /// A resolver that returns only public addresses and private ones that the allowlist names.
 #[derive(Clone)]
-pub(super) struct PublicResolver {
+pub(crate) struct PublicResolver {
     allowed: Arc<PrivateAllowlist>,
     /// The hosts of configured proxies. They may be private.
     proxies: Arc<[String]>,
@@ -56,7 +56,7 @@ pub(super) struct PublicResolver {
 }
 
 impl PublicResolver {
-    pub(super) fn new(
+    pub(crate) fn new(
         allowed: PrivateAllowlist,
         proxies: Vec<String>,
         lookup: Arc<dyn HostResolver>,
@@ -70,7 +70,7 @@ impl PublicResolver {
 
     /// Fails if the host of a URL is private. Checks IP addresses, and names that a proxy would resolve. Other names
     /// are checked when they are resolved.
-    pub(super) async fn check_url(&self, url: &Url) -> Result<()> {
+    pub(crate) async fn check_url(&self, url: &Url) -> Result<()> {
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
             // The allowlist can contain single addresses and networks; `is_address_allowed` checks both.

@@ -1,0 +1,41 @@
+//! The plugin in a turn.
+
+use bub::testing;
+use bub_fetch::{FetchPlugin, settings};
+use serde_json::json;
+
+use crate::fetch::{FakeSite, page};
+
+// H-110, H-117: the model calls the tool, which has its place among the builtin tools.
+#[tokio::test]
+async fn the_model_reads_a_page_with_a_tool_before_subagent() {
+    let site = FakeSite::start([("/", page("text/html", b"<h1>Tapes</h1><p>They only grow."))]);
+    let turn = testing::turn("What does the page say?")
+        .plugin_with(FetchPlugin::NAME, FetchPlugin::new)
+        .settings(settings::section())
+        .setting("web.allow_private", json!(["127.0.0.1"]))
+        .model_calls("web.fetch", json!({"url": site.url("/")}))
+        .model_says("Tapes only grow.")
+        .run()
+        .await
+        .unwrap();
+    assert_eq!(turn.tool_results(), ["# Tapes\n\nThey only grow."]);
+    let expected = [
+        "spill_read",
+        "bash",
+        "bash_output",
+        "bash_kill",
+        "fs_read",
+        "fs_write",
+        "fs_edit",
+        "skill",
+        "tape_info",
+        "tape_search",
+        "tape_reset",
+        "tape_handoff",
+        "tape_anchors",
+        "web_fetch",
+        "subagent",
+    ];
+    assert_eq!(turn.requests()[0].tools, expected);
+}
