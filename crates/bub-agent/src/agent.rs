@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result,
-    State, StreamEvent, Tool, Turn,
+    CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext,
+    Prompt, Result, State, StreamEvent, Tool, Turn,
 };
 use bub_model::settings::MODEL;
 use bub_model::{
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent_loop::{AgentLoop, Calibration},
+    builtin::BuiltinOptions,
     emitter, no_model,
     policy::Policy,
     shell::Shells,
@@ -58,25 +59,21 @@ pub(crate) struct AgentTask {
 
 impl Agent {
     /// Creates the agent. It makes no connections before the first prompt.
-    pub(crate) fn new(
-        framework: FrameworkRef,
-        settings: Arc<Settings>,
-        model_override: Option<Arc<ModelOverride>>,
-        skills: Arc<Skills>,
-        shells: Arc<Shells>,
-    ) -> Self {
+    pub(crate) fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
+        let settings = Arc::clone(context.settings);
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
+        let shells = Shells::new(Arc::clone(&settings), options.launcher);
         Self {
-            framework,
+            framework: context.framework.clone(),
             models: models.map(Arc::new).map_err(access_error),
             client,
             daily_limit: DailyLimit::new(&settings),
             calibration: Calibration::default(),
-            model_override,
+            model_override: options.model_override,
             policy: Policy::new(&settings),
-            skills,
-            shells,
+            skills: Arc::new(Skills::new(&settings)),
+            shells: Arc::new(shells),
             settings,
             all_tools: OnceLock::new(),
         }
@@ -215,7 +212,7 @@ impl Agent {
     pub(crate) fn framework(&self) -> Result<Framework> {
         self.framework
             .get()
-            .ok_or_else(|| Error::unknown("cannot run the turn: bub is shutting down"))
+            .ok_or_else(|| Error::unknown("cannot run the hook: bub is shutting down"))
     }
 }
 

@@ -1,21 +1,19 @@
 //! The hook implementations of the builtin plugin.
 
-use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bub_kernel::settings::TAPE_DURABILITY;
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
-    Framework, FrameworkRef, MessageKind, ModelStream, PluginContext, Prompt, Provided, Result,
-    Role, ScopeGuard, State, StatePatch, SteeringInbox, Turn, hooks,
+    MessageKind, ModelStream, PluginContext, Prompt, Provided, Result, Role, ScopeGuard, State,
+    StatePatch, SteeringInbox, Turn, hooks,
 };
-use bub_settings::{HOME, Redactor};
-use bub_tape::{Durability, FileStore, Sidecar, TapeStore};
+use bub_tape::{FileStore, Sidecar, TapeStore};
 
 use crate::{
     agent::{Agent, ModelOverride},
     prompt, sessions,
     shell::{Launcher, Shells},
-    skills::Skills,
     spill,
     steering::MemorySteeringInbox,
     system_prompt, tools,
@@ -27,12 +25,7 @@ const SHELL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The builtin plugin: defaults for every stage of a turn. It is registered first, so other plugins take precedence.
 #[derive(Debug)]
 pub struct BuiltinAgent {
-    framework: FrameworkRef,
-    redactor: Redactor,
     agent: Arc<Agent>,
-    shells: Arc<Shells>,
-    home: PathBuf,
-    durability: Durability,
 }
 
 /// Options that the program passes to the builtin plugin.
@@ -53,31 +46,9 @@ impl std::fmt::Debug for BuiltinOptions {
 impl BuiltinAgent {
     /// Creates the plugin and registers its tools.
     pub fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
-        let settings = context.settings;
-        let skills = Arc::new(Skills::new(settings));
-        let shells = Arc::new(Shells::new(Arc::clone(settings), options.launcher));
-        let agent = Arc::new(Agent::new(
-            context.framework.clone(),
-            Arc::clone(settings),
-            options.model_override,
-            Arc::clone(&skills),
-            Arc::clone(&shells),
-        ));
-        tools::register_tools(context, &agent, &skills, &shells);
-        Self {
-            framework: context.framework.clone(),
-            redactor: settings.redactor().clone(),
-            agent,
-            shells,
-            home: settings.get(&HOME),
-            durability: settings.get(&TAPE_DURABILITY).into(),
-        }
-    }
-
-    fn framework(&self) -> Result<Framework> {
-        self.framework
-            .get()
-            .ok_or_else(|| Error::unknown("cannot run the hook: bub is shutting down"))
+        let agent = Arc::new(Agent::new(context, options));
+        tools::register_tools(context, &agent);
+        Self { agent }
     }
 }
 
@@ -86,7 +57,7 @@ impl BuiltinAgent {
     async fn resolve_session(&self, message: &Envelope) -> Result<String> {
         let id = message.session_id().filter(|id| !id.trim().is_empty());
         let id = id.map_or_else(|| message.chat_session_id(), Cow::into_owned);
-        sessions::current_session(&self.framework()?, id).await
+        sessions::current_session(&self.agent.framework()?, id).await
     }
 
     async fn load_state(&self, message: &Envelope, turn: &Turn) -> Result<StatePatch> {
@@ -145,11 +116,12 @@ impl BuiltinAgent {
 
     async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
         // Redact here because any plugin may have rendered the reply.
-        let message = match self.redactor.redact(&message.content()) {
+        let redactor = self.agent.settings.redactor();
+        let message = match redactor.redact(&message.content()) {
             Cow::Borrowed(_) => message.clone(),
             Cow::Owned(clean) => message.clone().with("content", clean),
         };
-        match (turn, self.framework()?.router()) {
+        match (turn, self.agent.framework()?.router()) {
             (Some(turn), _) => turn.deliver(message).await,
             (None, Some(router)) => router.dispatch(message.into()).await,
             (None, None) => Ok(false),
@@ -171,20 +143,21 @@ impl BuiltinAgent {
         let role = turn.map_or(Role::Guest, |turn| turn.sender().role);
         let error = error_text(error, role);
         let text = format!("An error occurred at stage '{stage}': {error}");
-        let text = self.redactor.redact(&text);
+        let text = self.agent.settings.redactor().redact(&text);
         let mut notice = build_reply(message, &session_id, &text, MessageKind::Error);
         // Send the notice also in channels where the model's answers are not sent automatically.
         let channel = message.channel().unwrap_or_default();
         notice.set("output_channel", channel.into_owned());
-        self.framework()?.dispatch_outbound(&notice, turn).await
+        let framework = self.agent.framework()?;
+        framework.dispatch_outbound(&notice, turn).await
     }
 
     fn system_prompt(&self, state: &State) -> String {
-        system_prompt::build_fragment(state, &self.home)
+        system_prompt::build_fragment(state, self.agent.settings.home())
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
-        let framework = self.framework.get()?;
+        let framework = self.agent.framework().ok()?;
         framework.approvals().wait_for_answer(&request.id).await
     }
 
@@ -197,12 +170,14 @@ impl BuiltinAgent {
     }
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
-        let guard = StopShellsGuard(Arc::clone(&self.shells));
+        let guard = StopShellsGuard(Arc::clone(&self.agent.shells));
         Provided::with_guard(Arc::new(MemorySteeringInbox::default()), guard)
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
-        let store = FileStore::new(self.home.join("tapes"), self.durability);
+        let settings = &self.agent.settings;
+        let durability = settings.get(&TAPE_DURABILITY).into();
+        let store = FileStore::new(settings.home().join("tapes"), durability);
         Provided::new(Arc::new(store))
     }
 }

@@ -110,38 +110,5 @@ pub fn assign_arguments(
 /// # Ok::<(), bub_kernel::Error>(())
 /// ```
 pub fn split_words(line: &str) -> Result<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut rest = line.chars();
-    while let Some(c) = rest.next() {
-        match c {
-            ' ' | '\t' | '\r' | '\n' => words.extend(word.take()),
-            '\'' | '"' => read_quoted(c, &mut rest, word.get_or_insert_default())?,
-            '\\' => word.get_or_insert_default().push(read_escaped(&mut rest)?),
-            c => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    Ok(words)
-}
-
-/// Reads the text after an opening quote, up to the closing quote, and appends it to `word`.
-fn read_quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<()> {
-    while let Some(c) = rest.next() {
-        match c {
-            c if c == quote => return Ok(()),
-            '\\' if quote == '"' => match read_escaped(rest)? {
-                c if c == quote || c == '\\' => word.push(c),
-                c => word.extend(['\\', c]),
-            },
-            c => word.push(c),
-        }
-    }
-    Err(Error::invalid_input("No closing quotation"))
-}
-
-/// Reads the character after a backslash.
-fn read_escaped(rest: &mut std::str::Chars<'_>) -> Result<char> {
-    rest.next()
-        .ok_or_else(|| Error::invalid_input("No escaped character"))
+    bub_model::split_words(line).map_err(Error::invalid_input)
 }

@@ -1,52 +1,43 @@
 //! Turns an `async` function into a stream of the events that the function sends.
 
 use std::{
-    pin::Pin,
+    future,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
 };
 
 use bub_kernel::{ModelStream, Result, StreamEvent};
-use futures_core::Stream;
+use futures_util::{stream, task::AtomicWaker};
 use parking_lot::Mutex;
 
 /// The sending side of an event stream. It holds at most one event.
 #[derive(Clone, Default)]
-pub(crate) struct Emitter(Arc<Mutex<EmitterState>>);
+pub(crate) struct Emitter(Arc<EventSlot>);
 
 #[derive(Default)]
-struct EmitterState {
-    event: Option<StreamEvent>,
-    sender: Option<Waker>,
+struct EventSlot {
+    event: Mutex<Option<StreamEvent>>,
+    sender: AtomicWaker,
 }
 
 impl Emitter {
-    /// Sends an event and waits until the reader of the stream has received it.
+    /// Sends an event and waits until the reader of the stream has received it. The work of a stream sends one event at
+    /// a time.
     pub(crate) async fn send(&self, event: StreamEvent) {
-        let mut event = Some(event);
-        std::future::poll_fn(|context| {
-            let mut state = self.0.lock();
-            if state.event.is_none() {
-                match event.take() {
-                    Some(event) => state.event = Some(event),
-                    // An earlier poll stored the event, and the stream has taken it since.
-                    None => return Poll::Ready(()),
-                }
+        *self.0.event.lock() = Some(event);
+        future::poll_fn(|context| {
+            self.0.sender.register(context.waker());
+            match *self.0.event.lock() {
+                Some(_) => Poll::Pending,
+                None => Poll::Ready(()),
             }
-            state.sender = Some(context.waker().clone());
-            Poll::Pending
         })
         .await;
     }
 
-    fn pop_event(&self) -> Option<StreamEvent> {
-        let mut state = self.0.lock();
-        let event = state.event.take()?;
-        let sender = state.sender.take();
-        drop(state);
-        if let Some(sender) = sender {
-            sender.wake();
-        }
+    fn take_event(&self) -> Option<StreamEvent> {
+        let event = self.0.event.lock().take()?;
+        self.0.sender.wake();
         Some(event)
     }
 }
@@ -58,34 +49,18 @@ where
     F: Future<Output = Result<()>> + Send + 'static,
 {
     let emitter = Emitter::default();
-    ModelStream::new(EmitterStream {
-        work: Some(Box::pin(work(emitter.clone()))),
-        emitter,
-    })
-}
-
-struct EmitterStream {
-    work: Option<Pin<Box<dyn Future<Output = Result<()>> + Send>>>,
-    emitter: Emitter,
-}
-
-impl Stream for EmitterStream {
-    type Item = Result<StreamEvent>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(work) = &mut self.work else {
+    let mut work = Some(Box::pin(work(emitter.clone())));
+    ModelStream::new(stream::poll_fn(move |context: &mut Context<'_>| {
+        let Some(running) = &mut work else {
             return Poll::Ready(None);
         };
-        let polled = work.as_mut().poll(context);
-        if let Some(event) = self.emitter.pop_event() {
+        let polled = running.as_mut().poll(context);
+        if let Some(event) = emitter.take_event() {
             return Poll::Ready(Some(Ok(event)));
         }
-        match polled {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(outcome) => {
-                self.work = None;
-                Poll::Ready(outcome.err().map(Err))
-            }
-        }
-    }
+        polled.map(|outcome| {
+            work = None;
+            outcome.err().map(Err)
+        })
+    }))
 }

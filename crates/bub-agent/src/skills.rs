@@ -48,8 +48,9 @@ const MAX_CACHED_WORKSPACES: usize = 64;
 const MAX_REMEMBERED_WARNINGS: usize = 1000;
 
 /// The origin of a skill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum SkillSource {
     /// The workspace. The user may not be the author of the skill, so the skill is less trusted.
     Project,
@@ -57,16 +58,6 @@ pub enum SkillSource {
     Global,
     /// Part of bub.
     Builtin,
-}
-
-impl fmt::Display for SkillSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Project => "project",
-            Self::Global => "global",
-            Self::Builtin => "builtin",
-        })
-    }
 }
 
 /// A valid skill.

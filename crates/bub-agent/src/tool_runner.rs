@@ -9,18 +9,16 @@ mod command;
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    CancellationToken, ErrorKind, Result, StepRequests, Tool, ToolCall, ToolCaller, ToolContext,
-    ToolDecision, ToolOutcome, ToolSpec, Turn, run_tool,
+    ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn,
+    run_tool,
 };
 use bub_tape::Entry;
 use serde_json::{Map, Value};
-use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
 pub(crate) use self::command::{run_command, stream_command};
 use crate::{
     agent::Agent,
-    agent_loop::AgentLoop,
     policy::{self, ApprovalParams, PolicyAction},
     spill,
 };
@@ -34,25 +32,13 @@ const MAX_LOGGED_CHARS: usize = 100;
 /// Runs the tool calls of an agent loop, or the tool call of a comma command.
 pub(crate) struct ToolRunner<'a> {
     pub(crate) agent: &'a Agent,
-    pub(crate) turn: &'a Turn,
-    pub(crate) cancel: &'a CancellationToken,
-    pub(crate) caller: ToolCaller,
-    /// Receives the requests of tools to the agent loop; `None` for a comma command.
-    pub(crate) requests: Option<&'a Arc<StepRequests>>,
-    /// Receives output while a tool runs.
-    pub(crate) live_output: Option<mpsc::Sender<String>>,
+    /// The context that every tool gets.
+    pub(crate) context: ToolContext,
 }
 
-impl<'a> ToolRunner<'a> {
-    pub(crate) fn new(run: &'a AgentLoop) -> Self {
-        Self {
-            agent: &run.agent,
-            turn: &run.turn,
-            cancel: &run.cancel,
-            caller: ToolCaller::Model,
-            requests: Some(&run.requests),
-            live_output: None,
-        }
+impl ToolRunner<'_> {
+    fn turn(&self) -> &Turn {
+        &self.context.turn
     }
 
     /// Runs a tool call of the model. Errors become values that the model can read.
@@ -69,7 +55,7 @@ impl<'a> ToolRunner<'a> {
                 Ok(value) => self.redact_and_spill(name, value).await,
                 Err(error) => {
                     let mut failure = error.to_value();
-                    self.turn.tape().redact(&mut failure);
+                    self.turn().tape().redact(&mut failure);
                     if let Some(message) = failure.get_mut("message") {
                         *message = self.redact_and_spill(name, message.take()).await;
                     }
@@ -102,13 +88,13 @@ impl<'a> ToolRunner<'a> {
         let name = tool.spec().name.clone();
         let started = Instant::now();
         let call = ToolCall {
-            run_id: self.turn.id().clone(),
+            run_id: self.turn().id().clone(),
             tool: name.clone(),
             arguments,
         };
-        let hooks = self.turn.framework().hooks();
-        let gate = hooks.before_tool_call(call, self.turn).await;
-        self.turn.tape().append_hook_decisions(&gate.notes);
+        let hooks = self.turn().framework().hooks();
+        let gate = hooks.before_tool_call(call, self.turn()).await;
+        self.turn().tape().append_hook_decisions(&gate.notes);
         let mut call = gate.call;
         tracing::info!(%name, "tool.call.start");
         let arguments = LoggedArguments(&call.arguments);
@@ -129,8 +115,8 @@ impl<'a> ToolRunner<'a> {
             result,
             duration: started.elapsed(),
         };
-        let (outcome, notes) = hooks.after_tool_call(&call, outcome, self.turn).await;
-        self.turn.tape().append_hook_decisions(&notes);
+        let (outcome, notes) = hooks.after_tool_call(&call, outcome, self.turn()).await;
+        self.turn().tape().append_hook_decisions(&notes);
         let elapsed_time = format_args!("{}ms", outcome.duration.as_millis());
         match &outcome.result {
             Ok(_) => tracing::info!(%name, %elapsed_time, "tool.call.success"),
@@ -152,14 +138,7 @@ impl<'a> ToolRunner<'a> {
     ) -> Result<Value> {
         let spec = tool.spec();
         self.check_policy(spec, &call.arguments, call_id).await?;
-        let context = ToolContext {
-            turn: self.turn.clone(),
-            cancel: self.cancel.clone(),
-            caller: self.caller,
-            step_requests: self.requests.cloned(),
-            live_output: self.live_output.clone(),
-        };
-        let result = run_tool(&**tool, call.arguments.clone(), context).await;
+        let result = run_tool(&**tool, call.arguments.clone(), self.context.clone()).await;
         result.map_err(|error| match error.kind() {
             // Only the tool failed; the turn continues.
             ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
@@ -175,7 +154,7 @@ impl<'a> ToolRunner<'a> {
         call_id: Option<&str>,
     ) -> Result<()> {
         let policy = &self.agent.policy;
-        let policy_decision = policy.evaluate(self.turn.sender(), tool, arguments);
+        let policy_decision = policy.evaluate(self.turn().sender(), tool, arguments);
         match policy_decision.action {
             PolicyAction::Allow => Ok(()),
             PolicyAction::Deny => Err(policy_decision.denial_error(&tool.name)),
@@ -187,10 +166,11 @@ impl<'a> ToolRunner<'a> {
                     timeout: policy.approval_timeout(),
                     redactor: self.agent.settings.redactor(),
                 };
-                let approval = policy::request_approval(self.turn, params, self.cancel).await?;
+                let approval =
+                    policy::request_approval(self.turn(), params, &self.context.cancel).await?;
                 let data = approval.event_data(call_id.unwrap_or_default());
                 let event = Entry::event("approval", Some(data)).exclude_from_context();
-                let tape = self.turn.tape();
+                let tape = self.turn().tape();
                 tape.append(vec![tape.with_run_id(event)]).await?;
                 approval.consume(&tool.name, arguments)
             }
@@ -201,7 +181,7 @@ impl<'a> ToolRunner<'a> {
     async fn redact_and_spill(&self, tool: &str, mut value: Value) -> Value {
         let settings = &self.agent.settings;
         // Redact before serializing: JSON escapes quotes, so a secret with a quote would not be recognized.
-        self.turn.tape().redact(&mut value);
+        self.turn().tape().redact(&mut value);
         let text = match value {
             Value::String(text) => text,
             other => {
@@ -217,7 +197,7 @@ impl<'a> ToolRunner<'a> {
                 }
             }
         };
-        let text = spill::spill(self.turn.tape(), settings, tool, text).await;
+        let text = spill::spill(self.turn().tape(), settings, tool, text).await;
         text.into()
     }
 }

@@ -22,15 +22,11 @@ pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 
 use self::{session::SessionTools, subagent::SubagentTool};
-use crate::{agent::Agent, shell::Shells, skills::Skills};
+use crate::agent::Agent;
 
 /// Registers the builtin tools. The model sees them in this order.
-pub(crate) fn register_tools(
-    context: &PluginContext<'_>,
-    agent: &Arc<Agent>,
-    skills: &Arc<Skills>,
-    shells: &Arc<Shells>,
-) {
+pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
+    let (shells, skills) = (&agent.shells, &agent.skills);
     context.add_tool(spill::spill_read());
     let bash = BashTools::new(Arc::clone(shells), Arc::clone(skills));
     context.add_tools(Arc::new(bash).tools());

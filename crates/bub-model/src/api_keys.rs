@@ -19,7 +19,6 @@
 //! not decide which provider gets the user's key.
 
 mod command;
-mod shell_words;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Runs the tool calls of one model response.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
-use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent};
+use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent, ToolContext};
 use bub_model::Completion;
 use bub_tape::{Entry, StepRecord, tool_done_event};
 use futures_util::{StreamExt as _, stream};
@@ -125,7 +125,15 @@ impl AgentLoop {
             return Ok("[not run: the tape is being reset]".into());
         }
         self.tape().set_call_state(index, None);
-        let runner = ToolRunner::new(self);
+        let context = ToolContext {
+            cancel: self.cancel.clone(),
+            step_requests: Some(Arc::clone(&self.requests)),
+            ..ToolContext::new(self.turn.clone())
+        };
+        let runner = ToolRunner {
+            agent: &self.agent,
+            context,
+        };
         let result = match (self.tools.find(call.name), &call.arguments) {
             (Ok(tool), Ok(arguments)) => {
                 runner.run_for_model(tool, arguments.clone(), call.id).await

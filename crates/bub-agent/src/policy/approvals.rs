@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use super::{PolicyDecision, denied_error};
 
 /// The outcome of an approval request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum ApprovalOutcome {
     /// A user approved the call.
     Approved,
@@ -28,12 +29,7 @@ pub enum ApprovalOutcome {
 impl ApprovalOutcome {
     /// Returns the name of the outcome, as recorded on the tape.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Approved => "approved",
-            Self::Denied => "denied",
-            Self::Expired => "expired",
-            Self::Failed => "failed",
-        }
+        self.into()
     }
 }
 
@@ -156,8 +152,7 @@ pub async fn request_approval(
 }
 
 fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|error| {
+    let random = getrandom::u64().map_err(|error| {
         Error::unknown(format!(
             "cannot create an approval request: the system provides no random numbers: {error}"
         ))
@@ -168,7 +163,7 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
     }
     let policy_decision = params.policy_decision;
     Ok(ApprovalRequest {
-        id: format!("{:016x}", u64::from_be_bytes(random)),
+        id: format!("{random:016x}"),
         tool: params.tool.name.clone(),
         arguments,
         sender: turn.sender().clone(),

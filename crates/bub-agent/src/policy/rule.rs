@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::glob;
 
 /// The action for a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum PolicyAction {
     /// Run the call.
     Allow,
@@ -20,15 +21,9 @@ pub enum PolicyAction {
 }
 
 impl PolicyAction {
-    const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
-
     /// Returns the name of the action in settings and reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Ask => "ask",
-            Self::Deny => "deny",
-        }
+        self.into()
     }
 }
 
@@ -81,9 +76,8 @@ impl PolicyRule {
             }
             Some(_) => return Err("`arguments` must be a map of name to pattern".to_owned()),
         };
-        let name = take("action").as_ref().and_then(scalar_text);
-        let mut actions = PolicyAction::ALL.into_iter();
-        let action = actions.find(|action| Some(action.name()) == name.as_deref());
+        let action = take("action").as_ref().and_then(scalar_text);
+        let action = action.and_then(|name| name.parse().ok());
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
         let reason = take("reason")
             .map(|value| scalar_text(&value).ok_or("`reason` must be a string"))

@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
     COMMAND_PREFIX, CancellationToken, Error, ModelStream, Result, ResumePoint, StreamEvent, Tool,
-    ToolCaller, TurnTape,
+    ToolCaller, ToolContext, TurnTape,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
 use bub_settings::Redactor;
@@ -148,14 +148,13 @@ pub(crate) async fn run_command(
         Ok((tool, arguments)) => {
             let cancel = CancellationToken::new();
             let _guard = cancel.clone().drop_guard();
-            let runner = ToolRunner {
-                agent,
-                turn,
-                cancel: &cancel,
+            let context = ToolContext {
+                cancel,
                 caller: ToolCaller::User,
-                requests: None,
                 live_output,
+                ..ToolContext::new(turn.clone())
             };
+            let runner = ToolRunner { agent, context };
             let result = runner.run_for_user(&tool, arguments, None).await;
             result.map(value_text)
         }

@@ -13,6 +13,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     let variables = home.into_iter().chain(variables.iter().copied());
     Loader::new(Environment::from_pairs(variables))
         .sections(bub::core_sections())
+        .section(bub_fetch::settings::section())
         .section(bub_telegram::settings::section())
         .section(bub_http::settings::section())
         .load()

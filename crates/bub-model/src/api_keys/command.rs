@@ -8,8 +8,6 @@ use bub_settings::{Secret, Settings};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-use super::shell_words;
-
 /// Timeout of a key command. It is long, because the user may have to unlock a password store.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(1);
 const EMPTY_COMMAND_TEXT: &str = "the command is empty; set a program and its arguments";
@@ -79,7 +77,7 @@ pub(super) fn check_key_command(settings: &Settings, line: &str) -> Result<(), S
 }
 
 fn split_command_line(line: &str) -> Result<Vec<String>, String> {
-    shell_words::split_words(line).ok_or_else(|| "unclosed quote; add the missing quote".to_owned())
+    crate::split_words(line).map_err(|_| "unclosed quote; add the missing quote".to_owned())
 }
 
 fn parse_key(stdout: Vec<u8>, program: &str) -> Result<Secret, String> {

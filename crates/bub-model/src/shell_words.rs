@@ -3,12 +3,16 @@
 //! Whitespace separates words, `'…'` and `"…"` quote, and `\` escapes the next character (inside `"…"` only `"` and
 //! `\`). Nothing else is special: no variables, pipes, globs or `~`. Users who need a shell write `sh -c '…'`.
 
-/// Returns the words of a line, or `None` if a quote is not closed or the line ends with `\`.
-pub(super) fn split_words(line: &str) -> Option<Vec<String>> {
+/// Returns the words of a line.
+///
+/// # Errors
+///
+/// Fails if a quote is not closed or the line ends with `\`. The texts are those of the Python version.
+pub fn split_words(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
-    let mut characters = line.chars().peekable();
+    let mut characters = line.chars();
     while let Some(character) = characters.next() {
         match (quote, character) {
             (Some(open), close) if open == close => quote = None,
@@ -16,17 +20,18 @@ pub(super) fn split_words(line: &str) -> Option<Vec<String>> {
                 quote = Some(character);
                 word.get_or_insert_default();
             }
-            (None, '\\') => word.get_or_insert_default().push(characters.next()?),
-            (Some('"'), '\\') => {
-                let escaped = characters.next_if(|next| matches!(next, '"' | '\\'));
-                word.get_or_insert_default().push(escaped.unwrap_or('\\'));
+            (None | Some('"'), '\\') => {
+                let escaped = characters.next().ok_or("No escaped character")?;
+                let is_kept = quote.is_some() && !matches!(escaped, '"' | '\\');
+                let word = word.get_or_insert_default();
+                word.extend(is_kept.then_some('\\').into_iter().chain([escaped]));
             }
-            (None, space) if space.is_whitespace() => words.extend(word.take()),
+            (None, ' ' | '\t' | '\r' | '\n') => words.extend(word.take()),
             (_, character) => word.get_or_insert_default().push(character),
         }
     }
     words.extend(word);
-    quote.is_none().then_some(words)
+    quote.map_or(Ok(words), |_| Err("No closing quotation"))
 }
 
 #[cfg(test)]
@@ -56,7 +61,7 @@ mod tests {
             assert_eq!(split_words(line).unwrap(), words, "{line}");
         }
         for open in ["a 'b", "a \"b", "a\\", "\"a\\\""] {
-            assert_eq!(split_words(open), None, "{open}");
+            assert!(split_words(open).is_err(), "{open}");
         }
     }
 }
