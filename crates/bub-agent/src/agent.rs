@@ -95,7 +95,7 @@ impl Agent {
         }
         let task = AgentTask {
             turn: turn.clone(),
-            tools: self.turn_tool_set(turn.framework(), turn.state())?,
+            tools: self.turn_tool_set(turn)?,
         };
         if prompt.is_command() {
             return Ok(stream_command(Arc::clone(self), task, prompt.text()));
@@ -134,10 +134,10 @@ impl Agent {
 
     /// Returns the tool set for a turn: all tools that a model may call, or only those named in `allowed_tools` of the
     /// state.
-    fn turn_tool_set(&self, framework: &Framework, state: &State) -> Result<Arc<ToolSet>> {
-        let new_set = || Arc::new(ToolSet::new(model_tools(framework)));
+    fn turn_tool_set(&self, turn: &Turn) -> Result<Arc<ToolSet>> {
+        let new_set = || Arc::new(ToolSet::new(model_tools(turn.framework())));
         let all = self.all_tools.get_or_init(new_set);
-        let Some(Value::Array(names)) = state.get("allowed_tools") else {
+        let Some(Value::Array(names)) = turn.state().get("allowed_tools") else {
             return Ok(Arc::clone(all));
         };
         let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
@@ -147,8 +147,7 @@ impl Agent {
 
     /// Returns the tools that the model may use in a turn.
     pub(crate) fn allowed_tools(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
-        let tools = self.turn_tool_set(turn.framework(), turn.state())?;
-        Ok(tools.tools().to_vec())
+        Ok(self.turn_tool_set(turn)?.tools().to_vec())
     }
 
     /// Returns the models to try, in order: the model that the state names, or else the configured model and its
@@ -203,9 +202,8 @@ impl Agent {
         }
         let (store, access) = (self.framework()?.tape_store(), self.models.clone()?);
         let limit = &self.daily_limit;
-        limit
-            .check(models, access.catalog(), store.as_deref())
-            .await
+        let store = store.as_deref();
+        limit.check(models, access.catalog(), store).await
     }
 
     /// Returns the framework that the agent belongs to. Fails during shutdown.

@@ -1,10 +1,6 @@
 //! Turns an `async` function into a stream of the events that the function sends.
 
-use std::{
-    future,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{future, sync::Arc, task::Poll};
 
 use bub_kernel::{ModelStream, Result, StreamEvent};
 use futures_util::{stream, task::AtomicWaker};
@@ -50,7 +46,7 @@ where
 {
     let emitter = Emitter::default();
     let mut work = Some(Box::pin(work(emitter.clone())));
-    ModelStream::new(stream::poll_fn(move |context: &mut Context<'_>| {
+    ModelStream::new(stream::poll_fn(move |context| {
         let Some(running) = &mut work else {
             return Poll::Ready(None);
         };

@@ -11,7 +11,14 @@
 //! * [`usage`]: token usage and cost by session, model and day, and the daily limits.
 //! * `prompt`, `system_prompt`: the user prompt and the system prompt of a turn.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::{
+    fs::File,
+    hash::{BuildHasher as _, RandomState},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use bub_kernel::State;
 
 mod agent;
 mod agent_loop;
@@ -45,6 +52,22 @@ pub(crate) fn truncate(text: &str, max_chars: usize) -> String {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }
+}
+
+/// Returns the workspace of a turn, which the state names.
+pub(crate) fn workspace(state: &State) -> Option<PathBuf> {
+    state.get_str("_runtime_workspace").map(PathBuf::from)
+}
+
+/// Reads at most `max_bytes` of a regular file. Fails for pipes and devices: they may have no end, and opening one may
+/// block.
+pub(crate) fn read_head(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns 128 random bits from the system's secure generator.

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::{frontmatter::Frontmatter, scan::Scan, template::Template};
+use self::{scan::Scan, template::Template};
 use crate::settings::SKILLS_ENV;
 
 #[doc(hidden)]
@@ -77,14 +77,21 @@ enum SkillText {
 }
 
 impl Skill {
-    fn new(name: &str, source: SkillSource, frontmatter: Frontmatter, text: SkillText) -> Self {
-        Self {
+    /// Parses the `SKILL.md` of the skill `name`. The error is the reason why the skill is invalid.
+    fn parse(
+        content: &str,
+        name: &str,
+        source: SkillSource,
+        text: SkillText,
+    ) -> Result<Self, String> {
+        let frontmatter = frontmatter::parse(content, name)?;
+        Ok(Self {
             name: name.to_owned(),
             description: frontmatter.description,
             source,
             requested_env: frontmatter.requested_env,
             text,
-        }
+        })
     }
 
     /// Returns the name of the skill. Its directory has the same name.

@@ -100,15 +100,15 @@ async fn store_chunks(
     Ok(())
 }
 
-/// A range of chunks of a spilled output, counted from the start or from the end.
-pub(crate) struct ChunkRange {
-    pub(crate) cursor: usize,
-    pub(crate) count: usize,
-    pub(crate) from_end: bool,
-}
-
-/// Returns a range of spilled output as the result text of the tool `spill.read`.
-pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) -> Result<String> {
+/// Returns `count` chunks of spilled output as the result text of the tool `spill.read`. `cursor` counts chunks from the
+/// start, or with `from_end` from the end.
+pub(crate) async fn read_chunks(
+    tape: &Tape,
+    handle: &str,
+    cursor: usize,
+    count: usize,
+    from_end: bool,
+) -> Result<String> {
     let Ok(sidecar) = tape.sidecar(SPILL_SIDECAR) else {
         return Ok(
             "[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned(),
@@ -122,10 +122,10 @@ pub(crate) async fn read_range(tape: &Tape, handle: &str, range: &ChunkRange) ->
         usize::try_from(value.unwrap_or(0)).unwrap_or(usize::MAX)
     };
     let (total, bytes) = (number("chunks"), number("bytes"));
-    let first = range.cursor.min(total);
-    let last = first.saturating_add(range.count).min(total);
+    let first = cursor.min(total);
+    let last = first.saturating_add(count).min(total);
     // The chunks of a range that counts from the end are still returned in forward order.
-    let (start, end) = if range.from_end {
+    let (start, end) = if from_end {
         (total - last, total - first)
     } else {
         (first, last)

@@ -2,8 +2,6 @@
 
 use std::{
     fmt::Write,
-    fs::File,
-    io::Read,
     path::{Path, PathBuf},
     sync::Once,
 };
@@ -40,8 +38,8 @@ const MAX_DIR_NAME_BYTES: usize = 120;
 /// Returns the builtin part of the system prompt: the default instructions, then `AGENTS.md` of the workspace and of
 /// the session. Skips files that are missing or cannot be read.
 pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
-    let workspace = state.get_str("_runtime_workspace");
-    let workspace = workspace.and_then(|workspace| workspace_agents_file(Path::new(&workspace)));
+    let workspace = crate::workspace(state);
+    let workspace = workspace.and_then(|workspace| workspace_agents_file(&workspace));
     let session = state.get_str("session_id");
     let session = session.and_then(|session| session_agents_file(home, &session));
     let notes = [workspace, session].into_iter().flatten();
@@ -102,15 +100,8 @@ fn session_directory_name(session_id: &str) -> String {
     name
 }
 
-/// Returns the text of an `AGENTS.md`, or `None` if the file is not a regular file or cannot be read. A pipe or a device
-/// may have no end.
+/// Returns the text of an `AGENTS.md`, or `None` if the file is not a regular file or cannot be read.
 fn read_agents_file(path: &Path) -> Option<String> {
-    if !path.is_file() {
-        return None;
-    }
-    let (file, mut bytes) = (File::open(path).ok()?, Vec::new());
-    file.take(MAX_AGENTS_FILE_BYTES)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    let bytes = crate::read_head(path, MAX_AGENTS_FILE_BYTES).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }

@@ -71,10 +71,9 @@ impl ToolRunner<'_> {
         &self,
         tool: &Arc<dyn Tool>,
         arguments: Map<String, Value>,
-        call_id: Option<&str>,
     ) -> Result<Value> {
-        let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str(), call_id);
-        let call = self.run_with_hooks(tool, arguments, call_id);
+        let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str());
+        let call = self.run_with_hooks(tool, arguments, None);
         call.instrument(span).await
     }
 

@@ -30,7 +30,10 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
     context.add_tool(spill::spill_read());
     let bash = BashTools::new(Arc::clone(shells), Arc::clone(skills));
     context.add_tools(Arc::new(bash).tools());
-    context.add_tools(Arc::new(FileTools::new(Arc::clone(agent))).tools());
+    let files = FileTools {
+        agent: Arc::clone(agent),
+    };
+    context.add_tools(Arc::new(files).tools());
     context.add_tools(Arc::new(SkillTools::new(Arc::clone(skills))).tools());
     context.add_tool(tape_info());
     context.add_tool(tape_search());
@@ -39,5 +42,8 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
     context.add_tool(tape_anchors());
     context.add_tool(SubagentTool::new(Arc::clone(agent)));
     context.add_tool(help());
-    context.add_tools(Arc::new(SessionTools::with_agent(Arc::clone(agent))).tools());
+    let sessions = SessionTools {
+        agent: Arc::clone(agent),
+    };
+    context.add_tools(Arc::new(sessions).tools());
 }

@@ -12,42 +12,34 @@ const TOKENS_PER_MESSAGE: u64 = 4;
 /// Estimated bytes of ASCII text per token, before the correction by [`Calibration`].
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// Plausible ratios of reported to estimated tokens. Other ratios are ignored.
-const VALID_CALIBRATION: std::ops::Range<f64> = 0.3..5.0;
+/// The correction factor 1.0. Factors are integers in millionths.
+const FACTOR_ONE: u64 = 1_000_000;
+/// Plausible ratios of reported to estimated tokens: 0.3 to 5. Other ratios are ignored.
+const VALID_CALIBRATION: std::ops::Range<u64> = 300_000..5_000_000;
 
 /// Correction factors for token estimates, per model, learned from the usage that providers report.
 #[derive(Debug, Default)]
-pub(crate) struct Calibration(Mutex<HashMap<String, f64>>);
+pub(crate) struct Calibration(Mutex<HashMap<String, u64>>);
 
 impl Calibration {
     /// Returns the estimate, multiplied by the correction factor of the model.
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "token counts are far below 2^52, and an estimate is rough"
-    )]
     pub(crate) fn correct_estimate(&self, model: &str, estimate: u64) -> u64 {
         let factors = self.0.lock();
-        let factor = factors.get(model).copied().unwrap_or(1.0);
-        (estimate as f64 * factor) as u64
+        let factor = factors.get(model).copied().unwrap_or(FACTOR_ONE);
+        estimate.saturating_mul(factor) / FACTOR_ONE
     }
 
     /// Updates the correction factor of a model from the tokens that the provider reported. New ratios are averaged
     /// with the old factor, so that a single outlier has little effect.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "token counts are far below 2^52"
-    )]
     pub(crate) fn record_usage(&self, model: &str, estimate: u64, reported: u64) {
-        let ratio = reported as f64 / estimate.max(1) as f64;
+        let ratio = reported.saturating_mul(FACTOR_ONE) / estimate.max(1);
         // In small requests, the text that the provider adds distorts the ratio.
         if estimate < 200 || !VALID_CALIBRATION.contains(&ratio) {
             return;
         }
         let mut factors = self.0.lock();
         let factor = factors.entry(model.to_owned()).or_insert(ratio);
-        *factor = *factor * 0.5 + ratio * 0.5;
+        *factor = u64::midpoint(*factor, ratio);
     }
 }
 

@@ -13,14 +13,8 @@ use crate::tool_runner::ToolRunner;
 
 /// Maximum number of concurrent tool calls. Calls run concurrently only if all calls of a response are read-only.
 const MAX_PARALLEL_CALLS: usize = 8;
-
-/// A tool call that the model requested.
-struct RequestedCall<'a> {
-    id: &'a str,
-    name: &'a str,
-    /// The arguments, or the reason why they are invalid.
-    arguments: Result<Map<String, Value>, String>,
-}
+/// The path of the tool's name in a tool call.
+const NAME_PATH: &str = "/function/name";
 
 impl AgentLoop {
     /// Records the tool calls of a response, runs them, and queues their results for the next write to the tape.
@@ -43,7 +37,7 @@ impl AgentLoop {
         self.events.send(event).await;
         let is_refused = matches!(action, RepeatAction::Refuse(_));
         let is_skipped =
-            |call: &Value| is_refused || self.tools.find(text_at(call, "/function/name")).is_err();
+            |call: &Value| is_refused || self.tools.find(text_at(call, NAME_PATH)).is_err();
         let calls = answer.tool_calls.iter().enumerate();
         let skipped = calls.filter(|(_, call)| is_skipped(call));
         let skipped: Vec<usize> = skipped.map(|(index, _)| index).collect();
@@ -88,18 +82,16 @@ impl AgentLoop {
     /// Runs the calls in order, or concurrently if all of them are read-only. Returns the result of each call and its
     /// duration in milliseconds.
     async fn run_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
-        let calls = answer.tool_calls.iter().enumerate();
-        let calls = calls.map(|(index, call)| parse_call(call, index, answer));
-        let calls: Vec<RequestedCall<'_>> = calls.collect();
-        let are_read_only = calls.iter().all(|call| self.tools.is_read_only(call.name));
-        let is_one_of_several = calls.len() > 1;
-        let running: Vec<BoxFuture<'_, Result<(Value, u64)>>> = calls
+        let is_read_only = |call: &Value| self.tools.is_read_only(text_at(call, NAME_PATH));
+        let are_read_only = answer.tool_calls.iter().all(is_read_only);
+        let running: Vec<BoxFuture<'_, Result<(Value, u64)>>> = answer
+            .tool_calls
             .iter()
             .enumerate()
             .map(|(index, call)| {
                 Box::pin(async move {
                     let started = Instant::now();
-                    let result = self.run_call(index, call, is_one_of_several).await?;
+                    let result = self.run_call(answer, index, call).await?;
                     let elapsed = u64::try_from(started.elapsed().as_millis());
                     Ok((result, elapsed.unwrap_or(u64::MAX)))
                 }) as _
@@ -114,17 +106,13 @@ impl AgentLoop {
 
     /// Runs one call and returns its result or error as a value. If the response has several calls, also records the
     /// result on the tape.
-    async fn run_call(
-        &self,
-        index: usize,
-        call: &RequestedCall<'_>,
-        is_one_of_several: bool,
-    ) -> Result<Value> {
+    async fn run_call(&self, answer: &Completion, index: usize, call: &Value) -> Result<Value> {
         if self.requests.has_reset() {
             // An earlier call requested a reset of the tape, which would remove the record of this call.
             return Ok("[not run: the tape is being reset]".into());
         }
         self.tape().set_call_state(index, None);
+        let call_id = text_at(call, "/id");
         let context = ToolContext {
             cancel: self.cancel.clone(),
             step_requests: Some(Arc::clone(&self.requests)),
@@ -134,16 +122,15 @@ impl AgentLoop {
             agent: &self.agent,
             context,
         };
-        let result = match (self.tools.find(call.name), &call.arguments) {
-            (Ok(tool), Ok(arguments)) => {
-                runner.run_for_model(tool, arguments.clone(), call.id).await
-            }
-            (Ok(_), Err(reason)) => Error::invalid_input(reason.as_str()).to_value(),
+        let tool = self.tools.find(text_at(call, NAME_PATH));
+        let result = match (tool, parse_arguments(answer, index, call)) {
+            (Ok(tool), Ok(arguments)) => runner.run_for_model(tool, arguments, call_id).await,
+            (Ok(_), Err(reason)) => Error::invalid_input(reason).to_value(),
             (Err(guidance), _) => guidance.message().into(),
         };
         self.tape().set_call_state(index, Some(&result));
-        if is_one_of_several {
-            let done = tool_done_event(call.id, result.clone());
+        if answer.tool_calls.len() > 1 {
+            let done = tool_done_event(call_id, result.clone());
             let done = self.tape().with_run_id(done);
             self.tape().append(vec![done]).await?;
         }
@@ -158,22 +145,17 @@ pub(super) fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn parse_call<'a>(call: &'a Value, index: usize, answer: &Completion) -> RequestedCall<'a> {
-    let arguments = match answer.invalid_call(index) {
+/// Returns the arguments of a tool call. The error tells the model why they are invalid.
+fn parse_arguments(
+    answer: &Completion,
+    index: usize,
+    call: &Value,
+) -> Result<Map<String, Value>, String> {
+    const ADVICE: &str = "call it again with one JSON object as its arguments";
+    match answer.invalid_call(index) {
         Some(broken) if answer.finish.is_stopped() => Err(broken.reason.clone()),
-        Some(broken) => Err(format!(
-            "{}; call it again with one JSON object as its arguments",
-            broken.reason
-        )),
-        None => serde_json::from_str(text_at(call, "/function/arguments")).map_err(|error| {
-            format!(
-                "invalid arguments: {error}; call it again with one JSON object as its arguments"
-            )
-        }),
-    };
-    RequestedCall {
-        id: text_at(call, "/id"),
-        name: text_at(call, "/function/name"),
-        arguments,
+        Some(broken) => Err(format!("{}; {ADVICE}", broken.reason)),
+        None => serde_json::from_str(text_at(call, "/function/arguments"))
+            .map_err(|error| format!("invalid arguments: {error}; {ADVICE}")),
     }
 }

@@ -1,8 +1,8 @@
 //! Handoffs within a turn: requested by a tool, or automatic when the context window is full.
 
-use bub_kernel::{Error, Prompt, Result, StepRequest, tape_error};
+use bub_kernel::{Error, Prompt, Result, StepRequest, TurnTape, tape_error};
 use bub_tape::{AnchorQuery, Entry, EntryId, EntryKind, EntryRange, handoff_entries};
-use futures_util::StreamExt as _;
+use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -95,20 +95,9 @@ impl AgentLoop {
     /// by the entries with their results.
     async fn last_response_entries(&self) -> Result<Vec<Entry>> {
         self.tape().append(Vec::new()).await?;
-        let tape = self.tape().tape();
-        let mut response = Vec::new();
-        let newest_first = EntryRange::ALL.newest_first();
-        let mut newest = tape.store().read(tape.name(), newest_first);
-        while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-            let is_first = entry.kind == EntryKind::ToolCall;
-            if is_first || entry.kind == EntryKind::ToolResult {
-                response.push(entry);
-            }
-            if is_first {
-                break;
-            }
-        }
-        response.reverse();
+        let is_call = |entry: &Entry| entry.kind == EntryKind::ToolCall;
+        let mut response = entries_from(self.tape(), is_call).await?;
+        response.retain(|entry| is_call(entry) || entry.kind == EntryKind::ToolResult);
         Ok(response)
     }
 
@@ -138,4 +127,26 @@ impl AgentLoop {
     fn run_meta(&self) -> Map<String, Value> {
         Map::from_iter([("run_id".to_owned(), self.tape().run_id().into())])
     }
+}
+
+/// Returns the newest entries of a tape in their order, starting with the last one for which `is_first` returns true.
+/// Reads only these entries.
+pub(crate) async fn entries_from(
+    turn: &TurnTape,
+    is_first: impl Fn(&Entry) -> bool,
+) -> Result<Vec<Entry>> {
+    let tape = turn.tape();
+    let mut entries = Vec::new();
+    let mut newest = tape
+        .store()
+        .read(tape.name(), EntryRange::ALL.newest_first());
+    while let Some(entry) = newest.try_next().await.map_err(tape_error)? {
+        let is_last_read = is_first(&entry);
+        entries.push(entry);
+        if is_last_read {
+            break;
+        }
+    }
+    entries.reverse();
+    Ok(entries)
 }

@@ -1,6 +1,6 @@
 //! One step: one model call and the tool calls it requests.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent};
 use bub_model::{
@@ -271,10 +271,10 @@ impl AgentLoop {
     fn build_system_prompt(&self, prompt: &Prompt) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
         parts.push(self.tools.prompt_block().to_owned());
-        let workspace = self.turn.state().get_str("_runtime_workspace");
+        let workspace = crate::workspace(self.turn.state());
         let allowed = allowed_skills(self.turn.state());
         parts.push(self.agent.skills.prompt_block(
-            workspace.as_deref().map(Path::new),
+            workspace.as_deref(),
             &prompt.text(),
             allowed.as_deref(),
             &LoadedSkills::from_state(self.turn.state()),

@@ -12,8 +12,8 @@ const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 /// The output of a command. Keeps the beginning and the end; the middle of a long output is omitted.
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffer {
-    head: CountedText,
-    tail: CountedText,
+    head: String,
+    tail: String,
     /// The size of the omitted text between `head` and `tail`.
     omitted_bytes: usize,
     omitted_chars: usize,
@@ -21,12 +21,6 @@ pub(super) struct OutputBuffer {
     incomplete: Vec<u8>,
     /// Receives the text of `head` as it arrives.
     live: Option<Sender<String>>,
-}
-
-#[derive(Debug, Default)]
-struct CountedText {
-    text: String,
-    chars: usize,
 }
 
 impl OutputBuffer {
@@ -63,13 +57,13 @@ impl OutputBuffer {
             self.append_text("\u{FFFD}");
         }
         self.trim_tail();
-        self.head.text.shrink_to_fit();
-        self.tail.text.shrink_to_fit();
+        self.head.shrink_to_fit();
+        self.tail.shrink_to_fit();
     }
 
     /// Returns the number of characters of the output, including omitted ones.
     pub(super) fn char_count(&self) -> usize {
-        self.head.chars + self.omitted_chars + self.tail.chars
+        self.head.chars().count() + self.omitted_chars + self.tail.chars().count()
     }
 
     /// Returns the complete output. A note replaces omitted text.
@@ -79,63 +73,53 @@ impl OutputBuffer {
 
     /// Returns the characters from `start` up to, but not including, `end`.
     pub(super) fn slice(&self, start: usize, end: usize) -> String {
-        let mut slice = self.head.slice(start, end).to_owned();
-        let gap_end = self.head.chars + self.omitted_chars;
-        if self.omitted_chars > 0 && start < gap_end && end > self.head.chars {
+        let mut slice = slice_chars(&self.head, start, end).to_owned();
+        let gap_start = self.head.chars().count();
+        let gap_end = gap_start + self.omitted_chars;
+        if self.omitted_chars > 0 && start < gap_end && end > gap_start {
             let _ = write!(slice, "\n… {} bytes omitted …\n", self.omitted_bytes);
         }
         let (start, end) = (start.saturating_sub(gap_end), end.saturating_sub(gap_end));
-        slice.push_str(self.tail.slice(start, end));
+        slice.push_str(slice_chars(&self.tail, start, end));
         slice
     }
 
     /// Appends text to the head until it is full, then to the tail.
     fn append_text(&mut self, text: &str) {
         // Once the tail has text, the head gets no more, even if it is not full.
-        let available = if self.tail.chars == 0 {
-            MAX_KEPT_BYTES.saturating_sub(self.head.text.len())
+        let available = if self.tail.is_empty() {
+            MAX_KEPT_BYTES.saturating_sub(self.head.len())
         } else {
             0
         };
         let (first, rest) = text.split_at(text.floor_char_boundary(available));
-        self.head.push(first);
+        self.head.push_str(first);
         if let Some(live) = self.live.take_if(|_| !first.is_empty())
             && live.try_send(first.to_owned()).is_ok()
         {
             // If sending fails, the receiver is closed or too slow. It gets the rest with the result of the command.
             self.live = Some(live);
         }
-        self.tail.push(rest);
-        if self.tail.text.len() > MAX_KEPT_BYTES + TRIM_MARGIN_BYTES {
+        self.tail.push_str(rest);
+        if self.tail.len() > MAX_KEPT_BYTES + TRIM_MARGIN_BYTES {
             self.trim_tail();
         }
     }
 
     fn trim_tail(&mut self) {
-        let text = &mut self.tail.text;
+        let text = &mut self.tail;
         let excess = text.ceil_char_boundary(text.len().saturating_sub(MAX_KEPT_BYTES));
-        let chars = text.drain(..excess).as_str().chars().count();
-        self.tail.chars -= chars;
+        self.omitted_chars += text.drain(..excess).as_str().chars().count();
         self.omitted_bytes += excess;
-        self.omitted_chars += chars;
     }
 }
 
-impl CountedText {
-    fn push(&mut self, text: &str) {
-        self.text.push_str(text);
-        self.chars += text.chars().count();
-    }
-
-    fn slice(&self, start: usize, end: usize) -> &str {
-        let (start, end) = (self.byte_index(start), self.byte_index(end));
-        self.text.get(start..end).unwrap_or_default()
-    }
-
-    /// Returns the byte offset of the character with index `char`.
-    fn byte_index(&self, char: usize) -> usize {
-        let mut indices = self.text.char_indices().map(|(byte, _)| byte);
-        let index = (char < self.chars).then(|| indices.nth(char)).flatten();
-        index.unwrap_or(self.text.len())
-    }
+/// Returns the characters from `start` up to, but not including, `end`.
+fn slice_chars(text: &str, start: usize, end: usize) -> &str {
+    let byte_index = |char| match text.char_indices().nth(char) {
+        Some((byte, _)) => byte,
+        None => text.len(),
+    };
+    text.get(byte_index(start)..byte_index(end))
+        .unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Skill, SkillSource, SkillText, frontmatter};
+use super::{Skill, SkillSource, SkillText};
 
 const ALL: [(&str, &str); 3] = [
     ("gh", include_str!("bundled/gh/SKILL.md")),
@@ -14,15 +14,10 @@ const ALL: [(&str, &str); 3] = [
 ];
 
 pub(super) fn bundled_skills() -> Vec<Arc<Skill>> {
-    let read = |(name, text)| {
-        let frontmatter = frontmatter::parse(text, name).ok()?;
-        let text = SkillText::Builtin(text);
-        Some(Arc::new(Skill::new(
-            name,
-            SkillSource::Builtin,
-            frontmatter,
-            text,
-        )))
+    let parse = |(name, content)| {
+        let text = SkillText::Builtin(content);
+        let skill = Skill::parse(content, name, SkillSource::Builtin, text);
+        skill.ok().map(Arc::new)
     };
-    ALL.into_iter().filter_map(read).collect()
+    ALL.into_iter().filter_map(parse).collect()
 }

@@ -24,14 +24,10 @@ impl Skills {
             .canonicalize()
             .unwrap_or_else(|_| directory.to_owned());
         let name = canonical.file_name().unwrap_or_default().to_string_lossy();
-        let read = scan::read_skill_file(&file).and_then(|text| frontmatter::parse(&text, &name));
-        match read {
-            Ok(read) => {
-                let text = SkillText::File(file);
-                Ok(Skill::new(&name, SkillSource::Project, read, text))
-            }
-            Err(reason) => Err(SkillProblem { file, reason }),
-        }
+        let text = SkillText::File(file.clone());
+        scan::read_skill_file(&file)
+            .and_then(|content| Skill::parse(&content, &name, SkillSource::Project, text))
+            .map_err(|reason| SkillProblem { file, reason })
     }
 
     /// Creates a skill with placeholder text in a skills directory and returns the path of its `SKILL.md`. Fails if the

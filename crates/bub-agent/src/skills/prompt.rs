@@ -5,7 +5,7 @@ use std::{fmt::Write, path::Path};
 use bub_kernel::State;
 use serde_json::Value;
 
-use super::{LoadedSkills, Skills};
+use super::{LoadedSkills, Skills, find_by_name};
 
 impl Skills {
     /// Returns the `<available_skills>` block for a step, or an empty string without skills.
@@ -30,18 +30,12 @@ impl Skills {
         if skills.is_empty() {
             return String::new();
         }
-        let named = named_skills(prompt, |name| {
-            skills
-                .iter()
-                .any(|skill| skill.name().eq_ignore_ascii_case(name))
-        });
+        let named = named_skills(prompt, |name| find_by_name(&skills, name).is_some());
         let mut block = "<available_skills>\n".to_owned();
         for skill in &skills {
             let _ = writeln!(block, "- {}: {}", skill.name(), skill.description());
-            if named
-                .iter()
-                .any(|name| skill.name().eq_ignore_ascii_case(name))
-            {
+            let is_name = |name: &&str| skill.name.eq_ignore_ascii_case(name);
+            if named.iter().any(is_name) {
                 let _ = writeln!(block, "  Location: {}", skill.location());
                 let body = self.load(skill, loaded);
                 if !body.is_empty() {

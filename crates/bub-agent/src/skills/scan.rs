@@ -1,15 +1,15 @@
 //! Reads skills from disk and detects changes.
 
 use std::{
-    fs::{self, File, Metadata},
-    io::{self, Read},
+    fs::{self, Metadata},
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use super::{Skill, SkillProblem, SkillSource, SkillText, frontmatter};
+use super::{Skill, SkillProblem, SkillSource, SkillText};
 
 pub(super) const SKILL_FILE: &str = "SKILL.md";
 
@@ -97,12 +97,10 @@ impl Scan {
                 "links to a file outside the workspace; copy the file into the workspace",
             );
         }
-        match read_skill_file(&file).and_then(|text| frontmatter::parse(&text, name)) {
-            Ok(frontmatter) => {
-                let text = SkillText::File(location);
-                let skill = Skill::new(name, source, frontmatter, text);
-                self.skills.push(Arc::new(skill));
-            }
+        let text = SkillText::File(location);
+        let content = read_skill_file(&file);
+        match content.and_then(|content| Skill::parse(&content, name, source, text)) {
+            Ok(skill) => self.skills.push(Arc::new(skill)),
             Err(reason) => self.add_problem(&file, &reason),
         }
     }
@@ -152,26 +150,12 @@ fn is_absent(path: &Path, error: &io::Error) -> bool {
 
 /// Reads the text of a `SKILL.md`. The error is the reason why it cannot be used.
 pub(super) fn read_skill_file(file: &Path) -> Result<String, String> {
-    let bytes = read_bytes(file).map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes = crate::read_head(file, MAX_SKILL_BYTES + 1);
+    let bytes = bytes.map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > MAX_SKILL_BYTES {
+        return Err("cannot be read: larger than 1 MiB".to_owned());
+    }
     String::from_utf8(bytes).map_err(|_| "not valid UTF-8 text; save the file as UTF-8".to_owned())
-}
-
-fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
-    let metadata = fs::metadata(file)?;
-    if !metadata.is_file() {
-        // A pipe or a device may have no end, and opening one may block.
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    if metadata.len() > MAX_SKILL_BYTES
-        || File::open(file)?
-            .take(MAX_SKILL_BYTES + 1)
-            .read_to_end(&mut bytes)? as u64
-            > MAX_SKILL_BYTES
-    {
-        return Err(io::Error::other("larger than 1 MiB"));
-    }
-    Ok(bytes)
 }
 
 /// Metadata that changes when a file or a directory changes.

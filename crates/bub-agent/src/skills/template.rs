@@ -60,11 +60,12 @@ impl Template<'_> {
 
     /// Returns the value of `SKILL_DIR` or `PYTHON`, and `None` for other names.
     fn variable_value(&self, name: &str) -> Option<String> {
-        match name {
-            "SKILL_DIR" => self.directory.map(display_path),
-            "PYTHON" => Some(display_path(self.python)),
-            _ => None,
-        }
+        let path = match name {
+            "SKILL_DIR" => self.directory?,
+            "PYTHON" => self.python,
+            _ => return None,
+        };
+        Some(path.display().to_string())
     }
 
     /// Returns the value of a setting. Returns an empty text if the setting has no value or if this skill must not read
@@ -113,8 +114,4 @@ impl Template<'_> {
 fn is_setting_path(path: &str) -> bool {
     path.bytes()
         .all(|byte| matches!(byte, b'_' | b'.' | b'-') || byte.is_ascii_alphanumeric())
-}
-
-fn display_path(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -155,7 +155,7 @@ pub(crate) async fn run_command(
                 ..ToolContext::new(turn.clone())
             };
             let runner = ToolRunner { agent, context };
-            let result = runner.run_for_user(&tool, arguments, None).await;
+            let result = runner.run_for_user(&tool, arguments).await;
             result.map(value_text)
         }
         Err(error) => Err(error),

@@ -156,8 +156,7 @@ fn format_status(shell: &Shell) -> String {
 
 /// Returns the working directory of a command: `cwd` relative to the workspace, or the workspace.
 fn working_directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
-    let workspace = context.state().get_str("_runtime_workspace");
-    let workspace = workspace.map(PathBuf::from);
+    let workspace = crate::workspace(context.state());
     match cwd.filter(|cwd| !cwd.is_empty()) {
         Some(cwd) => Some(workspace.unwrap_or_default().join(cwd)),
         None => workspace,

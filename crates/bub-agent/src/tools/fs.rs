@@ -22,29 +22,24 @@ use parking_lot::Mutex;
 
 pub use path::resolve_path;
 
-use crate::agent::Agent;
+use crate::{agent::Agent, workspace};
 
 /// The tools that read and change files.
 #[derive(Debug)]
 pub struct FileTools {
-    agent: Arc<Agent>,
+    /// The agent, whose policy decides which files may be used.
+    pub(crate) agent: Arc<Agent>,
 }
 
 impl FileTools {
-    /// Creates the tools. They follow the policy of the agent.
-    pub(crate) fn new(agent: Arc<Agent>) -> Self {
-        Self { agent }
-    }
-
     /// Returns the absolute path of a file with symbolic links resolved. Fails if the policy does not allow the path.
     fn resolve_file(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
         let home = self.agent.settings.environment().user_home();
-        let workspace = context.state().get_str("_runtime_workspace");
-        let workspace = workspace.as_deref().map(Path::new);
-        let path = path::absolute_path(path, workspace, home)?;
+        let workspace = workspace(context.state());
+        let path = path::absolute_path(path, workspace.as_deref(), home)?;
         let policy = &self.agent.policy;
         let confine = policy.should_confine_files(context.turn.sender());
-        resolve_path(&path, workspace, confine)
+        resolve_path(&path, workspace.as_deref(), confine)
     }
 }
 
@@ -123,10 +118,10 @@ impl FileTools {
             start,
             all,
         };
-        let edited = edit::apply_edit(&bytes, &request)?;
-        write::replace_file(&file, &edited.content)?;
-        let count = if edited.count > 1 {
-            format!(" ({} replacements)", edited.count)
+        let (content, count) = edit::apply_edit(&bytes, &request)?;
+        write::replace_file(&file, &content)?;
+        let count = if count > 1 {
+            format!(" ({count} replacements)")
         } else {
             String::new()
         };

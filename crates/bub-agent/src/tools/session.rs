@@ -19,13 +19,7 @@ const DEFAULT_MODEL_WORD: &str = "default";
 /// The comma commands for sessions, such as `,new` and `,resume`.
 #[derive(Debug)]
 pub(crate) struct SessionTools {
-    agent: Arc<Agent>,
-}
-
-impl SessionTools {
-    pub(crate) fn with_agent(agent: Arc<Agent>) -> Self {
-        Self { agent }
-    }
+    pub(crate) agent: Arc<Agent>,
 }
 
 #[tools(crate = bub_kernel)]

@@ -1,6 +1,6 @@
 //! The tool `skill`.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use bub_kernel::{ToolContext, tools};
 
@@ -31,7 +31,7 @@ impl SkillTools {
     ) -> String {
         let state = context.state();
         let skills = &self.skills;
-        let workspace = state.get_str("_runtime_workspace").map(PathBuf::from);
+        let workspace = crate::workspace(state);
         let allowed = allowed_skills(state);
         let name = name
             .as_deref()

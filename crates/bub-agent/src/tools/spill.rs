@@ -2,7 +2,7 @@
 
 use bub_kernel::{Error, Result, ToolContext, tool};
 
-use crate::spill::{self, ChunkRange};
+use crate::spill;
 
 /// Maximum number of chunks per call. It limits the result, because the output of `spill.read` is never spilled.
 const MAX_CHUNKS_PER_READ: i64 = 4;
@@ -30,10 +30,5 @@ pub(crate) async fn spill_read(
         return Err(Error::invalid_input("invalid `count`: expected 1 or more"));
     }
     let count = usize::try_from(count.min(MAX_CHUNKS_PER_READ)).unwrap_or(1);
-    let range = ChunkRange {
-        cursor,
-        count,
-        from_end,
-    };
-    spill::read_range(context.tape(), handle.trim(), &range).await
+    spill::read_chunks(context.tape(), handle.trim(), cursor, count, from_end).await
 }

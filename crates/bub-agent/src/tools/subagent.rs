@@ -6,7 +6,7 @@ use bub_kernel::{
     Error, ModelStageEnd, ModelStream, Prompt, Result, SessionId, State, StreamEvent, Tool,
     ToolContext, ToolSpec, TurnTape, async_trait, tape_error,
 };
-use bub_tape::{Entry, EntryRange, MergeBack};
+use bub_tape::{Entry, MergeBack};
 use futures_util::StreamExt as _;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
@@ -14,6 +14,7 @@ use tracing::{Instrument as _, error_span};
 
 use crate::{
     agent::{Agent, AgentTask},
+    agent_loop::entries_from,
     skills::LoadedSkills,
     tool_set::ToolSet,
     tools,
@@ -168,20 +169,9 @@ async fn run_subagent(
 
 /// Returns the data of the events `run` on the tape since the prompt of the subagent. Each model call has one event.
 async fn run_events(turn: &TurnTape) -> Result<Vec<Value>> {
-    let tape = turn.tape();
-    let mut runs = Vec::new();
-    let newest_first = EntryRange::ALL.newest_first();
-    let mut newest = tape.store().read(tape.name(), newest_first);
-    while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-        if Some(entry.id) == turn.prompt_id() {
-            break;
-        }
-        if entry.name() == Some("run") {
-            runs.extend(entry.data().cloned());
-        }
-    }
-    runs.reverse();
-    Ok(runs)
+    let entries = entries_from(turn, |entry| Some(entry.id) == turn.prompt_id()).await?;
+    let runs = entries.iter().filter(|entry| entry.name() == Some("run"));
+    Ok(runs.filter_map(|run| run.data().cloned()).collect())
 }
 
 /// Returns the session id for the argument `session`. A name is appended to the current session id, so the model cannot

@@ -16,21 +16,17 @@ pub async fn tape_info(context: &ToolContext) -> Result<String> {
     let cache_hits = info
         .cache_hit_rate
         .map(|rate| format!("{:.2}%", rate * 100.0));
-    let lines = [
-        ("name", tape.name().to_string()),
-        ("entries", info.entries.to_string()),
-        ("anchors", info.anchors.to_string()),
-        ("last_anchor", or_none(info.last_anchor)),
-        (
-            "entries_since_last_anchor",
-            info.entries_since_last_anchor.to_string(),
-        ),
-        ("last_token_usage", or_none(tokens)),
-        ("last_token_cache_hit_rate", or_none(cache_hits)),
-    ];
-    Ok(lines
-        .map(|(key, value)| format!("{key}: {value}"))
-        .join("\n"))
+    Ok(format!(
+        "name: {}\nentries: {}\nanchors: {}\nlast_anchor: {}\nentries_since_last_anchor: {}\n\
+         last_token_usage: {}\nlast_token_cache_hit_rate: {}",
+        tape.name(),
+        info.entries,
+        info.anchors,
+        or_none(info.last_anchor),
+        info.entries_since_last_anchor,
+        or_none(tokens),
+        or_none(cache_hits),
+    ))
 }
 
 /// Search this session, including entries before the last anchor. Similar words match too. The best and latest matches

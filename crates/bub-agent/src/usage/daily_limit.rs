@@ -135,13 +135,7 @@ impl DailyLimit {
             today.day.clone_from(&day);
         }
         let path = self.ledger_path(&day);
-        let read_error = |error: io::Error| {
-            let text = format!(
-                "cannot read the usage of the day from `{}`: {error}; check its permissions",
-                path.display()
-            );
-            Error::new(ErrorKind::Temporary, text)
-        };
+        let read_error = |error: io::Error| ledger_error("read", &path, &error);
         let mut file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 (today.offset, today.usage) = (0, UsageRow::default());
@@ -231,11 +225,13 @@ async fn rebuild_ledger(
             _ => Ok(()),
         }
     };
-    write().map_err(|error| {
-        let text = format!(
-            "cannot write the usage of the day to `{}`: {error}; check its permissions and the disk space",
-            path.display()
-        );
-        Error::new(ErrorKind::Temporary, text)
-    })
+    write().map_err(|error| ledger_error("write", path, &error))
+}
+
+fn ledger_error(action: &str, path: &Path, error: &io::Error) -> Error {
+    let path = path.display();
+    let text = format!(
+        "cannot {action} the usage of the day in `{path}`: {error}; check its permissions and the disk space"
+    );
+    Error::new(ErrorKind::Temporary, text)
 }

@@ -64,44 +64,34 @@ pub async fn usage_report(
     let (mut sum, mut unread) = (UsageRow::default(), Vec::new());
     let tapes = store.list(TapeListFilter::Sessions).await;
     for tape in tapes.map_err(tape_error)? {
-        let summary = match store.summary(&tape).await {
-            Ok(summary) => summary,
-            Err(error) => {
-                unread.push(error.to_string());
-                continue;
-            }
-        };
-        let session = summary
-            .session
-            .map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
-        let mut calls = pin!(read_model_calls(store, &tape, EntryRange::ALL));
-        loop {
-            let call = match calls.try_next().await {
-                Ok(Some(call)) => call,
-                Ok(None) => break,
-                Err(error) => {
-                    unread.push(error.to_string());
-                    break;
+        let added: bub_tape::Result<()> = async {
+            let session = store.summary(&tape).await?.session;
+            let session =
+                session.map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
+            let mut calls = pin!(read_model_calls(store, &tape, EntryRange::ALL));
+            while let Some(call) = calls.try_next().await? {
+                if call.at < since {
+                    continue;
                 }
-            };
-            if call.at < since {
-                continue;
-            }
-            // Sessions of different workspaces may have the same id, so the name of the tape is the key.
-            let (key, name) = match by {
-                GroupBy::Session => (tape.as_str().to_owned(), session.clone()),
-                GroupBy::Model => (call.model.clone(), call.model.clone()),
-                GroupBy::Day => {
-                    let day = call.at.to_zoned(zone.clone()).date().to_string();
-                    (day.clone(), day)
+                // Sessions of different workspaces may have the same id, so the name of the tape is the key.
+                let (key, name) = match by {
+                    GroupBy::Session => (tape.as_str().to_owned(), session.clone()),
+                    GroupBy::Model => (call.model.clone(), call.model.clone()),
+                    GroupBy::Day => {
+                        let day = call.at.to_zoned(zone.clone()).date().to_string();
+                        (day.clone(), day)
+                    }
+                };
+                let row = rows.entry((name.clone(), key)).or_default();
+                row.name = name;
+                for row in [row, &mut sum] {
+                    row.add_call(&call.model, call.tokens, catalog);
                 }
-            };
-            let row = rows.entry((name.clone(), key)).or_default();
-            row.name = name;
-            for row in [row, &mut sum] {
-                row.add_call(&call.model, call.tokens, catalog);
             }
+            Ok(())
         }
+        .await;
+        unread.extend(added.err().map(|error| error.to_string()));
     }
     Ok((rows.into_values().collect(), sum, unread))
 }

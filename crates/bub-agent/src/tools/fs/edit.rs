@@ -23,16 +23,9 @@ pub(super) struct EditRequest<'a> {
     pub(super) all: bool,
 }
 
-/// The edited content of a file.
-#[derive(Debug)]
-pub(super) struct EditResult {
-    pub(super) content: Vec<u8>,
-    /// The number of replacements.
-    pub(super) count: usize,
-}
-
-/// Replaces `old` with `new` in a file's content. Without `all`, `old` must occur exactly once.
-pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditResult> {
+/// Replaces `old` with `new` in a file's content. Without `all`, `old` must occur exactly once. Returns the new content
+/// and the number of replacements.
+pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<(Vec<u8>, usize)> {
     let EditRequest { old, new, .. } = *change;
     if old.is_empty() {
         return Err(Error::invalid_input(
@@ -76,10 +69,7 @@ pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<Edi
         done = at + old.len();
     }
     edited.extend_from_slice(tail.get(done..).unwrap_or_default());
-    Ok(EditResult {
-        content: edited,
-        count,
-    })
+    Ok((edited, count))
 }
 
 /// Returns the byte offsets of all matches. Overlapping matches are included, because they also make an edit ambiguous.
@@ -153,12 +143,8 @@ fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
             line_number(content, at)
         ));
     }
-    if memmem::find(
-        &strip_carriage_returns(content),
-        &strip_carriage_returns(old.as_bytes()),
-    )
-    .is_some()
-    {
+    let with_unix_ends = |text| String::from_utf8_lossy(text).replace("\r\n", "\n");
+    if with_unix_ends(content).contains(&with_unix_ends(old.as_bytes())) {
         let (in_file, in_old) = if old.contains("\r\n") {
             ("\\n", "\\r\\n")
         } else {
@@ -175,12 +161,6 @@ fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
     Some(format!(
         "the same text with different whitespace is at line {line} (starting at 0); read it again"
     ))
-}
-
-fn strip_carriage_returns(text: &[u8]) -> Vec<u8> {
-    let is_kept = |index: &usize| !text.get(*index..).unwrap_or_default().starts_with(b"\r\n");
-    let kept = (0..text.len()).filter(is_kept);
-    kept.filter_map(|index| text.get(index).copied()).collect()
 }
 
 /// Returns each byte of a text with the number of its line, starting at 0. Consecutive whitespace becomes one space.
