@@ -135,8 +135,12 @@ impl Agent {
     /// Returns the tool set for a turn: all tools that a model may call, or only those named in `allowed_tools` of the
     /// state.
     fn turn_tool_set(&self, turn: &Turn) -> Result<Arc<ToolSet>> {
-        let new_set = || Arc::new(ToolSet::new(model_tools(turn.framework())));
-        let all = self.all_tools.get_or_init(new_set);
+        let all = self.all_tools.get_or_init(|| {
+            let tools = turn.framework().tools().iter();
+            // Only users may call the other tools.
+            let model_tools = tools.filter(|tool| tool.spec().agent_use);
+            Arc::new(ToolSet::new(model_tools.cloned().collect()))
+        });
         let Some(Value::Array(names)) = turn.state().get("allowed_tools") else {
             return Ok(Arc::clone(all));
         };
@@ -212,21 +216,6 @@ impl Agent {
             .get()
             .ok_or_else(|| Error::unknown("cannot run the hook: bub is shutting down"))
     }
-}
-
-impl std::fmt::Debug for Agent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Agent")
-    }
-}
-
-/// Returns the tools that a model may call. Tools that only users may call are not among them.
-fn model_tools(framework: &Framework) -> Vec<Arc<dyn Tool>> {
-    let tools = framework.tools().iter();
-    tools
-        .filter(|tool| tool.spec().agent_use)
-        .cloned()
-        .collect()
 }
 
 fn access_error(error: impl std::error::Error + Send + Sync + 'static) -> Error {

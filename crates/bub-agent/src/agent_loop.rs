@@ -155,15 +155,14 @@ impl AgentLoop {
                         self.events.send(event).await;
                     }
                 }
-                Err(StepError {
-                    error,
-                    is_overflow: true,
-                }) if overflows == 0 => {
+                Err(StepError::Overflow(error)) if overflows == 0 => {
                     overflows += 1;
                     self.hand_off_after_overflow(&error).await?;
                     self.begin_step(number, &prompt);
                 }
-                Err(failure) => return Err(self.record_failure(failure.error).await),
+                Err(StepError::Overflow(error) | StepError::Failed(error)) => {
+                    return Err(self.record_failure(error).await);
+                }
             }
         }
     }

@@ -23,7 +23,6 @@ use crate::{
 const SHELL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The builtin plugin: defaults for every stage of a turn. It is registered first, so other plugins take precedence.
-#[derive(Debug)]
 pub struct BuiltinAgent {
     agent: Arc<Agent>,
 }
@@ -35,12 +34,6 @@ pub struct BuiltinOptions {
     pub launcher: Option<Launcher>,
     /// Answers model calls instead of a provider.
     pub model_override: Option<Arc<ModelOverride>>,
-}
-
-impl std::fmt::Debug for BuiltinOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BuiltinOptions").finish_non_exhaustive()
-    }
 }
 
 impl BuiltinAgent {

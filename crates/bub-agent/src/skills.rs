@@ -314,12 +314,6 @@ impl Skills {
     }
 }
 
-impl fmt::Debug for Skills {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Skills")
-    }
-}
-
 fn find_by_name<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skill>> {
     // Names of skills are ASCII.
     skills

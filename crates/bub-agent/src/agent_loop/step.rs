@@ -22,26 +22,24 @@ use crate::skills::{LoadedSkills, allowed_skills};
 const STEP_SEPARATOR: &str = "\n\n";
 
 /// The error of a failed step.
-pub(super) struct StepError {
-    pub(super) error: Error,
-    /// Whether the step failed because the context is too long for the model.
-    pub(super) is_overflow: bool,
+pub(super) enum StepError {
+    /// The context is too long for the model.
+    Overflow(Error),
+    /// The step failed for another reason.
+    Failed(Error),
 }
 
 impl From<Error> for StepError {
     fn from(error: Error) -> Self {
-        Self {
-            error,
-            is_overflow: false,
-        }
+        Self::Failed(error)
     }
 }
 
 impl From<ModelError> for StepError {
     fn from(error: ModelError) -> Self {
-        Self {
-            is_overflow: error.action == RecoveryAction::ShrinkContext,
-            error: model_error(&error),
+        match error.action {
+            RecoveryAction::ShrinkContext => Self::Overflow(model_error(&error)),
+            _ => Self::Failed(model_error(&error)),
         }
     }
 }
@@ -86,7 +84,8 @@ impl AgentLoop {
         let (answer, model) = match outcome {
             Ok(answer) => answer,
             Err(failure) => {
-                result.error = Some(failure.error.clone());
+                let (StepError::Overflow(error) | StepError::Failed(error)) = &failure;
+                result.error = Some(error.clone());
                 self.run_after_call_hooks(&gate.request, &result).await;
                 return Err(failure);
             }

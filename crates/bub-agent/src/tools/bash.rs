@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// The tools that run shell commands.
-#[derive(Debug)]
 pub struct BashTools {
     shells: Arc<Shells>,
     skills: Arc<Skills>,

@@ -25,7 +25,6 @@ pub use path::resolve_path;
 use crate::{agent::Agent, workspace};
 
 /// The tools that read and change files.
-#[derive(Debug)]
 pub struct FileTools {
     /// The agent, whose policy decides which files may be used.
     pub(crate) agent: Arc<Agent>,

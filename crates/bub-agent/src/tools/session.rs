@@ -17,7 +17,6 @@ const REASONING_EFFORTS: [&str; 8] = [
 const DEFAULT_MODEL_WORD: &str = "default";
 
 /// The comma commands for sessions, such as `,new` and `,resume`.
-#[derive(Debug)]
 pub(crate) struct SessionTools {
     pub(crate) agent: Arc<Agent>,
 }

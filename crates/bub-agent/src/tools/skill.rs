@@ -7,7 +7,6 @@ use bub_kernel::{ToolContext, tools};
 use crate::skills::{LoadedSkills, Skills, allowed_skills, is_skill_allowed};
 
 /// The tool that loads skills.
-#[derive(Debug)]
 pub struct SkillTools {
     skills: Arc<Skills>,
 }

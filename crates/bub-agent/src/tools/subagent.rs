@@ -98,8 +98,8 @@ async fn run_subagent(
         let text = "`prompt` must not be empty; describe the task";
         return Err(Error::invalid_input(text));
     }
-    let session = arguments.get("session").and_then(Value::as_str);
-    let session = session.unwrap_or("temp").trim();
+    let text_argument = |name: &str| arguments.get(name)?.as_str().map(str::trim);
+    let session = text_argument("session").unwrap_or("temp");
     let session_id = nested_session_id(session, turn.session_id());
     let allowed = name_list(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
     let mut available = agent.allowed_tools(turn)?;
@@ -112,11 +112,7 @@ async fn run_subagent(
         let skills = skills.iter().map(|name| name.trim().to_lowercase());
         state.set("allowed_skills", skills.collect::<Vec<_>>());
     }
-    let model = arguments
-        .get("model")
-        .and_then(Value::as_str)
-        .map(str::trim);
-    match model.filter(|model| !model.is_empty()) {
+    match text_argument("model").filter(|model| !model.is_empty()) {
         Some(model) => state.set("model", model),
         // A subagent does not inherit the model of the session.
         None => drop(state.remove("model")),
