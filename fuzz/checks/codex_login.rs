@@ -1,7 +1,7 @@
 //! Any response of a token endpoint or any token file gives tokens with an expiry, or a one-line
 //! error.
 
-use bub_model::codex::read_login;
+use bub_codex::read_login;
 
 /// The first byte selects the status of the response, or the file.
 pub(crate) fn check(input: &[u8]) {

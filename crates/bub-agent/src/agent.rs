@@ -6,10 +6,9 @@ use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext,
     Prompt, Result, State, StreamEvent, Tool, Turn,
 };
-use bub_model::settings::MODEL;
 use bub_model::{
-    CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream, ModelId,
-    Models,
+    CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream,
+    ModelId, Models, settings::MODEL,
 };
 use bub_settings::Settings;
 use serde_json::{Value, json};
@@ -62,7 +61,11 @@ impl Agent {
     pub(crate) fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
         let settings = Arc::clone(context.settings);
         let client = ModelClient::from_settings(&settings);
-        let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
+        let models = Models::new(
+            Arc::clone(&settings),
+            Arc::new(client.clone()),
+            &options.logins,
+        );
         let shells = Shells::new(Arc::clone(&settings), options.launcher);
         Self {
             framework: context.framework.clone(),

@@ -8,6 +8,7 @@ use bub_kernel::{
     MessageKind, ModelStream, PluginContext, Prompt, Provided, Result, Role, ScopeGuard, State,
     StatePatch, SteeringInbox, Turn, hooks,
 };
+use bub_model::LoginFactory;
 use bub_tape::{FileStore, Sidecar, TapeStore};
 
 use crate::{
@@ -32,6 +33,8 @@ pub struct BuiltinAgent {
 pub struct BuiltinOptions {
     /// Starts shell commands under a supervisor. If `None`, commands run without a supervisor.
     pub launcher: Option<Launcher>,
+    /// Logins of plugins, with which models can be called without an API key.
+    pub logins: Arc<[LoginFactory]>,
     /// Answers model calls instead of a provider.
     pub model_override: Option<Arc<ModelOverride>>,
 }

@@ -25,6 +25,8 @@ pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
         .settings(bub_telegram::settings::section())
         .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
         .settings(bub_http::settings::section())
+        .login(bub_codex::login)
+        .settings(bub_codex::settings::section())
         .bundled_plugin(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
             Ok::<_, Error>(CliPlugin(hooks))
         })
@@ -37,7 +39,7 @@ pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) ->
         .workspace(framework.workspace())
         .settings(settings)
         .plugin_with(BuiltinPlugin::NAME, |context| {
-            Ok::<_, Error>(BuiltinPlugin::new(context, None))
+            Ok::<_, Error>(BuiltinPlugin::new(context, None, Arc::default()))
         })
         .plugin_with(FetchPlugin::NAME, FetchPlugin::new)
         .plugin_with(TelegramPlugin::NAME, TelegramPlugin::new)

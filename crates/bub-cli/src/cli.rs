@@ -15,7 +15,6 @@ mod doctor;
 mod exit;
 mod gateway;
 mod hooks;
-mod login;
 mod man;
 mod models;
 mod onboard;
@@ -34,7 +33,7 @@ use std::sync::Arc;
 
 use bub::{AppCommand, output, output::sanitize_line, prompt};
 use bub_kernel::{Error, Framework, Plugin, Result, hooks::HookSet};
-use bub_model::{HttpOptions, ModelClient, Models};
+use bub_model::{LoginFactory, ModelClient, Models};
 use bub_settings::Settings;
 use bub_tape::TapeStore;
 
@@ -59,16 +58,10 @@ bub is an agent runtime. Get started:
   bub --help          Show all commands
 ";
 
-/// Returns the client with which a command sends requests to providers. It opens no connection before the first
-/// request.
-fn model_client(settings: &Settings) -> ModelClient {
-    let options = HttpOptions::from_environment(settings.environment());
-    ModelClient::new(options, settings.redactor().clone())
-}
-
-/// Returns the models that the settings configure.
-fn models(settings: &Arc<Settings>) -> Result<Models> {
-    Models::new(Arc::clone(settings), Arc::new(model_client(settings)))
+/// Returns the models that are available with these settings and logins.
+fn models(settings: &Arc<Settings>, logins: &[LoginFactory]) -> Result<Models> {
+    let client = Arc::new(ModelClient::from_settings(settings));
+    Models::new(Arc::clone(settings), client, logins)
         .map_err(|error| Error::config(error.to_string()))
 }
 
@@ -114,11 +107,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
             outbox::run,
         ),
         AppCommand::with_args("pair", "Grant a user access with a pairing code", pair::run),
-        AppCommand::with_args(
-            "login",
-            "Sign in to a provider with an account instead of an API key",
-            login::run,
-        ),
+        bub_codex::command(),
         AppCommand::with_args(
             "models",
             "List available models and show which one is used",

@@ -35,9 +35,8 @@ impl BaseUrl {
         is_base_url(text).then(|| Self(text.to_owned()))
     }
 
-    /// Creates the base URL of a built-in provider. Does not validate the URL, because a test validates the URLs of all
-    /// built-in providers.
-    pub(crate) fn unchecked(text: &str) -> Self {
+    /// Creates a base URL without validating it. For constants that a test validates with [`BaseUrl::parse`].
+    pub fn unchecked(text: &str) -> Self {
         Self(text.to_owned())
     }
 

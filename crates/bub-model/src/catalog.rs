@@ -77,8 +77,9 @@ pub struct Provider {
     /// Additional headers for every call.
     #[serde(skip)]
     pub headers: Vec<(String, String)>,
-    /// Login that can be used instead of a key, if the provider has one.
-    pub login: Option<LoginMethod>,
+    /// Whether the config replaces the provider's base URL. A login is then not used.
+    #[serde(skip)]
+    pub has_replaced_base_url: bool,
     /// Config entry that adds or changes the provider; `None` for an unchanged built-in provider.
     #[serde(skip)]
     pub origin: Option<SettingSource>,
@@ -94,15 +95,6 @@ pub struct Provider {
     /// Prices from the config: prefix of the model's name and price.
     #[serde(skip)]
     prices: BTreeMap<String, Price>,
-}
-
-/// A kind of login that can be used instead of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum LoginMethod {
-    /// The OAuth login shared with the Codex CLI.
-    Codex,
 }
 
 impl Provider {

@@ -27,6 +27,8 @@ pub struct Endpoint {
     pub headers: Vec<(String, Secret)>,
     /// Source of the key; `None` if the provider is called without a key.
     pub key: Option<KeySource>,
+    /// Command with which users sign in again if the provider rejects the credentials of a login.
+    pub sign_in_command: Option<String>,
     /// The model's context window in tokens, if it is known.
     pub context_window: Option<u64>,
 }
@@ -49,6 +51,7 @@ impl Endpoint {
             base_url,
             headers: Vec::new(),
             key: None,
+            sign_in_command: None,
             context_window: None,
         }
     }
@@ -143,12 +146,14 @@ pub enum AccessError {
         problem: String,
     },
     /// The login cannot be used.
-    #[error("the login for `{provider}` cannot be used: {problem}; run `bub login {provider}`")]
+    #[error("the login for `{provider}` cannot be used: {problem}; run `{command}`")]
     LoginFailed {
         /// The provider.
         provider: String,
         /// The reason.
         problem: String,
+        /// The command with which users sign in.
+        command: String,
     },
     /// The login is valid but cannot be used at the moment.
     #[error("the login for `{provider}` cannot be refreshed: {problem}; try again later")]

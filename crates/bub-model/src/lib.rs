@@ -1,7 +1,7 @@
 //! Model calls: providers, wire formats, streaming, errors, retries, API keys and logins.
 //!
 //! - [`Models`] is the starting point. It chooses the model ([`ModelChoice`]) and finds its base URL and key
-//!   ([`Endpoint`]). [`Catalog`] lists the providers; [`codex`] implements the Codex login.
+//!   ([`Endpoint`]). [`Catalog`] lists the providers; plugins add a [`ProviderLogin`].
 //! - [`ModelClient`] makes the call. It sends the request, retries, applies timeouts, supports cancellation, and tries
 //!   [`Candidates`] in order.
 //! - [`ChatRequest`] is the input of a call and a stream of [`ModelEvent`]s its output. [`Accumulator`] collects the
@@ -19,7 +19,6 @@ mod catalog;
 pub mod classify;
 mod client;
 mod client_args;
-pub mod codex;
 mod completion;
 mod endpoint;
 mod error;
@@ -29,6 +28,7 @@ pub mod fetch;
 mod finish;
 mod http;
 mod local;
+mod login;
 mod model_choice;
 mod model_id;
 mod models;
@@ -43,7 +43,7 @@ pub mod wire;
 
 pub use api_keys::KeySource;
 pub use base_url::BaseUrl;
-pub use catalog::{Catalog, LoginMethod, Price, Provider};
+pub use catalog::{Catalog, Price, Provider};
 pub use client::{Backoff, CallOptions, ModelClient, ResponseBody};
 pub use completion::{Accumulator, Completion, InvalidToolCall};
 pub use endpoint::{AccessError, Endpoint};
@@ -53,6 +53,7 @@ pub use fallback::{Candidates, EndpointSource, ModelEventStream};
 pub use finish::FinishReason;
 pub use http::{HttpOptions, Proxies};
 pub use local::LocalServer;
+pub use login::{CredentialError, LoginFactory, ProviderLogin};
 pub use model_choice::{ChoiceReason, ModelChoice};
 pub use model_id::{ModelId, ParseModelIdError};
 pub use models::Models;

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use bub_settings::SettingSource;
 
 use crate::base_url::BaseUrl;
-use crate::codex;
 use crate::{
     AccessError, KeySource, LocalServer, ModelId, Models,
     settings::{FALLBACK_MODELS, MODEL},
@@ -55,7 +54,7 @@ pub enum ChoiceReason {
     Key(KeySource),
     /// The config adds or changes the model's provider, which has a default model and requires no key.
     Added(SettingSource),
-    /// A Codex login exists, stored in this file.
+    /// A login exists, stored in this file.
     Login(PathBuf),
     /// The local server at this base URL has the model.
     Local(BaseUrl),
@@ -105,13 +104,14 @@ impl Models {
         {
             tracing::warn!(error = %problem, fallback = %model, "model.invalid");
         }
-        if let (
-            ChoiceReason::Local(_) | ChoiceReason::Fallback(None) | ChoiceReason::Nothing,
-            Some(provider),
-        ) = (&choice.reason, self.catalog.get(codex::PROVIDER))
-            && let Err(problem) = self.has_usable_login(provider)
+        if let ChoiceReason::Local(_) | ChoiceReason::Fallback(None) | ChoiceReason::Nothing =
+            &choice.reason
         {
-            tracing::warn!(error = %problem, "model.login_unusable");
+            for provider in self.catalog.iter() {
+                if let Err(error) = self.usable_login(provider) {
+                    tracing::warn!(%error, "model.login_unusable");
+                }
+            }
         }
         Ok(choice)
     }
@@ -195,11 +195,11 @@ impl Models {
     }
 
     fn choose_by_login(&self) -> Option<(ModelId, ChoiceReason)> {
-        let usable = self
-            .has_usable_login(self.catalog.get(codex::PROVIDER)?)
-            .unwrap_or_default();
-        let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
-        usable.then(|| (model(), ChoiceReason::Login(self.codex.file_path())))
+        self.catalog.iter().find_map(|provider| {
+            let login = self.usable_login(provider).ok()??;
+            let model = ModelId::new(&provider.name, login.default_model());
+            Some((model, ChoiceReason::Login(login.file_path())))
+        })
     }
 }
 

@@ -5,16 +5,13 @@ use std::sync::{Arc, Once};
 use bub_settings::{Secret, Settings, SettingsError};
 
 use crate::api_keys::{ApiKeys, KeyLookup};
-use crate::base_url::BaseUrl;
-use crate::catalog::LoginMethod;
 use crate::client_args::ClientArgs;
-use crate::codex::{self, CodexAuth, OAuthEndpoints, TokenError};
 use crate::fetch::Fetch;
 use crate::local::{self, LocalServer};
 use crate::models_report::ModelsReport;
 use crate::{
-    AccessError, Catalog, Endpoint, KeySource, ModelId, Provider, Quirks, WireFormat,
-    settings::{CODEX_HOME, LOCAL_MODELS},
+    AccessError, Catalog, CredentialError, Endpoint, KeySource, LoginFactory, ModelId, Provider,
+    ProviderLogin, settings::LOCAL_MODELS,
 };
 
 /// The models that are available with the current settings: catalog, keys and logins.
@@ -33,7 +30,7 @@ use crate::{
 ///     .load()?);
 /// let http = HttpOptions::from_environment(settings.environment());
 /// let client = ModelClient::new(http, settings.redactor().clone());
-/// let models = Arc::new(Models::new(settings, Arc::new(client.clone()))?);
+/// let models = Arc::new(Models::new(settings, Arc::new(client.clone()), &[])?);
 ///
 /// let choice = models.choose_model().await?;
 /// println!("{}", choice.reason);
@@ -45,8 +42,8 @@ use crate::{
 pub struct Models {
     pub(crate) settings: Arc<Settings>,
     pub(crate) catalog: Catalog,
-    pub(crate) codex: Arc<CodexAuth>,
     pub(crate) keys: ApiKeys,
+    logins: Vec<Arc<dyn ProviderLogin>>,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
     /// Ensures that ignored base URLs are logged only once.
@@ -54,36 +51,25 @@ pub struct Models {
 }
 
 impl Models {
-    /// Creates the models that are available with these settings.
+    /// Creates the models that are available with these settings. `logins` are the logins of plugins.
     ///
     /// # Errors
     ///
     /// Fails if `providers` has an invalid entry. The error names the file and line.
-    pub fn new(settings: Arc<Settings>, fetch: Arc<dyn Fetch>) -> Result<Self, SettingsError> {
-        Self::with_oauth_endpoints(settings, fetch, OAuthEndpoints::default())
-    }
-
-    /// Creates the models that are available with these settings. `endpoints` replaces the default URLs of the login.
-    ///
-    /// # Errors
-    ///
-    /// Fails if `providers` has an invalid entry. The error names the file and line.
-    pub fn with_oauth_endpoints(
+    pub fn new(
         settings: Arc<Settings>,
         fetch: Arc<dyn Fetch>,
-        endpoints: OAuthEndpoints,
+        logins: &[LoginFactory],
     ) -> Result<Self, SettingsError> {
         let catalog = Catalog::new(&settings)?;
-        let keys = ApiKeys::new(Arc::clone(&settings), &catalog);
-        let (home, redactor) = (settings.get(&CODEX_HOME), settings.redactor().clone());
-        let codex = CodexAuth::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
         client_args.warn_unsupported();
+        let open = |factory: &LoginFactory| factory(&settings, Arc::clone(&fetch));
         Ok(Self {
+            logins: logins.iter().map(open).collect(),
+            keys: ApiKeys::new(Arc::clone(&settings), &catalog),
             settings,
             catalog,
-            codex: Arc::new(codex),
-            keys,
             fetch,
             client_args,
             base_url_warning: Once::new(),
@@ -116,29 +102,29 @@ impl Models {
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
         self.warn_ignored_base_urls();
         let provider = self.find_provider(id)?;
+        let id = &ModelId::new(&provider.name, id.model());
         let custom = self.keys.configured_base_url(provider)?;
-        let login = provider.login.filter(|_| custom.is_none());
+        let login = self.login(provider).filter(|_| custom.is_none());
         if let Some(lookup) = self.keys.find_key(provider)? {
             let source = lookup.source().clone();
             let key = self.keys.resolve_key(provider, lookup).await?;
-            return match login.and_then(|LoginMethod::Codex| codex::account_id(key.expose())) {
-                Some(account) => {
-                    let headers = codex::request_headers(&key, Some(&account));
-                    Ok(codex_endpoint(provider, id, headers, source))
-                }
+            return match login.and_then(|login| login.endpoint_with_key(id, &key)) {
+                Some(endpoint) => Ok(login_endpoint(provider, endpoint, source)),
                 None => self.plain_endpoint(provider, id, Some((key, source))),
             };
         }
-        let Some(LoginMethod::Codex) = login else {
-            return self.plain_endpoint(provider, id, None);
-        };
-        let tokens = self.codex.valid_tokens().await;
-        let tokens = tokens
-            .map_err(|problem| login_error(provider, problem))?
-            .ok_or_else(|| self.missing_key_error(provider))?;
-        let headers = codex::request_headers(&tokens.access_token, tokens.account_id.as_deref());
-        let source = KeySource::Login(self.codex.file_path());
-        Ok(codex_endpoint(provider, id, headers, source))
+        if let Some(login) = login {
+            let endpoint = login.endpoint(id).await;
+            if let Some(endpoint) = endpoint.map_err(|error| login_error(login, error))? {
+                let source = KeySource::Login(login.file_path());
+                let endpoint = login_endpoint(provider, endpoint, source);
+                return Ok(Endpoint {
+                    sign_in_command: Some(login.sign_in_command()),
+                    ..endpoint
+                });
+            }
+        }
+        self.plain_endpoint(provider, id, None)
     }
 
     /// Returns an endpoint with new credentials after the provider rejected the credentials of `refused`.
@@ -151,20 +137,13 @@ impl Models {
         let provider = self.find_provider(&refused.id)?;
         let renewed = match &refused.key {
             Some(KeySource::Command(_)) => self.keys.forget_key(provider).await,
-            Some(KeySource::Login(_)) => {
-                let token = |(_, value): &(String, Secret)| {
-                    value.expose().strip_prefix("Bearer ").map(Secret::from)
-                };
-                let Some(old_token) = refused.headers.iter().find_map(token) else {
-                    return Ok(None);
-                };
-                let tokens = self
-                    .codex
-                    .renew_tokens(&old_token)
+            Some(KeySource::Login(_)) => match self.login(provider) {
+                Some(login) => login
+                    .renew(refused)
                     .await
-                    .map_err(|problem| login_error(provider, problem))?;
-                tokens.is_some_and(|tokens| tokens.access_token != old_token)
-            }
+                    .map_err(|error| login_error(login, error))?,
+                None => false,
+            },
             _ => false,
         };
         if !renewed {
@@ -189,11 +168,6 @@ impl Models {
         ModelsReport::new(self).await
     }
 
-    /// Returns the Codex login.
-    pub fn codex(&self) -> &CodexAuth {
-        &self.codex
-    }
-
     /// Returns the key of a provider, or the command that prints the key. Logs a warning for an unreadable key and
     /// treats it as missing.
     pub(crate) fn find_key(&self, provider: &Provider) -> Option<KeyLookup> {
@@ -210,20 +184,33 @@ impl Models {
             return self.keys.check_key(provider, &lookup);
         }
         let needs_key = provider.needs_key && !base_url.is_loopback();
-        if !self.has_usable_login(provider)? && needs_key {
+        if self.usable_login(provider)?.is_none() && needs_key {
             return Err(self.missing_key_error(provider));
         }
         Ok(())
     }
 
-    /// Returns whether the provider can be called with a login. Fails if the login exists but cannot be used.
-    pub(crate) fn has_usable_login(&self, provider: &Provider) -> Result<bool, AccessError> {
-        let possible =
-            provider.login.is_some() && matches!(self.keys.configured_base_url(provider), Ok(None));
-        let usable = possible.then(|| self.codex.has_usable_login());
-        usable
-            .unwrap_or(Ok(false))
-            .map_err(|problem| login_error(provider, problem.into()))
+    /// Returns the login of a provider, if a plugin adds one. Of several, the login that was added last.
+    fn login(&self, provider: &Provider) -> Option<&dyn ProviderLogin> {
+        let mut logins = self.logins.iter().rev();
+        logins
+            .find(|login| login.provider() == provider.name && !provider.has_replaced_base_url)
+            .map(|login| &**login)
+    }
+
+    /// Returns the login of a provider if the provider can be called with it. Fails if the login exists but cannot be
+    /// used.
+    pub(crate) fn usable_login(
+        &self,
+        provider: &Provider,
+    ) -> Result<Option<&dyn ProviderLogin>, AccessError> {
+        let possible = |_: &_| matches!(self.keys.configured_base_url(provider), Ok(None));
+        let Some(login) = self.login(provider).filter(possible) else {
+            return Ok(None);
+        };
+        let usable = login.has_usable_login();
+        let usable = usable.map_err(|error| login_error(login, error))?;
+        Ok(usable.then_some(login))
     }
 
     /// Logs a warning for each base URL variable in the workspace's `.env`, because bub ignores it there. Does nothing
@@ -276,9 +263,8 @@ impl Models {
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalog.get(provider)?;
         let login = || {
-            self.has_usable_login(provider)
-                .unwrap_or_default()
-                .then(|| KeySource::Login(self.codex.file_path()))
+            let login = self.usable_login(provider).ok()??;
+            Some(KeySource::Login(login.file_path()))
         };
         self.find_key(provider)
             .map(|lookup| lookup.source().clone())
@@ -339,22 +325,19 @@ impl Models {
             });
         }
         Ok(Endpoint {
-            id: ModelId::new(&provider.name, id.model()),
-            wire,
             quirks: provider.quirks(),
-            base_url,
             headers,
             key: source,
             context_window: provider.context_window(id.model()),
+            ..Endpoint::new(id.clone(), wire, base_url)
         })
     }
 
     fn missing_key_error(&self, provider: &Provider) -> AccessError {
         let name = &provider.name;
         let default = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
-        let login = provider
-            .login
-            .map(|LoginMethod::Codex| format!(", or run `bub login {name}`"));
+        let login = self.login(provider);
+        let login = login.map(|login| format!(", or run `{}`", login.sign_in_command()));
         AccessError::MissingKey {
             provider: name.clone(),
             variable: provider
@@ -368,26 +351,12 @@ impl Models {
     }
 }
 
-fn codex_endpoint(
-    provider: &Provider,
-    id: &ModelId,
-    credentials: Vec<(String, Secret)>,
-    source: KeySource,
-) -> Endpoint {
-    let id = ModelId::new(&provider.name, id.model());
-    let mut headers = configured_headers(provider);
-    headers.extend(credentials);
-    Endpoint {
-        quirks: serde_json::from_str::<Quirks>(codex::CODEX_QUIRKS).unwrap_or_default(),
-        headers,
-        key: Some(source),
-        context_window: provider.context_window(id.model()),
-        ..Endpoint::new(
-            id,
-            WireFormat::Responses,
-            BaseUrl::unchecked(codex::BASE_URL),
-        )
-    }
+/// Completes the endpoint of a login with the configured headers of the provider.
+fn login_endpoint(provider: &Provider, mut endpoint: Endpoint, source: KeySource) -> Endpoint {
+    endpoint.headers.splice(..0, configured_headers(provider));
+    endpoint.key = Some(source);
+    endpoint.context_window = provider.context_window(endpoint.id.model());
+    endpoint
 }
 
 fn configured_headers(provider: &Provider) -> Vec<(String, Secret)> {
@@ -398,15 +367,15 @@ fn configured_headers(provider: &Provider) -> Vec<(String, Secret)> {
         .collect()
 }
 
-fn login_error(provider: &Provider, problem: TokenError) -> AccessError {
-    let TokenError {
-        text: problem,
-        is_temporary,
-    } = problem;
-    let provider = provider.name.clone();
-    if is_temporary {
-        AccessError::LoginUnavailable { provider, problem }
-    } else {
-        AccessError::LoginFailed { provider, problem }
+fn login_error(login: &dyn ProviderLogin, error: CredentialError) -> AccessError {
+    let provider = login.provider().to_owned();
+    let problem = error.text;
+    if error.is_temporary {
+        return AccessError::LoginUnavailable { provider, problem };
+    }
+    AccessError::LoginFailed {
+        provider,
+        problem,
+        command: login.sign_in_command(),
     }
 }

@@ -1,6 +1,5 @@
 //! Settings for models, providers and keys.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bub_settings::{AnySetting, PerProvider, Secret, Section, SettingKey, text_format};
@@ -94,16 +93,6 @@ pub static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Directory of the Codex login.
-pub static CODEX_HOME: SettingKey<PathBuf> = SettingKey::new(
-    "codex_home",
-    "~/.codex",
-    "Directory of the Codex login file `auth.json`.",
-)
-.variable("CODEX_HOME")
-.trusted()
-.env_only();
-
 static ROOT: &[&dyn AnySetting] = &[
     &MODEL,
     &FALLBACK_MODELS,
@@ -115,7 +104,6 @@ static ROOT: &[&dyn AnySetting] = &[
     &MODEL_TIMEOUT,
     &MODEL_IDLE_TIMEOUT,
     &CLIENT_ARGS,
-    &CODEX_HOME,
 ];
 
 /// Returns the sections with the settings of this crate, for `Loader::sections`. The section without a name adds

@@ -14,6 +14,7 @@ use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
     Error, ErrorKind, Framework, FrameworkBuilder, IntoPlugin, Plugin, PluginContext, Result, Tool,
 };
+use bub_model::LoginFactory;
 use bub_plugin::{HostContext, QuestionHandler};
 use bub_settings::{
     Environment, Loader, Redactor, Section, Settings, SettingsError, WorkspaceTrust,
@@ -49,6 +50,7 @@ pub struct App {
     add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
     commands: Vec<AppCommand>,
     sections: Vec<Section>,
+    logins: Vec<LoginFactory>,
     bundled_plugins: Vec<&'static str>,
     bundled_channels: Vec<&'static str>,
     next_steps: Option<&'static str>,
@@ -127,6 +129,14 @@ impl App {
         self
     }
 
+    /// Adds a login with which models can be called without an API key; see
+    /// [`ProviderLogin`](crate::ProviderLogin). Of several logins for a provider, bub uses the one that
+    /// was added last.
+    pub fn login(mut self, login: LoginFactory) -> Self {
+        self.logins.push(login);
+        self
+    }
+
     /// Runs the program with the arguments of the process.
     pub fn main(mut self) -> ExitCode {
         // Not set in `run`, whose caller may pass other arguments than those of the process. Such a
@@ -177,13 +187,14 @@ impl App {
             question_handler: Some(ask_user),
             ..plugins::host_context(Arc::clone(&settings), &workspace, launcher.clone())
         };
-        let agent_launcher = launcher.clone();
+        let logins: Arc<[LoginFactory]> = self.logins.into();
+        let (agent_launcher, agent_logins) = (launcher.clone(), Arc::clone(&logins));
         let builder = Framework::builder()
             .workspace(&workspace)
             .settings(Arc::clone(&settings))
             .plugin_with(BuiltinPlugin::NAME, move |context| {
                 let launcher = agent_launcher.as_deref().cloned();
-                Ok::<_, Error>(BuiltinPlugin::new(context, launcher))
+                Ok::<_, Error>(BuiltinPlugin::new(context, launcher, agent_logins))
             });
         let add_plugins = self.add_plugins.into_iter();
         let builder = add_plugins.fold(builder, |builder, add| add(builder));
@@ -223,6 +234,7 @@ impl App {
             framework,
             matches,
             settings,
+            logins,
             problems: Arc::new(SettingsProblems(problems)),
             launcher,
             plugin_prompt,

@@ -4,6 +4,7 @@ use std::{convert::identity, fmt, future::ready, process::ExitCode, sync::Arc};
 
 use bub_agent::shell::Launcher;
 use bub_kernel::{BoxFuture, CliCommand, CliContext, Error, Framework, Result};
+use bub_model::LoginFactory;
 use bub_settings::Settings;
 use clap::{ArgMatches, Args, Command};
 
@@ -19,6 +20,8 @@ pub struct CommandContext {
     pub matches: ArgMatches,
     /// Settings of the program.
     pub settings: Arc<Settings>,
+    /// Logins of plugins, for [`Models::new`](bub_model::Models::new).
+    pub logins: Arc<[LoginFactory]>,
     /// Errors in the configuration. Empty unless the command allows invalid settings.
     pub problems: Arc<SettingsProblems>,
     /// Starts supervised processes. `None` if the program cannot start itself as the supervisor.

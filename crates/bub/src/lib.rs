@@ -8,7 +8,9 @@
 //! * [`App`]: a program that runs plugins and commands. `bub_cli::app()` returns an `App` with the
 //!   commands and channels of `bub`, to which you can add plugins.
 //! * `testing`, with the feature of this name: tests of plugins, channels and stores.
-//! * [`kernel`], [`tape`], [`settings`], [`model`], [`agent`], [`gateway`], [`plugin`]: the underlying crates.
+//! * [`output`]: prints the results of commands.
+//! * [`kernel`], [`tape`], [`settings`], [`model`], [`agent`], [`gateway`], [`plugin`]: the underlying
+//!   crates.
 
 mod app;
 #[doc(hidden)]
@@ -19,7 +21,6 @@ mod builtin;
 mod command;
 #[doc(hidden)]
 pub mod logging;
-#[doc(hidden)]
 pub mod output;
 #[doc(hidden)]
 pub mod plugins;
@@ -48,6 +49,7 @@ pub use bub_kernel::{
     hooks::Next, tool, tools,
 };
 pub use bub_model as model;
+pub use bub_model::{CredentialError, LoginFactory, ProviderLogin};
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
 pub use bub_settings::{AnySetting, Secret, Section, SettingKey, Settings};

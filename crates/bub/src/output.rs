@@ -1,4 +1,4 @@
-//! Prints the results of commands to stdout.
+//! Prints the results of commands to stdout, and notices to stderr.
 
 use std::{
     io::{IsTerminal, Write},
@@ -8,6 +8,8 @@ use std::{
 use bub_kernel::{Error, ErrorKind, Result};
 
 pub use bub_terminal::sanitize::{sanitize, sanitize_line};
+
+pub use crate::prompt::print_stderr;
 
 /// Prints untrusted text to stdout. Removes control sequences if stdout is a terminal.
 pub fn print_untrusted(text: &str) -> Result<ExitCode> {

@@ -14,6 +14,7 @@ use std::{fmt::Write as _, future::ready, process::ExitCode, sync::Arc};
 
 use bub::{CommandContext, SettingsProblems};
 use bub_kernel::{BoxFuture, Framework, Result};
+use bub_model::LoginFactory;
 use bub_settings::Settings;
 use futures_util::{FutureExt as _, future::join_all};
 use serde_json::{Value, json};
@@ -24,6 +25,7 @@ use super::{output, tape::text};
 struct CheckContext<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
+    logins: &'a [LoginFactory],
     problems: Arc<SettingsProblems>,
     /// Whether to skip checks that need the network.
     is_offline: bool,
@@ -65,6 +67,7 @@ pub(super) async fn run(context: CommandContext, args: DoctorArgs) -> Result<Exi
     let check_context = &CheckContext {
         framework: &context.framework,
         settings: context.settings,
+        logins: &context.logins,
         problems: context.problems,
         is_offline: args.offline,
     };

@@ -27,7 +27,7 @@ pub(super) struct ModelsArgs {
 
 pub(super) async fn run(context: CommandContext, args: ModelsArgs) -> Result<ExitCode> {
     let settings = &context.settings;
-    let report = super::models(settings)?.report().await;
+    let report = super::models(settings, &context.logins)?.report().await;
     let text = if args.json {
         format!("{:#}\n", to_json(&report))
     } else {

@@ -8,6 +8,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use bub::CommandContext;
 use bub_kernel::{Error, Framework, Result};
+use bub_model::LoginFactory;
 use bub_settings::{ConfigFile, Settings};
 
 use super::{config, output, prompt};
@@ -47,6 +48,7 @@ pub(super) struct OnboardArgs {
 struct Onboarding<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
+    logins: &'a [LoginFactory],
     file: ConfigFile,
     /// The provider that was configured before the setup. If the file sets `api_key` or `api_base` without a provider,
     /// the value belongs to this provider.
@@ -71,7 +73,7 @@ pub(super) async fn run(context: CommandContext, args: OnboardArgs) -> Result<Ex
 
 async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode> {
     let settings = Arc::clone(&context.settings);
-    if args.offer && !offer_setup(&settings).await? {
+    if args.offer && !offer_setup(context).await? {
         return output::print(super::QUICK_START);
     }
     let can_ask = !args.yes;
@@ -91,6 +93,7 @@ async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode>
         framework: &context.framework,
         owner: config::unscoped_owner(&settings, &file),
         settings,
+        logins: &context.logins,
         file,
         can_ask,
         runs_tests: !args.no_test,
@@ -121,8 +124,8 @@ async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode>
 }
 
 /// Offers the setup if no model is configured, and returns whether the user accepted.
-async fn offer_setup(settings: &Arc<Settings>) -> Result<bool> {
-    let choice = match super::models(settings) {
+async fn offer_setup(context: &CommandContext) -> Result<bool> {
+    let choice = match super::models(&context.settings, &context.logins) {
         Ok(models) => models.choose_model().await.ok(),
         Err(_) => None,
     };

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{Channel, MessageHandler};
-use bub_model::{CallOptions, ChatRequest, ModelId};
+use bub_model::{CallOptions, ChatRequest, ModelClient, ModelId, Models};
 use bub_settings::Settings;
 use serde_json::json;
 
@@ -11,8 +11,11 @@ use serde_json::json;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Sends a short request to a model. The error text says what to do.
-pub(super) async fn probe_model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
-    let models = super::models(settings).map_err(|error| error.message().to_owned())?;
+pub(super) async fn probe_model(
+    settings: &Settings,
+    models: &Models,
+    id: &ModelId,
+) -> Result<(), String> {
     let endpoint = models.endpoint(id).await;
     let endpoint = endpoint.map_err(|error| error.to_string())?;
     let request = ChatRequest {
@@ -28,9 +31,8 @@ pub(super) async fn probe_model(settings: &Arc<Settings>, id: &ModelId) -> Resul
         timeout: Some(PROBE_TIMEOUT),
         ..CallOptions::from_settings(settings)
     };
-    let answer = super::model_client(settings)
-        .complete(endpoint, request, options)
-        .await;
+    let client = ModelClient::from_settings(settings);
+    let answer = client.complete(endpoint, request, options).await;
     answer.map(drop).map_err(|error| error.to_string())
 }
 

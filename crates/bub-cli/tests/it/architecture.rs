@@ -48,6 +48,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "bub",
             "bub-agent",
+            "bub-codex",
             "bub-fetch",
             "bub-gateway",
             "bub-http",
@@ -74,9 +75,9 @@ const VENDOR_MODULES: &[&str] = &[
     "bub-settings/src/redact",
     "bub-testkit/src/lib.rs",
     "bub-testkit/src/telegram",
+    "plugins/codex/src",
     "plugins/telegram/src",
     "bub-model/src/catalog",
-    "bub-model/src/codex",
     "bub-model/src/wire",
 ];
 const VENDORS: &[&str] = &[

@@ -16,6 +16,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
         .section(bub_fetch::settings::section())
         .section(bub_telegram::settings::section())
         .section(bub_http::settings::section())
+        .section(bub_codex::settings::section())
         .load()
         .unwrap()
 }
@@ -44,7 +45,6 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "model_timeout_seconds BUB_MODEL_TIMEOUT_SECONDS null",
             "model_idle_timeout_seconds BUB_MODEL_IDLE_TIMEOUT_SECONDS 120.0",
             "client_args BUB_CLIENT_ARGS {}",
-            r#"codex_home CODEX_HOME "~/.codex""#,
             "max_steps BUB_MAX_STEPS 100",
             "max_tokens BUB_MAX_TOKENS 16384",
             "completion_args BUB_COMPLETION_ARGS {}",
@@ -57,6 +57,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "plugins BUB_PLUGINS {}",
             "verbose BUB_VERBOSE 0",
             "project BUB_PROJECT null",
+            r#"codex_home CODEX_HOME "~/.codex""#,
             "env.pass BUB_ENV_PASS []",
             "env.drop BUB_ENV_DROP []",
             "spill.threshold BUB_SPILL_THRESHOLD 4096",

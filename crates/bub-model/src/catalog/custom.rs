@@ -143,8 +143,8 @@ impl<'a> ConfigEntry<'a> {
                     .ok_or_else(|| self.expected(base_url::EXPECTED_FORMAT))?;
                 provider.local = url.is_loopback();
                 provider.needs_key &= !provider.local;
-                // The login and `native_wire` are valid only for the default base URL.
-                provider.login = None;
+                // A login and `native_wire` are valid only for the default base URL.
+                provider.has_replaced_base_url = provider.base_url.is_some();
                 provider.native_wire = None;
                 provider.base_url = Some(url.with_default_path(provider.base_path));
             }

@@ -1,7 +1,7 @@
 //! Hints that tell users how to resolve an error of a provider.
 
+use crate::Endpoint;
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
-use crate::{Endpoint, KeySource};
 
 /// Adds the host, the source of the key and advice to errors that the user has to resolve.
 pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelError {
@@ -10,17 +10,15 @@ pub(super) fn add_hints(mut error: ModelError, endpoint: &Endpoint) -> ModelErro
     }
     let (host, provider) = (endpoint.base_url.authority(), endpoint.id.provider());
     let advice = match (error.status, error.action) {
-        (_, RecoveryAction::Reauthenticate) => match &endpoint.key {
-            Some(KeySource::Login(_)) => {
-                format!("{host} rejected the login; run `bub login {provider}`")
-            }
-            Some(source) => {
+        (_, RecoveryAction::Reauthenticate) => match (&endpoint.sign_in_command, &endpoint.key) {
+            (Some(command), _) => format!("{host} rejected the login; run `{command}`"),
+            (None, Some(source)) => {
                 format!("{host} rejected the key from {source}; check it or set another one")
             }
-            None if endpoint.headers.is_empty() => {
+            (None, None) if endpoint.headers.is_empty() => {
                 format!("{host} requires a key and none was sent; set `api_key.{provider}`")
             }
-            None => format!("{host} rejected the key; check the configured headers"),
+            (None, None) => format!("{host} rejected the key; check the configured headers"),
         },
         (Some(403), _) => format!(
             "{host} denies access to this machine, region or account; check the account at the provider"

@@ -3,7 +3,6 @@
 mod api_keys;
 mod calls;
 mod catalog;
-mod codex;
 mod docs;
 mod fixture;
 mod identifiers;

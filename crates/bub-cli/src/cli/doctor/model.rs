@@ -15,7 +15,7 @@ const CHOOSE_MODEL_FIX: &str = "run `bub onboard` to set one up, or `bub models`
 pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
     // The check `config` reports invalid providers.
-    let Ok(models) = super::super::models(settings) else {
+    let Ok(models) = super::super::models(settings, check_context.logins) else {
         return Vec::new();
     };
     let report = models.report().await;
@@ -29,7 +29,7 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             (Some(model), None) if check_context.is_offline => {
                 Finding::ok(format!("{model} ({}); not tested", choice.reason))
             }
-            (Some(model), None) => match probe::probe_model(settings, model).await {
+            (Some(model), None) => match probe::probe_model(settings, &models, model).await {
                 Ok(()) => Finding::ok(format!("{model} answers ({})", choice.reason)),
                 Err(problem) => Finding::error(
                     format!("{model} ({}): {problem}", choice.reason),

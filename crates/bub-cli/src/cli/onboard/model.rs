@@ -131,14 +131,16 @@ async fn try_set_up_model(
     }
     let revised = onboarding.revised_settings()?;
     // Report errors that are detectable offline, also with `--no-test`.
-    build_models(onboarding)?
+    let models = build_models(onboarding)?;
+    models
         .check_model(&id)
         .map_err(|error| Error::config(error.to_string()))?;
     if onboarding.runs_tests {
         if onboarding.can_ask {
             prompt::print_stderr(&format!("testing {id} … "));
         }
-        probe::probe_model(&revised, &id).await.map_err(|problem| {
+        let outcome = probe::probe_model(&revised, &models, &id).await;
+        outcome.map_err(|problem| {
             // The error names the config file, which does not contain the key yet.
             let file = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
             let source = args.key.as_ref().map_or("your answer", |_| "stdin");
@@ -155,7 +157,7 @@ async fn try_set_up_model(
 }
 
 fn build_models(onboarding: &Onboarding<'_>) -> Result<Models> {
-    super::super::models(&onboarding.revised_settings()?)
+    super::super::models(&onboarding.revised_settings()?, onboarding.logins)
 }
 
 fn has_base_url(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {

@@ -38,7 +38,8 @@ async fn headers_of_client_args_go_to_the_provider_of_the_model_only() {
         ),
     );
     let client = ModelClient::from_settings(&settings);
-    let models = Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone())).unwrap());
+    let models =
+        Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone()), &[]).unwrap());
     let ids = ["one:a", "two:b"].map(|id| models.resolve_model(id).unwrap());
     let options = CallOptions::from_settings(&settings);
     let (events, _) =

@@ -402,7 +402,8 @@ async fn configured_models_are_called_with_their_own_keys() {
             .unwrap(),
     );
     let client = ModelClient::from_settings(&settings);
-    let models = Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone())).unwrap());
+    let models =
+        Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone()), &[]).unwrap());
     let ids = ["one:a", "two:b"].map(|id| models.resolve_model(id).unwrap());
     let options = CallOptions::from_settings(&settings);
     assert_eq!(options.timeout, Some(std::time::Duration::from_mins(1)));

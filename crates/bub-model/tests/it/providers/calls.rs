@@ -16,7 +16,7 @@ async fn call(fixture: &ModelsFixture) -> Result<String, String> {
         settings.redactor().clone(),
     );
     let models = Arc::new(
-        Models::new(settings, Arc::new(client.clone())).map_err(|error| error.to_string())?,
+        Models::new(settings, Arc::new(client.clone()), &[]).map_err(|error| error.to_string())?,
     );
     let choice = models
         .choose_model()

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bub_model::codex::OAuthEndpoints;
 use bub_model::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 use bub_model::{AccessError, Endpoint, ModelChoice, Models};
 use bub_settings::{Environment, Loader, Redactor, Settings, SettingsError, WorkspaceTrust};
 use futures_util::future::BoxFuture;
 use tempfile::TempDir;
-use tokio::sync::Notify;
+
+use super::login::FakeLogin;
 
 pub(crate) struct ModelsFixture {
     directory: TempDir,
@@ -80,11 +80,7 @@ impl ModelsFixture {
     }
 
     pub(crate) fn try_models(&self) -> Result<Models, SettingsError> {
-        let endpoints = OAuthEndpoints {
-            callback_port: 0,
-            ..OAuthEndpoints::with_issuer("http://issuer.test")
-        };
-        Models::with_oauth_endpoints(self.settings(), self.network.clone(), endpoints)
+        Models::new(self.settings(), self.network.clone(), &[FakeLogin::open])
     }
 
     pub(crate) fn models(&self) -> Models {
@@ -119,7 +115,6 @@ pub(crate) fn header(endpoint: &Endpoint, name: &str) -> Option<String> {
 pub(crate) struct FakeNetwork {
     responses: Mutex<HashMap<String, FetchResponse>>,
     requests: Mutex<Vec<String>>,
-    gate: Mutex<Option<Arc<Notify>>>,
 }
 
 impl FakeNetwork {
@@ -132,11 +127,6 @@ impl FakeNetwork {
             .lock()
             .unwrap()
             .insert(url.to_owned(), response);
-    }
-
-    /// Delays every response until `gate` is notified.
-    pub(crate) fn hold(&self, gate: &Arc<Notify>) {
-        *self.gate.lock().unwrap() = Some(Arc::clone(gate));
     }
 
     /// Returns the recorded requests: the URL, and the form after a space.
@@ -157,12 +147,6 @@ impl Fetch for FakeNetwork {
             .join(" ");
         self.requests.lock().unwrap().push(line);
         let response = self.responses.lock().unwrap().get(request.url).cloned();
-        let gate = self.gate.lock().unwrap().clone();
-        Box::pin(async move {
-            if let Some(gate) = gate {
-                gate.notified().await;
-            }
-            response.ok_or_else(|| FetchError("connection refused".into()))
-        })
+        Box::pin(async move { response.ok_or_else(|| FetchError("connection refused".into())) })
     }
 }

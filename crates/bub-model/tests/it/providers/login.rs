@@ -1,309 +1,151 @@
-//! Tests of the login flow: the sign-in URL, the listener and the exchange of the code.
+//! Tests of the contract for logins, with a login as a plugin would provide it.
 
-use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bub_model::Models;
-use bub_model::codex::{LoginError, LoginFlow};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use async_trait::async_trait;
+use bub_model::fetch::Fetch;
+use bub_model::{
+    BaseUrl, ChoiceReason, CredentialError, Endpoint, KeySource, ModelError, ModelErrorKind,
+    ModelId, Models, ProviderLogin, RecoveryAction, WireFormat,
+};
+use bub_settings::{Secret, Settings};
 
-use super::codex::{TOKEN_URL, jwt};
-use super::fixture::ModelsFixture;
+use super::fixture::{ModelsFixture, header};
 
-const TEST_TIMEOUT: Duration = Duration::from_mins(1);
+const LOGIN_URL: &str = "https://login.example/v1";
 
-fn query(url: &str) -> HashMap<String, String> {
-    let (_, query) = url.split_once('?').unwrap();
-    form_urlencoded::parse(query.as_bytes())
-        .into_owned()
-        .collect()
+/// A login for the provider `openai`. Its file contains a token, or `broken` or `busy` for an error.
+pub(crate) struct FakeLogin {
+    file: PathBuf,
 }
 
-fn ready() -> ModelsFixture {
-    let response = json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
-    ModelsFixture::new().responds(TOKEN_URL, 200, &response.to_string())
-}
-
-/// Sends a GET request like a browser and returns the response.
-async fn get(port: u16, target: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    response
-}
-
-async fn start(models: &Models) -> (LoginFlow<'_>, u16, String) {
-    let login = LoginFlow::with_listener(models.codex()).await.unwrap();
-    let values = query(&login.sign_in_url());
-    let port = values["redirect_uri"]
-        .strip_prefix("http://localhost:")
-        .unwrap();
-    let port = port
-        .strip_suffix("/auth/callback")
-        .unwrap()
-        .parse()
-        .unwrap();
-    (login, port, values["state"].clone())
-}
-
-// H-99: the URL has all parameters of the sign-in page, with PKCE S256.
-#[test]
-fn the_address_asks_for_what_the_python_version_asks_for() {
-    let models = ModelsFixture::new().models();
-    let (first, second) = (
-        LoginFlow::without_listener(models.codex())
-            .unwrap()
-            .sign_in_url(),
-        LoginFlow::without_listener(models.codex())
-            .unwrap()
-            .sign_in_url(),
-    );
-    assert!(first.starts_with("http://issuer.test/oauth/authorize?response_type=code&"));
-    let values = query(&first);
-    for (name, value) in [
-        ("client_id", "app_EMoamEEZ73f0CkXaXp7hrann"),
-        ("scope", "openid profile email offline_access"),
-        ("code_challenge_method", "S256"),
-        ("id_token_add_organizations", "true"),
-        ("codex_cli_simplified_flow", "true"),
-        ("originator", "codex_cli_rs"),
-    ] {
-        assert_eq!(values[name], value);
+impl FakeLogin {
+    pub(crate) fn open(settings: &Settings, _fetch: Arc<dyn Fetch>) -> Arc<dyn ProviderLogin> {
+        Arc::new(Self {
+            file: settings.home().join("login"),
+        })
     }
-    assert_eq!(
-        (values["state"].len(), values["code_challenge"].len()),
-        (32, 43)
-    );
-    assert_ne!(values["state"], query(&second)["state"]);
-    assert_ne!(values["code_challenge"], query(&second)["code_challenge"]);
-}
 
-#[test]
-fn the_usual_redirect_is_that_of_the_python_version() {
-    let fixture = ModelsFixture::new();
-    let models = Models::new(fixture.settings(), fixture.network.clone()).unwrap();
-    let url = LoginFlow::without_listener(models.codex())
-        .unwrap()
-        .sign_in_url();
-    assert!(url.starts_with("https://auth.openai.com/oauth/authorize?"));
-    assert_eq!(
-        query(&url)["redirect_uri"],
-        "http://localhost:1455/auth/callback"
-    );
-}
-
-// H-99, W-40: other paths get 404; a request with another state is rejected and does not end the wait.
-#[tokio::test]
-async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
-    let fixture = ready();
-    let models = fixture.models();
-    let (login, port, state) = start(&models).await;
-    let challenge = query(&login.sign_in_url())["code_challenge"].clone();
-    let browser = async {
-        // Browsers open connections on which they never send anything.
-        let idle = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        assert!(get(port, "/favicon.ico").await.starts_with("HTTP/1.1 404 "));
-        assert!(
-            get(port, "/auth/callback?code=evil")
-                .await
-                .starts_with("HTTP/1.1 400 ")
-        );
-        assert!(
-            get(port, "/auth/callback?code=evil&state=other")
-                .await
-                .starts_with("HTTP/1.1 400 ")
-        );
-        assert!(
-            get(port, &format!("/auth/callback?state={state}"))
-                .await
-                .starts_with("HTTP/1.1 400 ")
-        );
-        let page = get(port, &format!("/auth/callback?code=good%2F1&state={state}")).await;
-        assert!(
-            page.starts_with("HTTP/1.1 200 ") && page.contains("You can close this page"),
-            "{page}"
-        );
-        drop(idle);
-    };
-    let (outcome, ()) = tokio::join!(login.wait_for_redirect(TEST_TIMEOUT), browser);
-    let logged_in = outcome.unwrap();
-    assert_eq!(logged_in.account_id.as_deref(), Some("acc-7"));
-    assert_eq!(logged_in.file, fixture.path("user/.codex/auth.json"));
-
-    let requests = fixture.network.requests();
-    let [exchange] = requests.as_slice() else {
-        panic!("{requests:?}")
-    };
-    let form = query(&exchange.replacen(' ', "?", 1));
-    assert_eq!(
-        (form["grant_type"].as_str(), form["code"].as_str()),
-        ("authorization_code", "good/1")
-    );
-    assert_eq!(
-        form["redirect_uri"],
-        format!("http://localhost:{port}/auth/callback")
-    );
-    assert_eq!(
-        URL_SAFE_NO_PAD.encode(Sha256::digest(form["code_verifier"].as_bytes())),
-        challenge
-    );
-    assert!(
-        TcpStream::connect(("127.0.0.1", port)).await.is_err(),
-        "the listener is closed"
-    );
-
-    let path = fixture.path("user/.codex/auth.json");
-    let stored: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!(stored["tokens"]["refresh_token"], "refresh-token-7");
-    assert_eq!(
-        stored["tokens"]["id_token"], "id-token-7",
-        "the Codex CLI needs it"
-    );
-    assert_eq!(stored["tokens"]["account_id"], "acc-7");
-    assert_eq!(
-        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
-    assert_eq!(
-        fs::metadata(fixture.path("user/.codex"))
-            .unwrap()
-            .permissions()
-            .mode()
-            & 0o777,
-        0o700
-    );
-    assert!(
-        fixture.endpoint("openai:x").await.is_ok(),
-        "the login works immediately"
-    );
-}
-
-#[tokio::test]
-async fn the_other_loopback_address_works_too() {
-    let fixture = ready();
-    let models = fixture.models();
-    let (login, port, state) = start(&models).await;
-    let Ok(mut stream) = TcpStream::connect(("::1", port)).await else {
-        return;
-    };
-    let request = format!("GET /auth/callback?code=x&state={state} HTTP/1.1\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    assert!(login.wait_for_redirect(TEST_TIMEOUT).await.is_ok());
-}
-
-#[tokio::test]
-async fn a_refusal_ends_the_wait() {
-    let fixture = ready();
-    let models = fixture.models();
-    let (login, port, state) = start(&models).await;
-    let target = format!("/auth/callback?error=access_denied&state={state}");
-    let (outcome, _) = tokio::join!(login.wait_for_redirect(TEST_TIMEOUT), get(port, &target));
-    assert_eq!(
-        outcome.unwrap_err().to_string(),
-        "sign-in refused: access_denied; run the command again and allow access"
-    );
-    assert!(fixture.network.requests().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_redirect_the_wait_ends() {
-    let models = ready().models();
-    let (login, ..) = start(&models).await;
-    assert!(matches!(
-        login.wait_for_redirect(TEST_TIMEOUT).await,
-        Err(LoginError::TimedOut(60))
-    ));
-}
-
-// H-99: a URL, a query string or only the code.
-#[tokio::test]
-async fn a_pasted_answer_finishes_the_login() {
-    for form in [
-        "http://localhost:1455/auth/callback?code=c1&state={state}",
-        "code=c1&state={state}",
-        "c1",
-    ] {
-        let fixture = ready();
-        let models = fixture.models();
-        let login = LoginFlow::without_listener(models.codex()).unwrap();
-        let state = query(&login.sign_in_url())["state"].clone();
-        login
-            .complete_with_pasted_text(&form.replace("{state}", &state))
-            .await
-            .unwrap();
-        assert!(
-            fixture.network.requests()[0].contains("&code=c1&"),
-            "{form}"
-        );
-    }
-    let fixture = ready();
-    let models = fixture.models();
-    let wrong = LoginFlow::without_listener(models.codex())
-        .unwrap()
-        .complete_with_pasted_text("?code=c1&state=other")
-        .await;
-    assert!(matches!(wrong, Err(LoginError::StateMismatch)));
-    assert!(fixture.network.requests().is_empty() && !fixture.path("user/.codex").exists());
-}
-
-#[tokio::test]
-async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
-    let old = r#"{"tokens": {"access_token": "old-token-1"}}"#;
-    for (status, body) in [
-        (400, r#"{"error": {"message": "bad code"}}"#),
-        (200, "{}"),
-        (502, "<html>secret-page</html>"),
-    ] {
-        let fixture = ModelsFixture::new()
-            .file("user/.codex/auth.json", old)
-            .responds(TOKEN_URL, status, body);
-        let models = fixture.models();
-        let error = LoginFlow::without_listener(models.codex())
-            .unwrap()
-            .complete_with_pasted_text("secret-code")
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(!error.contains("secret"), "{error}");
-        assert_eq!(
-            fs::read_to_string(fixture.path("user/.codex/auth.json")).unwrap(),
-            old
-        );
+    fn token(&self) -> Option<String> {
+        fs::read_to_string(&self.file).ok()
     }
 }
 
-// The user does not sign in if the login cannot be stored.
+#[async_trait]
+impl ProviderLogin for FakeLogin {
+    fn provider(&self) -> &'static str {
+        "openai"
+    }
+
+    fn default_model(&self) -> &'static str {
+        "model-of-login"
+    }
+
+    fn file_path(&self) -> PathBuf {
+        self.file.clone()
+    }
+
+    fn has_usable_login(&self) -> Result<bool, CredentialError> {
+        match self.token().as_deref() {
+            Some("broken") => Err("the file is broken".to_owned().into()),
+            token => Ok(token.is_some()),
+        }
+    }
+
+    async fn endpoint(&self, model: &ModelId) -> Result<Option<Endpoint>, CredentialError> {
+        self.has_usable_login()?;
+        let Some(token) = self.token() else {
+            return Ok(None);
+        };
+        if token == "busy" {
+            return Err(CredentialError::temporary("the server is busy".to_owned()));
+        }
+        let base_url = BaseUrl::parse(LOGIN_URL).unwrap();
+        let endpoint = Endpoint::new(model.clone(), WireFormat::Messages, base_url);
+        Ok(Some(endpoint.with_key(&Secret::from(token))))
+    }
+
+    async fn renew(&self, refused: &Endpoint) -> Result<bool, CredentialError> {
+        let renewed = header(refused, "x-api-key").as_deref() == Some("token-1");
+        if renewed {
+            fs::write(&self.file, "token-2").unwrap();
+        }
+        Ok(renewed)
+    }
+}
+
+fn logged_in(content: &str) -> ModelsFixture {
+    ModelsFixture::new().file("user/.bub/login", content)
+}
+
+async fn endpoint(models: &Models) -> Endpoint {
+    let id = models.resolve_model("openai:gpt-9").unwrap();
+    models.endpoint(&id).await.unwrap()
+}
+
 #[tokio::test]
-async fn a_directory_that_cannot_be_written_is_reported_before_the_sign_in() {
-    let fixture = ModelsFixture::new().file("user/.codex", "a file where the directory should be");
+async fn a_login_decides_about_address_format_and_credentials() {
+    let fixture = logged_in("token-1").config("providers: {openai: {headers: {x-team: blue}}}\n");
+    let endpoint = endpoint(&fixture.models()).await;
+    assert_eq!(endpoint.base_url.as_str(), LOGIN_URL);
+    assert_eq!(endpoint.wire, WireFormat::Messages);
+    assert_eq!(header(&endpoint, "x-api-key").unwrap(), "token-1");
+    assert_eq!(header(&endpoint, "x-team").unwrap(), "blue");
+    let file = fixture.path("user/.bub/login");
+    assert_eq!(endpoint.key, Some(KeySource::Login(file.clone())));
+    assert_eq!(
+        endpoint.sign_in_command.as_deref(),
+        Some("bub login openai")
+    );
+    let choice = fixture.choice().await;
+    assert_eq!(choice.model.unwrap().to_string(), "openai:model-of-login");
+    assert_eq!(choice.reason, ChoiceReason::Login(file));
+}
+
+// H-95: every key outranks a login, and credentials go only to the base URL of the login.
+#[tokio::test]
+async fn a_login_is_not_used_with_a_key_or_another_address() {
+    let fixture = logged_in("token-1").env("OPENAI_API_KEY", "own-key-1");
+    let endpoint = endpoint(&fixture.models()).await;
+    assert_eq!(
+        header(&endpoint, "authorization").unwrap(),
+        "Bearer own-key-1"
+    );
+    for yaml in [
+        "api_base: {openai: 'https://proxy.example/v1'}\n",
+        "providers: {openai: {base_url: 'https://proxy.example/v1'}}\n",
+    ] {
+        let fixture = logged_in("token-1").config(yaml);
+        assert!(fixture.endpoint("openai:x").await.is_err(), "{yaml}");
+        assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
+    }
+}
+
+#[tokio::test]
+async fn refused_credentials_are_renewed_once() {
+    let fixture = logged_in("token-1");
     let models = fixture.models();
-    let Err(error) = LoginFlow::without_listener(models.codex()) else {
-        panic!("expected an error")
-    };
-    let error = fixture.shorten(error);
-    assert!(
-        error.starts_with("cannot write user/.codex/auth.json: "),
-        "{error}"
+    let refused = endpoint(&models).await;
+    let renewed = models.renew_endpoint(&refused).await.unwrap().unwrap();
+    assert_eq!(header(&renewed, "x-api-key").unwrap(), "token-2");
+    assert!(models.renew_endpoint(&renewed).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn an_error_of_a_login_says_whether_to_sign_in_again() {
+    let error = logged_in("broken").endpoint("openai:x").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the login for `openai` cannot be used: the file is broken; run `bub login openai`"
     );
-    assert!(
-        error.ends_with("; make it writable, or choose another directory with `--codex-home`"),
-        "{error}"
+    let error = ModelError::from(error);
+    assert_eq!(error.action, RecoveryAction::Reauthenticate);
+    let error = logged_in("busy").endpoint("openai:x").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the login for `openai` cannot be refreshed: the server is busy; try again later"
     );
-    // The check leaves no files behind.
-    let fixture = ModelsFixture::new();
-    LoginFlow::without_listener(fixture.models().codex()).unwrap();
-    let left: Vec<_> = fs::read_dir(fixture.path("user"))
-        .unwrap()
-        .map(|file| file.unwrap().file_name())
-        .collect();
-    assert_eq!(left, [".bub"]);
+    assert_eq!(ModelError::from(error).kind, ModelErrorKind::Transport);
 }

@@ -1,12 +1,14 @@
 //! Parses the redirect after the sign-in: extracts the code and checks the OAuth `state`.
 
-use super::LoginError;
+use bub::model::short_message;
+
+use crate::LoginError;
 
 /// Returns the code in pasted text: the URL of the last page, its query string, or only the code.
 ///
 /// A code alone has no OAuth `state` to check. It is accepted only here, because the user copied it manually from the
 /// page that this attempt opened.
-pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginError> {
+pub(crate) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginError> {
     let pasted = pasted.trim();
     let is_code = |text: &str| {
         !text.is_empty()
@@ -29,7 +31,7 @@ pub(super) fn parse_pasted(pasted: &str, state: &str) -> Result<String, LoginErr
 }
 
 /// Checks that the OAuth `state` in a query string equals `state`, and returns the code in the query string.
-pub(super) fn parse_query(query: &str, state: &str) -> Result<String, LoginError> {
+pub(crate) fn parse_query(query: &str, state: &str) -> Result<String, LoginError> {
     let value = |key: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
         pairs
@@ -40,7 +42,7 @@ pub(super) fn parse_query(query: &str, state: &str) -> Result<String, LoginError
         return Err(LoginError::StateMismatch);
     }
     if let Some(error) = value("error_description").or_else(|| value("error")) {
-        return Err(LoginError::Refused(crate::short_message(&error)));
+        return Err(LoginError::Refused(short_message(&error)));
     }
     value("code").ok_or(LoginError::NoCode)
 }

@@ -4,11 +4,13 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bub::CredentialError;
 use form_urlencoded::Serializer;
 
-use super::callback::{self, Listener};
-use super::pkce::Pkce;
-use super::{CodexAuth, LOCK_TIMEOUT, TokenError, redirect, token, unix_now};
+use crate::auth::{CodexAuth, LOCK_TIMEOUT, unix_now};
+use crate::callback::{self, Listener};
+use crate::pkce::Pkce;
+use crate::{redirect, token};
 
 /// Error of a login attempt.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +50,7 @@ pub enum LoginError {
     Unwritable(String),
     /// The code could not be exchanged for tokens, or the login file could not be locked.
     #[error("{}{}", .0.text, if .0.is_temporary { "; try again later" } else { "; run the command again" })]
-    Failed(TokenError),
+    Failed(CredentialError),
 }
 
 /// Result of a successful login.
@@ -71,7 +73,7 @@ pub struct LoginFlow<'a> {
 impl<'a> LoginFlow<'a> {
     /// Starts a login attempt that receives the code from a browser on this machine.
     pub async fn with_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
-        let port = codex.endpoints().callback_port;
+        let port = codex.endpoints.callback_port;
         let port_error = |source| LoginError::Port { port, source };
         let listener = Listener::bind(port).await.map_err(port_error)?;
         let port = listener.port().map_err(port_error)?;
@@ -80,7 +82,7 @@ impl<'a> LoginFlow<'a> {
 
     /// Starts a login attempt without a listener: the user pastes the code.
     pub fn without_listener(codex: &'a CodexAuth) -> Result<Self, LoginError> {
-        Self::new(codex, codex.endpoints().callback_port, None)
+        Self::new(codex, codex.endpoints.callback_port, None)
     }
 
     fn new(

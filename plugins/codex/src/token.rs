@@ -2,35 +2,37 @@
 
 use std::time::Duration;
 
-use bub_settings::{Redactor, Secret};
+use bub::model::fetch::{Fetch, FetchRequest, FetchResponse};
+use bub::model::short_message;
+use bub::settings::Redactor;
+use bub::{CredentialError, Secret};
 use form_urlencoded::Serializer;
 use serde::Deserialize;
 
-use super::{TokenError, jwt};
-use crate::fetch::{Fetch, FetchRequest, FetchResponse};
+use crate::jwt;
 
 /// The OAuth client id of the Codex CLI, which bub also uses.
-pub(super) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
+pub(crate) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
 
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Tokens that the token endpoint granted.
-pub(super) struct TokenGrant {
-    pub(super) access_token: Secret,
-    pub(super) refresh_token: Option<Secret>,
-    pub(super) id_token: Option<Secret>,
-    pub(super) expires_in: Option<i64>,
+pub(crate) struct TokenGrant {
+    pub(crate) access_token: Secret,
+    pub(crate) refresh_token: Option<Secret>,
+    pub(crate) id_token: Option<Secret>,
+    pub(crate) expires_in: Option<i64>,
 }
 
 impl TokenGrant {
-    pub(super) fn register_secrets(&self, redactor: &Redactor) {
+    pub(crate) fn register_secrets(&self, redactor: &Redactor) {
         let others = [&self.refresh_token, &self.id_token].into_iter().flatten();
         others
             .chain([&self.access_token])
             .for_each(|token| redactor.register(token));
     }
 
-    pub(super) fn account_id(&self) -> Option<String> {
+    pub(crate) fn account_id(&self) -> Option<String> {
         let id_token = || jwt::account_id(self.id_token.as_ref()?.expose());
         jwt::account_id(self.access_token.expose()).or_else(id_token)
     }
@@ -52,11 +54,11 @@ struct TokenErrorResponse {
 
 /// Requests tokens from the token endpoint. `grant` has the fields that name what is exchanged for tokens: a refresh
 /// token, or the code of a sign-in. Error texts have one line and contain nothing of the request.
-pub(super) async fn request_tokens(
+pub(crate) async fn request_tokens(
     fetch: &dyn Fetch,
     url: &str,
     grant: &[(&str, &str)],
-) -> Result<TokenGrant, TokenError> {
+) -> Result<TokenGrant, CredentialError> {
     let form = Serializer::new(String::new())
         .append_pair("client_id", CLIENT_ID)
         .extend_pairs(grant)
@@ -67,16 +69,16 @@ pub(super) async fn request_tokens(
         timeout: TOKEN_TIMEOUT,
     };
     let unreachable_error =
-        |error| TokenError::temporary(format!("the token endpoint did not respond: {error}"));
+        |error| CredentialError::temporary(format!("the token endpoint did not respond: {error}"));
     parse_response(&fetch.fetch(request).await.map_err(unreachable_error)?)
 }
 
 /// Parses a response of the token endpoint.
-pub(super) fn parse_response(response: &FetchResponse) -> Result<TokenGrant, TokenError> {
+pub(crate) fn parse_response(response: &FetchResponse) -> Result<TokenGrant, CredentialError> {
     if !(200..300).contains(&response.status) {
         let text = error_text(response.status, &response.body);
         let is_temporary = response.status >= 500 || matches!(response.status, 408 | 429);
-        return Err(TokenError { text, is_temporary });
+        return Err(CredentialError { text, is_temporary });
     }
     // Omit the parser's message: it could quote a token.
     let tokens: TokenResponse = serde_json::from_slice(&response.body)
@@ -108,7 +110,7 @@ fn error_text(status: u16, body: &[u8]) -> String {
             error_description.or(nested)
         },
     );
-    let message = message.map(|text| format!(": {}", crate::short_message(&text)));
+    let message = message.map(|text| format!(": {}", short_message(&text)));
     let message = message.unwrap_or_default();
     let outcome = if status >= 500 {
         "failed"

@@ -17,7 +17,7 @@ pub(crate) fn account_id(token: &str) -> Option<String> {
 }
 
 /// Returns the expiry time of a token in seconds since the Unix epoch, if the token is a JWT that contains it.
-pub(super) fn expiry(token: &str) -> Option<i64> {
+pub(crate) fn expiry(token: &str) -> Option<i64> {
     parse_claims(token)?.get("exp")?.as_i64()
 }
 

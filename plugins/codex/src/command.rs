@@ -8,25 +8,23 @@ use std::{
     time::Duration,
 };
 
-use bub::{CommandContext, prompt::print_stderr};
-use bub_kernel::{Error, Result};
-use bub_model::settings::CODEX_HOME;
-use bub_model::{
-    KeySource, ModelId,
-    codex::{self, CodexAuth, LoginError, LoginFlow, LoginOutcome, OAuthEndpoints},
-};
-use bub_settings::Settings;
+use bub::model::{KeySource, ModelClient, ModelId, Models};
+use bub::output::{print, print_stderr};
+use bub::{AppCommand, CommandContext, Error, Result, Settings, clap};
 
-use super::output;
+use crate::settings::CODEX_HOME;
+use crate::{
+    CodexAuth, DEFAULT_MODEL, LoginError, LoginFlow, LoginOutcome, OAuthEndpoints, PROVIDER,
+};
 
 #[derive(clap::Args)]
 #[command(
     long_about = "Sign in to a provider with an account instead of an API key. bub opens the sign-in page in your \
                   browser and receives the result from it. bub stores the login in a file that only you can read."
 )]
-pub(super) struct LoginArgs {
+struct LoginArgs {
     /// Provider to sign in to
-    #[arg(value_parser = [codex::PROVIDER])]
+    #[arg(value_parser = [PROVIDER])]
     provider: String,
     #[arg(
         long,
@@ -50,13 +48,22 @@ pub(super) struct LoginArgs {
     issuer: Option<String>,
 }
 
-pub(super) async fn run(context: CommandContext, args: LoginArgs) -> Result<ExitCode> {
+/// Returns the command `bub login`.
+pub fn command() -> AppCommand {
+    AppCommand::with_args(
+        "login",
+        "Sign in to a provider with an account instead of an API key",
+        run,
+    )
+}
+
+async fn run(context: CommandContext, args: LoginArgs) -> Result<ExitCode> {
     let settings = &context.settings;
     let issuer = args.issuer.as_deref();
     let codex = CodexAuth::new(
         &args.codex_home.unwrap_or_else(|| settings.get(&CODEX_HOME)),
         issuer.map_or_else(OAuthEndpoints::default, OAuthEndpoints::with_issuer),
-        Arc::new(super::model_client(settings)),
+        Arc::new(ModelClient::from_settings(settings)),
         settings.redactor().clone(),
     );
     let outcome = if args.manual || args.no_browser {
@@ -67,15 +74,18 @@ pub(super) async fn run(context: CommandContext, args: LoginArgs) -> Result<Exit
     let logged_in =
         outcome.map_err(|error| Error::unknown(format!("Codex login failed: {error}")))?;
     if let Some(source) = overriding_key_source(settings) {
-        notice!("note: the key from {source} takes precedence over this login");
+        print_stderr(&format!(
+            "note: the key from {source} takes precedence over this login\n"
+        ));
     }
-    output::print(&login_summary(&logged_in))
+    print(&login_summary(&logged_in))
 }
 
 /// Returns the source of the key that takes precedence over the login, if any.
 fn overriding_key_source(settings: &Arc<Settings>) -> Option<KeySource> {
-    let source = super::models(settings).ok()?.key_source(codex::PROVIDER);
-    source.filter(|source| !matches!(source, KeySource::Login(_)))
+    let fetch = Arc::new(ModelClient::from_settings(settings));
+    let models = Models::new(Arc::clone(settings), fetch, &[]).ok()?;
+    models.key_source(PROVIDER)
 }
 
 async fn sign_in_with_browser(
@@ -90,7 +100,9 @@ async fn sign_in_with_browser(
     } else {
         "Open this URL:"
     };
-    notice!("{lead}\n\n  {url}\n\nIf your browser is on another machine, use --manual.");
+    print_stderr(&format!(
+        "{lead}\n\n  {url}\n\nIf your browser is on another machine, use --manual.\n"
+    ));
     login.wait_for_redirect(wait_timeout).await
 }
 
@@ -139,7 +151,7 @@ fn open_browser(settings: &Settings, url: &str) -> bool {
 /// Returns the lines that are printed after a sign-in. They match the Python version.
 fn login_summary(logged_in: &LoginOutcome) -> String {
     let account = logged_in.account_id.as_deref().unwrap_or("-");
-    let model = ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
+    let model = ModelId::new(PROVIDER, DEFAULT_MODEL);
     let file = logged_in.file.display();
     format!(
         "login: ok\naccount_id: {account}\nauth_file: {file}\nusage: BUB_MODEL={model} bub run \"hello\"\n"

@@ -8,11 +8,11 @@ use std::task::Poll;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bub_model::codex::{LoginError, LoginFlow};
-use bub_model::{ChatRequest, ChoiceReason, KeySource, WireFormat};
+use bub::model::{ChatRequest, ChoiceReason, KeySource, WireFormat};
+use bub_codex::{LoginError, LoginFlow};
 use serde_json::{Value, json};
 
-use super::fixture::{ModelsFixture, header};
+use crate::fixture::{CodexFixture, header};
 
 pub(crate) const TOKEN_URL: &str = "http://issuer.test/oauth/token";
 const FUTURE: &str = "2099-01-01T00:00:00Z";
@@ -24,7 +24,7 @@ pub(crate) fn jwt(account: &str) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
-fn logged_in(fixture: ModelsFixture, expires_at: &str) -> ModelsFixture {
+fn logged_in(fixture: CodexFixture, expires_at: &str) -> CodexFixture {
     let auth = json!({
         "OPENAI_API_KEY": null,
         "tokens": {
@@ -37,7 +37,7 @@ fn logged_in(fixture: ModelsFixture, expires_at: &str) -> ModelsFixture {
     fixture.file("user/.codex/auth.json", &auth.to_string())
 }
 
-fn auth(fixture: &ModelsFixture) -> Value {
+fn auth(fixture: &CodexFixture) -> Value {
     serde_json::from_str(&fs::read_to_string(fixture.path("user/.codex/auth.json")).unwrap())
         .unwrap()
 }
@@ -45,7 +45,7 @@ fn auth(fixture: &ModelsFixture) -> Value {
 // H-95, H-96: endpoint, headers and defaults of the body.
 #[tokio::test]
 async fn a_login_is_used_when_there_is_no_key() {
-    let fixture = logged_in(ModelsFixture::new(), FUTURE);
+    let fixture = logged_in(CodexFixture::new(), FUTURE);
     let endpoint = fixture.endpoint("openai:gpt-6-sol").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
@@ -103,7 +103,7 @@ async fn every_key_outranks_a_login() {
         ("BUB_OPENAI_API_KEY", "own-key-1"),
         ("BUB_API_KEY", "own-key-1"),
     ] {
-        let fixture = logged_in(ModelsFixture::new(), FUTURE)
+        let fixture = logged_in(CodexFixture::new(), FUTURE)
             .env("BUB_MODEL", "openai:gpt-5")
             .env(name, value);
         let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
@@ -123,7 +123,7 @@ async fn every_key_outranks_a_login() {
 #[tokio::test]
 async fn a_token_as_key_goes_to_the_service_of_tokens() {
     let token = jwt("acc-9");
-    let fixture = ModelsFixture::new().env("OPENAI_API_KEY", &token);
+    let fixture = CodexFixture::new().env("OPENAI_API_KEY", &token);
     let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
@@ -145,18 +145,18 @@ async fn a_login_never_goes_to_another_address() {
         "providers: {openai: {base_url: 'https://proxy.example/v1'}}",
     ];
     for yaml in custom {
-        let fixture = logged_in(ModelsFixture::new(), FUTURE).config(&format!("{yaml}\n"));
+        let fixture = logged_in(CodexFixture::new(), FUTURE).config(&format!("{yaml}\n"));
         assert!(fixture.endpoint("openai:gpt-5").await.is_err(), "{yaml}");
     }
     let fixture =
-        logged_in(ModelsFixture::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+        logged_in(CodexFixture::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
     let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert!(endpoint.headers.is_empty(), "{endpoint:?}");
 }
 
 #[tokio::test]
 async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
-    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(CodexFixture::new(), PAST);
     let choice = fixture.choice().await;
     assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
     assert_eq!(
@@ -175,7 +175,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
     let response =
         json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
     let fixture =
-        logged_in(ModelsFixture::new(), PAST).responds(TOKEN_URL, 200, &response.to_string());
+        logged_in(CodexFixture::new(), PAST).responds(TOKEN_URL, 200, &response.to_string());
     let endpoint = fixture.endpoint("openai:x").await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
@@ -229,7 +229,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
 async fn a_token_is_refreshed_before_it_expires() {
     let soon = jiff::Timestamp::now().as_second() + 60;
     let fixture = logged_in(
-        ModelsFixture::new(),
+        CodexFixture::new(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
     let fixture = fixture.responds(
@@ -254,7 +254,7 @@ async fn a_token_is_refreshed_before_it_expires() {
 async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     let soon = jiff::Timestamp::now().as_second() + 60;
     let fixture = logged_in(
-        ModelsFixture::new(),
+        CodexFixture::new(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
     let endpoint = fixture.endpoint("openai:x").await.unwrap();
@@ -264,7 +264,7 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     );
 
     let refusal = r#"{"error": "invalid_grant", "error_description": "token was revoked"}"#;
-    let fixture = logged_in(ModelsFixture::new(), PAST).responds(TOKEN_URL, 400, refusal);
+    let fixture = logged_in(CodexFixture::new(), PAST).responds(TOKEN_URL, 400, refusal);
     let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
     assert_eq!(
         error,
@@ -281,7 +281,7 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
 // W-40: concurrent calls refresh once; a rotated refresh token is never used twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_calls_at_once_refresh_once() {
-    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(CodexFixture::new(), PAST);
     let fixture = fixture.responds(
         TOKEN_URL,
         200,
@@ -314,7 +314,7 @@ async fn many_calls_at_once_refresh_once() {
 // A turn may be cancelled at any time. A rotated refresh token must not be lost then.
 #[tokio::test]
 async fn a_cancelled_call_does_not_lose_the_rotated_token() {
-    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(CodexFixture::new(), PAST);
     let gate = Arc::new(tokio::sync::Notify::new());
     fixture.network.hold(&gate);
     let fixture = fixture.responds(
@@ -345,7 +345,7 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
 
 #[tokio::test]
 async fn a_refused_token_is_renewed_unless_it_was_renewed_already() {
-    let fixture = logged_in(ModelsFixture::new(), FUTURE);
+    let fixture = logged_in(CodexFixture::new(), FUTURE);
     let fixture = fixture.responds(
         TOKEN_URL,
         200,
@@ -414,7 +414,7 @@ async fn the_expiry_is_read_in_every_form() {
             true,
         ),
     ] {
-        let fixture = ModelsFixture::new().file("user/.codex/auth.json", &auth.to_string());
+        let fixture = CodexFixture::new().file("user/.codex/auth.json", &auth.to_string());
         assert_eq!(fixture.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
     }
 }
@@ -427,11 +427,11 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
         r#"{"tokens": {"access_token": ""}}"#,
         r#"{"OPENAI_API_KEY": "x"}"#,
     ] {
-        let fixture = ModelsFixture::new().file("user/.codex/auth.json", text);
+        let fixture = CodexFixture::new().file("user/.codex/auth.json", text);
         let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
         assert!(error.starts_with("no API key for `openai`"), "{error}");
     }
-    let fixture = ModelsFixture::new().file(
+    let fixture = CodexFixture::new().file(
         "user/.codex/auth.json",
         r#"{"tokens": {"access_token": "sk-secret-1""#,
     );
@@ -444,7 +444,7 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
 
 #[tokio::test]
 async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
-    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(CodexFixture::new(), PAST);
     fs::create_dir(fixture.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink(
         fixture.path("user/.codex/auth.json"),
@@ -471,7 +471,7 @@ async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
 #[tokio::test]
 async fn only_a_plain_file_of_reasonable_size_is_a_login() {
     let fixture_with = |kind: &str| {
-        let fixture = ModelsFixture::new().file("user/.codex/other", "");
+        let fixture = CodexFixture::new().file("user/.codex/other", "");
         let path = fixture.path("user/.codex/auth.json");
         match kind {
             "pipe" => assert!(
@@ -519,8 +519,7 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
             expected,
             "{kind}"
         );
-        let models = fixture.models();
-        let Err(LoginError::Unwritable(problem)) = LoginFlow::without_listener(models.codex())
+        let Err(LoginError::Unwritable(problem)) = LoginFlow::without_listener(&fixture.codex())
         else {
             panic!("{kind}")
         };
@@ -533,7 +532,7 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
 
 #[tokio::test]
 async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
-    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(CodexFixture::new(), PAST);
     let lock = fixture.path("user/.codex/auth.json.lock");
     assert!(
         std::process::Command::new("mkfifo")
@@ -563,7 +562,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
             "the token endpoint rejected the request (HTTP 429)",
         ),
     ] {
-        let fixture = logged_in(ModelsFixture::new(), PAST);
+        let fixture = logged_in(CodexFixture::new(), PAST);
         let fixture = match status {
             Some(status) => fixture.responds(TOKEN_URL, status, "<html>busy</html>"),
             None => fixture,
@@ -574,12 +573,11 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
             format!("the login for `openai` cannot be refreshed: {problem_text}; try again later")
         );
         assert_eq!(
-            bub_model::ModelError::from(error).kind,
-            bub_model::ModelErrorKind::Transport
+            bub::model::ModelError::from(error).kind,
+            bub::model::ModelErrorKind::Transport
         );
         assert_eq!(auth(&fixture)["tokens"]["refresh_token"], "refresh-token-1");
-        let models = fixture.models();
-        let login = LoginFlow::without_listener(models.codex())
+        let login = LoginFlow::without_listener(&fixture.codex())
             .unwrap()
             .complete_with_pasted_text("bare-code")
             .await;
@@ -593,7 +591,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
 // `bub models` and a turn treat an expired login equally, with and without a refresh token.
 #[tokio::test]
 async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
-    let fixture = logged_in(ModelsFixture::new(), PAST);
+    let fixture = logged_in(CodexFixture::new(), PAST);
     assert!(matches!(
         fixture.choice().await.reason,
         ChoiceReason::Login(_)
@@ -601,7 +599,7 @@ async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
 
     let expired =
         json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
-    let fixture = ModelsFixture::new().file("user/.codex/auth.json", &expired);
+    let fixture = CodexFixture::new().file("user/.codex/auth.json", &expired);
     assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
     let report = fixture.models().report().await;
     let openai = report
@@ -621,7 +619,7 @@ async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
 // H-95: with a configured base URL, the token is neither sent there nor a reason to choose a model.
 #[tokio::test]
 async fn a_login_does_not_choose_a_model_for_another_address() {
-    let fixture = logged_in(ModelsFixture::new(), "2999-01-01T00:00:00Z")
+    let fixture = logged_in(CodexFixture::new(), "2999-01-01T00:00:00Z")
         .env("OPENAI_BASE_URL", "https://proxy.example/v1");
     assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
     let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();

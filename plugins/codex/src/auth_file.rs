@@ -7,13 +7,14 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bub_settings::{Redactor, Secret};
+use bub::model::fetch::FetchResponse;
+use bub::settings::Redactor;
+use bub::{CredentialError, Secret};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::token::TokenGrant;
-use super::{TokenError, jwt};
-use crate::fetch::FetchResponse;
+use crate::jwt;
+use crate::token::{self, TokenGrant};
 
 /// Assumed lifetime of a token without an expiry time.
 const DEFAULT_TOKEN_TTL_SECONDS: i64 = 3600;
@@ -38,7 +39,7 @@ pub struct OAuthTokens {
 }
 
 impl OAuthTokens {
-    pub(super) fn register_secrets(&self, redactor: &Redactor) {
+    pub(crate) fn register_secrets(&self, redactor: &Redactor) {
         redactor.register(&self.access_token);
         self.refresh_token
             .iter()
@@ -47,23 +48,24 @@ impl OAuthTokens {
 }
 
 /// The file that holds a login.
-pub(super) struct AuthFile {
+#[derive(Clone)]
+pub(crate) struct AuthFile {
     path: PathBuf,
 }
 
 impl AuthFile {
-    pub(super) fn in_directory(directory: &Path) -> Self {
+    pub(crate) fn in_directory(directory: &Path) -> Self {
         Self {
             path: directory.join("auth.json"),
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the tokens in the file, or `None` if the file or its tokens are missing.
-    pub(super) fn read_tokens(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
+    pub(crate) fn read_tokens(&self, now: i64) -> Result<Option<OAuthTokens>, String> {
         let text = self.read_bytes().map_err(self.file_error("cannot read"))?;
         let Some(text) = text else { return Ok(None) };
         // Omit the parser's message: it could quote a token.
@@ -73,7 +75,7 @@ impl AuthFile {
     }
 
     /// Writes granted tokens to the file and preserves all other content.
-    pub(super) fn store_tokens(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
+    pub(crate) fn store_tokens(&self, granted: &TokenGrant, now: i64) -> Result<(), String> {
         let text = self.read_bytes().map_err(self.file_error("cannot read"))?;
         // A file that is not a JSON object has no content to preserve.
         let mut document: Map<_, _> = text
@@ -93,7 +95,7 @@ impl AuthFile {
 
     /// Locks the login against changes by other processes. Waits at most `wait_timeout`, without blocking the thread.
     /// The returned file holds the lock. The operating system releases the lock when the process ends.
-    pub(super) async fn lock(&self, wait_timeout: Duration) -> Result<File, TokenError> {
+    pub(crate) async fn lock(&self, wait_timeout: Duration) -> Result<File, CredentialError> {
         let open = || {
             self.create_directory()?;
             let path = self.path.with_extension("json.lock");
@@ -119,7 +121,7 @@ impl AuthFile {
         };
         let Ok(result) = tokio::time::timeout(wait_timeout, wait).await else {
             let text = format!("{} is locked by another process", self.path.display());
-            return Err(TokenError::temporary(text));
+            return Err(CredentialError::temporary(text));
         };
         result?;
         Ok(file)
@@ -127,7 +129,7 @@ impl AuthFile {
 
     /// Checks that the file can be written, so that a login fails before the user signs in. Leaves no files or
     /// directories behind.
-    pub(super) fn check_writable(&self) -> Result<(), String> {
+    pub(crate) fn check_writable(&self) -> Result<(), String> {
         let probe = || {
             self.read_bytes()?;
             let mut directories = self.path.ancestors().skip(1);
@@ -246,7 +248,7 @@ pub fn read_login(
         status,
         body: body.to_vec(),
     };
-    let granted = super::token::parse_response(&answer).map_err(|error| error.text)?;
+    let granted = token::parse_response(&answer).map_err(|error| error.text)?;
     let stored_tokens = Value::Object(merge_tokens(Map::new(), &granted, now));
     Ok(parse_tokens(
         &Map::from_iter([("tokens".to_owned(), stored_tokens)]),

@@ -9,23 +9,23 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{LoginError, redirect};
+use crate::{LoginError, redirect};
 
 /// Path that the sign-in page redirects to.
-pub(super) const CALLBACK_PATH: &str = "/auth/callback";
+pub(crate) const CALLBACK_PATH: &str = "/auth/callback";
 
 const MAX_REQUEST_BYTES: u64 = 16 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// HTTP listener on the loopback addresses.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     v4: TcpListener,
     /// Listener on the IPv6 loopback address, to which browsers may resolve `localhost`; `None` if binding failed.
     v6: Option<TcpListener>,
 }
 
 impl Listener {
-    pub(super) async fn bind(port: u16) -> io::Result<Self> {
+    pub(crate) async fn bind(port: u16) -> io::Result<Self> {
         let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, v4.local_addr()?.port()))
             .await
@@ -33,7 +33,7 @@ impl Listener {
         Ok(Self { v4, v6 })
     }
 
-    pub(super) fn port(&self) -> io::Result<u16> {
+    pub(crate) fn port(&self) -> io::Result<u16> {
         self.v4.local_addr().map(|address| address.port())
     }
 
@@ -43,7 +43,7 @@ impl Listener {
     /// Every connection has its own task, because browsers open connections on which they never send anything. A
     /// request with another `state` is rejected but does not end the wait, because any web page could send such a
     /// request.
-    pub(super) async fn wait_for_code(self, state: &str) -> Result<String, LoginError> {
+    pub(crate) async fn wait_for_code(self, state: &str) -> Result<String, LoginError> {
         let state: Arc<str> = state.into();
         let mut requests = JoinSet::new();
         loop {
