@@ -8,7 +8,7 @@ mod prices;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use bub_settings::{SettingSource, Settings, SettingsError};
+use bub_settings::{Secret, SettingSource, Settings, SettingsError};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -76,7 +76,7 @@ pub struct Provider {
     pub default_model: Option<String>,
     /// Additional headers for every call.
     #[serde(skip)]
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, Secret)>,
     /// Whether the config replaces the provider's base URL. A login is then not used.
     #[serde(skip)]
     pub has_replaced_base_url: bool,

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client_args::ClientArgs;
 use crate::http::{HttpClient, HttpOptions};
 use crate::{
-    Accumulator, ChatRequest, Completion, ModelError,
+    Accumulator, ChatRequest, Completion, Result,
     settings::{MODEL_IDLE_TIMEOUT, MODEL_TIMEOUT},
 };
 
@@ -155,7 +155,7 @@ impl ModelClient {
         candidates: impl Into<Candidates>,
         request: ChatRequest,
         mut options: CallOptions,
-    ) -> Result<Completion, ModelError> {
+    ) -> Result<Completion> {
         options.restartable = true;
         let mut events = self.stream(candidates, request, options);
         let mut answer = Accumulator::new();

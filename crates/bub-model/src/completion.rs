@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::ModelError;
+use crate::error::{ModelError, Result};
 use crate::{FinishReason, ModelEvent, ToolCallDelta, Usage};
 
 /// The complete answer of a model.
@@ -106,7 +106,7 @@ impl Accumulator {
     /// # Errors
     ///
     /// Fails if no [`ModelEvent::Finish`] was received.
-    pub fn finish(self) -> Result<Completion, ModelError> {
+    pub fn finish(self) -> Result<Completion> {
         let incomplete = "incomplete answer: it ended without a finish reason";
         let finish = self
             .finish

@@ -186,18 +186,13 @@ impl From<AccessError> for ModelError {
         let text = error.to_string();
         match error {
             AccessError::LoginUnavailable { .. } => Self::transport(text),
-            AccessError::InvalidModelId(_)
-            | AccessError::InvalidModelSetting { .. }
-            | AccessError::UnknownProvider { .. }
-            | AccessError::MissingBaseUrl { .. }
-            | AccessError::InvalidBaseUrl { .. }
-            | AccessError::Settings(_) => Self::setup(text),
             AccessError::MissingKey { .. }
             | AccessError::InvalidKey { .. }
             | AccessError::KeyCommandFailed { .. }
             | AccessError::LoginFailed { .. } => {
                 Self::setup(text).with_action(RecoveryAction::Reauthenticate)
             }
+            _ => Self::setup(text),
         }
     }
 }

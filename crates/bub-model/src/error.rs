@@ -165,6 +165,9 @@ impl fmt::Display for ModelError {
 
 impl std::error::Error for ModelError {}
 
+/// Result of an operation that can fail with a [`ModelError`].
+pub type Result<T, E = ModelError> = std::result::Result<T, E>;
+
 /// Maximum length of a message in characters.
 const MAX_MESSAGE_CHARS: usize = 400;
 

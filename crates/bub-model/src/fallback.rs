@@ -14,37 +14,33 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use async_trait::async_trait;
 use futures_core::Stream;
-use futures_util::future::BoxFuture;
 use futures_util::stream;
 use parking_lot::Mutex;
 
 use crate::client::{CallOptions, Inner, ModelCall};
-use crate::{ChatRequest, Endpoint, ModelError, ModelEvent, ModelId, Models};
+use crate::{ChatRequest, Endpoint, ModelError, ModelEvent, ModelId, Models, Result};
 
 /// A lookup of endpoints, used right before a model call.
+#[async_trait]
 pub trait EndpointSource: Send + Sync {
     /// Returns the endpoint of a model: its base URL, wire format and credentials.
-    fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>>;
+    async fn endpoint(&self, id: &ModelId) -> Result<Endpoint>;
 
     /// Returns an endpoint with other credentials after the provider rejected the credentials of `refused`. Returns
     /// `None` if no other credentials are available.
-    fn renew_endpoint<'a>(
-        &'a self,
-        refused: &'a Endpoint,
-    ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>>;
+    async fn renew_endpoint(&self, refused: &Endpoint) -> Result<Option<Endpoint>>;
 }
 
+#[async_trait]
 impl EndpointSource for Models {
-    fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>> {
-        Box::pin(async { Ok(Self::endpoint(self, id).await?) })
+    async fn endpoint(&self, id: &ModelId) -> Result<Endpoint> {
+        Ok(Self::endpoint(self, id).await?)
     }
 
-    fn renew_endpoint<'a>(
-        &'a self,
-        refused: &'a Endpoint,
-    ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
-        Box::pin(async { Ok(Self::renew_endpoint(self, refused).await?) })
+    async fn renew_endpoint(&self, refused: &Endpoint) -> Result<Option<Endpoint>> {
+        Ok(Self::renew_endpoint(self, refused).await?)
     }
 }
 
@@ -72,7 +68,7 @@ impl Candidates {
     }
 
     /// Removes the next model to try and returns its endpoint. Returns `None` if no model is left.
-    pub(crate) async fn next_endpoint(&mut self) -> Option<Result<Endpoint, ModelError>> {
+    pub(crate) async fn next_endpoint(&mut self) -> Option<Result<Endpoint>> {
         if let Some(endpoint) = self.ready.take() {
             return Some(Ok(endpoint));
         }
@@ -94,7 +90,7 @@ impl From<Endpoint> for Candidates {
 
 /// Stream of the events of a model call. Dropping the stream closes the connection.
 pub struct ModelEventStream {
-    events: Pin<Box<dyn Stream<Item = Result<ModelEvent, ModelError>> + Send>>,
+    events: Pin<Box<dyn Stream<Item = Result<ModelEvent>> + Send>>,
     current_model: Arc<Mutex<Option<ModelId>>>,
 }
 
@@ -135,7 +131,7 @@ impl ModelEventStream {
 }
 
 impl Stream for ModelEventStream {
-    type Item = Result<ModelEvent, ModelError>;
+    type Item = Result<ModelEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.events.as_mut().poll_next(context)

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 /// Sends small requests and returns small responses.
 ///
 /// [`ModelClient`](crate::ModelClient) implements it with its HTTP client; tests implement it with fixed responses.
+#[async_trait]
 pub trait Fetch: Send + Sync {
     /// Sends one request.
-    fn fetch<'a>(
-        &'a self,
-        request: FetchRequest<'a>,
-    ) -> BoxFuture<'a, Result<FetchResponse, FetchError>>;
+    async fn fetch(&self, request: FetchRequest<'_>) -> Result<FetchResponse, FetchError>;
 }
 
 /// One small request.

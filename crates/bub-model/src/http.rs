@@ -10,7 +10,7 @@ use reqwest::dns::Resolve;
 use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy, Url, redirect};
 use tokio::sync::OnceCell;
 
-use crate::error::ModelError;
+use crate::error::{ModelError, Result};
 
 /// Connection options.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ impl Proxies {
         self.urls().any(|url| url.expose().starts_with("https:"))
     }
 
-    fn build_proxies(&self) -> Result<Vec<Proxy>, ModelError> {
+    fn build_proxies(&self) -> Result<Vec<Proxy>> {
         let direct = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.direct));
         let url = |url: &'_ Option<Secret>| url.as_ref().map(|url| url.expose().to_owned());
         let configured = [
@@ -191,7 +191,7 @@ impl HttpClient {
     }
 
     /// Returns the client for a URL. Builds the client on first use.
-    pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
+    pub(crate) async fn client(&self, url: &Url) -> Result<&Client> {
         let secure = url.scheme() == "https" || self.options.proxies.has_tls_proxy();
         let options = &self.options;
         let build = || async {
@@ -209,13 +209,13 @@ impl HttpClient {
 impl HttpOptions {
     /// Creates a client for requests other than model calls, with these options and this DNS resolver. The client does
     /// not follow redirects or keep connections open.
-    pub fn client_with_resolver(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
+    pub fn client_with_resolver(&self, resolver: Arc<dyn Resolve>) -> Result<Client> {
         let builder = self.secure_builder()?.pool_max_idle_per_host(0);
         self.build(builder.dns_resolver(resolver))
     }
 
     /// Builds a client with the configured proxies.
-    fn build(&self, builder: ClientBuilder) -> Result<Client, ModelError> {
+    fn build(&self, builder: ClientBuilder) -> Result<Client> {
         let proxies = self.proxies.build_proxies()?.into_iter();
         let client = proxies.fold(builder, ClientBuilder::proxy).build();
         client.map_err(|error| {
@@ -227,7 +227,7 @@ impl HttpOptions {
     }
 
     /// Returns a builder that trusts the CA certificates of the system and the configured ones.
-    fn secure_builder(&self) -> Result<ClientBuilder, ModelError> {
+    fn secure_builder(&self) -> Result<ClientBuilder> {
         let certificates = self.read_certificates()?;
         Ok(self.client_builder().tls_certs_merge(certificates))
     }
@@ -250,7 +250,7 @@ impl HttpOptions {
             .no_proxy()
     }
 
-    fn read_certificates(&self) -> Result<Vec<Certificate>, ModelError> {
+    fn read_certificates(&self) -> Result<Vec<Certificate>> {
         let Some(path) = &self.certificates else {
             return Ok(Vec::new());
         };

@@ -47,7 +47,9 @@ pub use catalog::{Catalog, Price, Provider};
 pub use client::{Backoff, CallOptions, ModelClient, ResponseBody};
 pub use completion::{Accumulator, Completion, InvalidToolCall};
 pub use endpoint::{AccessError, Endpoint};
-pub use error::{ModelError, ModelErrorKind, RecoveryAction, looks_like_html, short_message};
+pub use error::{
+    ModelError, ModelErrorKind, RecoveryAction, Result, looks_like_html, short_message,
+};
 pub use event::{ModelEvent, Retry, ToolCallDelta};
 pub use fallback::{Candidates, EndpointSource, ModelEventStream};
 pub use finish::FinishReason;

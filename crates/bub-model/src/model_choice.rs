@@ -30,16 +30,11 @@ impl ModelChoice {
     ///
     /// Skips a fallback that is not a model identifier and logs a warning, so that it does not affect the others.
     pub fn candidates(&self) -> Vec<ModelId> {
-        let fallbacks = self
-            .fallbacks
-            .iter()
-            .filter_map(|text| match text.parse::<ModelId>() {
-                Ok(id) => Some(id),
-                Err(error) => {
-                    tracing::warn!(%error, "model.fallback_skipped");
-                    None
-                }
-            });
+        let fallbacks = self.fallbacks.iter().filter_map(|text| {
+            let id = text.parse::<ModelId>();
+            id.inspect_err(|error| tracing::warn!(%error, "model.fallback_skipped"))
+                .ok()
+        });
         self.model.iter().cloned().chain(fallbacks).collect()
     }
 }
@@ -166,13 +161,9 @@ impl Models {
         problem: Option<String>,
     ) -> Option<ModelChoice> {
         let (index, model) = fallbacks.iter().enumerate().find_map(|(index, text)| {
-            match self.resolve_model(text) {
-                Ok(model) => Some((index, model)),
-                Err(error) => {
-                    tracing::warn!(%error, "model.fallback_skipped");
-                    None
-                }
-            }
+            let model = self.resolve_model(text);
+            let model = model.inspect_err(|error| tracing::warn!(%error, "model.fallback_skipped"));
+            Some((index, model.ok()?))
         })?;
         let fallbacks = fallbacks.get(index + 1..).unwrap_or_default().to_vec();
         Some(ModelChoice {

@@ -61,18 +61,13 @@ impl FromStr for ModelId {
     /// Splits the text at the first `:` or `/`, whichever comes first.
     fn from_str(text: &str) -> Result<Self, ParseModelIdError> {
         let text = text.trim();
-        let parts = text
-            .find([':', '/'])
-            .and_then(|at| text.split_at_checked(at));
-        let (provider, rest) = parts.ok_or_else(|| ParseModelIdError {
-            text: text.to_owned(),
-        })?;
+        let at = text.find([':', '/']).unwrap_or(text.len());
+        let (provider, rest) = text.split_at_checked(at).unwrap_or_default();
         let model = rest.get(1..).unwrap_or_default().trim();
         let provider = provider.trim();
         if provider.is_empty() || model.is_empty() {
-            return Err(ParseModelIdError {
-                text: text.to_owned(),
-            });
+            let text = text.to_owned();
+            return Err(ParseModelIdError { text });
         }
         Ok(Self {
             deprecated: rest.starts_with('/'),

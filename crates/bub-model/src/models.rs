@@ -117,11 +117,9 @@ impl Models {
             let endpoint = login.endpoint(id).await;
             if let Some(endpoint) = endpoint.map_err(|error| login_error(login, error))? {
                 let source = KeySource::Login(login.file_path());
-                let endpoint = login_endpoint(provider, endpoint, source);
-                return Ok(Endpoint {
-                    sign_in_command: Some(login.sign_in_command()),
-                    ..endpoint
-                });
+                let mut endpoint = login_endpoint(provider, endpoint, source);
+                endpoint.sign_in_command = Some(login.sign_in_command());
+                return Ok(endpoint);
             }
         }
         self.plain_endpoint(provider, id, None)
@@ -312,7 +310,7 @@ impl Models {
         if key.is_none() && provider.needs_key && !base_url.is_loopback() {
             return Err(self.missing_key_error(provider));
         }
-        let mut headers = configured_headers(provider);
+        let mut headers = provider.headers.clone();
         if self.keys.owns_client_args(provider) {
             headers.splice(..0, self.client_args.headers.iter().cloned());
         }
@@ -353,18 +351,10 @@ impl Models {
 
 /// Completes the endpoint of a login with the configured headers of the provider.
 fn login_endpoint(provider: &Provider, mut endpoint: Endpoint, source: KeySource) -> Endpoint {
-    endpoint.headers.splice(..0, configured_headers(provider));
+    endpoint.headers.splice(..0, provider.headers.clone());
     endpoint.key = Some(source);
     endpoint.context_window = provider.context_window(endpoint.id.model());
     endpoint
-}
-
-fn configured_headers(provider: &Provider) -> Vec<(String, Secret)> {
-    provider
-        .headers
-        .iter()
-        .map(|(name, value)| (name.clone(), Secret::from(value.as_str())))
-        .collect()
 }
 
 fn login_error(login: &dyn ProviderLogin, error: CredentialError) -> AccessError {

@@ -2,14 +2,13 @@
 //!
 //! Each format has two submodules: `encode` converts a [`ChatRequest`] to an HTTP request, and `decode` converts the
 //! frames of the response, its server-sent events, to [`ModelEvent`](crate::ModelEvent)s. One decoder handles streamed
-//! and complete responses, so that both produce equal [`Completion`]s.
+//! and complete responses, so that both produce equal [`Completion`](crate::Completion)s.
 
 use bub_settings::Secret;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::classify::classify;
-use crate::{Accumulator, ChatRequest, Completion, ModelError, Quirks};
+use crate::{ChatRequest, Quirks};
 
 mod anthropic;
 mod body;
@@ -24,9 +23,9 @@ mod stream;
 mod surrogates;
 
 pub(crate) use openai_chat::{ORGANIZATION_HEADER, PROJECT_HEADER};
-use raw::RawObject;
+pub(crate) use raw::as_count;
+use stream::FrameDecoder;
 pub use stream::StreamDecoder;
-use stream::{Answer, FrameDecoder, decode_complete_body};
 
 /// The HTTP API format of a provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -109,17 +108,6 @@ impl WireFormat {
         StreamDecoder::new(self.frame_decoder(quirks))
     }
 
-    /// Decodes a complete response with status 2xx.
-    pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
-        let mut answer = Answer::default();
-        decode_complete_body(self.frame_decoder(quirks).as_mut(), body, &mut answer)?;
-        let mut accumulator = Accumulator::new();
-        for event in answer.events {
-            accumulator.push(event);
-        }
-        accumulator.finish()
-    }
-
     fn frame_decoder(self, quirks: &Quirks) -> Box<dyn FrameDecoder> {
         match self {
             Self::ChatCompletions => Box::new(openai_chat::ChatCompletionsDecoder::new(quirks)),
@@ -128,28 +116,4 @@ impl WireFormat {
             Self::GenerateContent => Box::new(gemini::GenerateContentDecoder::default()),
         }
     }
-}
-
-/// Returns the error that a frame or a response describes. `body` is its JSON text.
-fn response_error(object: &RawObject<'_>, body: &[u8]) -> ModelError {
-    let nested = object.object("error");
-    let status = nested.as_ref().and_then(error_status);
-    classify(status.or_else(|| error_status(object)), None, body)
-}
-
-/// Returns the HTTP status in an error object of a stream.
-fn error_status(error: &RawObject<'_>) -> Option<u16> {
-    let keys = [
-        "code",
-        "status",
-        "status_code",
-        "raw_status_code",
-        "http_code",
-    ];
-    let status = keys
-        .iter()
-        .find_map(|key| error.u64(key).or_else(|| error.str(key)?.parse().ok()))?;
-    u16::try_from(status)
-        .ok()
-        .filter(|status| (400..600).contains(status))
 }

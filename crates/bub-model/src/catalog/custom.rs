@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use bub_settings::{SettingSource, Settings, SettingsError};
+use bub_settings::{Secret, SettingSource, Settings, SettingsError};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -218,7 +218,7 @@ impl<'a> ConfigEntry<'a> {
         Ok(name.to_ascii_lowercase())
     }
 
-    fn headers(&self) -> Result<Vec<(String, String)>, SettingsError> {
+    fn headers(&self) -> Result<Vec<(String, Secret)>, SettingsError> {
         let expected = "a map of header name to text";
         let map = self.value.as_object();
         let pairs = map.ok_or_else(|| self.expected(expected))?.iter();
@@ -238,7 +238,7 @@ impl<'a> ConfigEntry<'a> {
                 let expected = "a header that bub does not set itself";
                 return Err(self.invalid(&format!("`{name}`"), expected));
             }
-            Ok((name, text))
+            Ok((name, Secret::from(text)))
         });
         pairs.collect()
     }
@@ -311,25 +311,27 @@ impl<'a> ConfigEntry<'a> {
     }
 }
 
-/// Parses a price. The default of `cached` and `cache_write` is the price of `input`.
+/// A price in the config. The default of `cached` and `cache_write` is the price of `input`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PriceEntry {
+    input: f64,
+    output: f64,
+    cached: Option<f64>,
+    cache_write: Option<f64>,
+}
+
 fn parse_price(value: &Value) -> Option<Price> {
-    let map = value.as_object()?;
-    let number = |value: &Value| {
-        let price = value.as_f64();
-        price.filter(|price| price.is_finite() && *price >= 0.0)
-    };
-    let input = number(map.get("input")?)?;
-    let or_input = |name: &str| map.get(name).map_or(Some(input), number);
+    let entry = PriceEntry::deserialize(value).ok()?;
     let price = Price {
-        input,
-        cached: or_input("cached")?,
-        cache_write: or_input("cache_write")?,
-        output: number(map.get("output")?)?,
+        input: entry.input,
+        cached: entry.cached.unwrap_or(entry.input),
+        cache_write: entry.cache_write.unwrap_or(entry.input),
+        output: entry.output,
     };
-    let fields = ["input", "cached", "cache_write", "output"];
-    map.keys()
-        .all(|key| fields.contains(&key.as_str()))
-        .then_some(price)
+    let numbers = [price.input, price.cached, price.cache_write, price.output];
+    let is_valid = |number: &f64| number.is_finite() && *number >= 0.0;
+    numbers.iter().all(is_valid).then_some(price)
 }
 
 fn type_name(value: &Value) -> &'static str {

@@ -129,9 +129,11 @@ impl ErrorBody {
             "http_code",
             "raw_status_code",
         ] {
-            let number = error.get(key).and_then(Value::as_u64);
-            let number = number.and_then(|number| u16::try_from(number).ok());
-            let status = number.filter(|number| (300..600).contains(number));
+            let value = error.get(key).unwrap_or(&Value::Null);
+            let text = || value.as_str()?.parse().ok();
+            let status = value.as_u64().or_else(text);
+            let status = status.and_then(|status| u16::try_from(status).ok());
+            let status = status.filter(|status| (300..600).contains(status));
             self.status = self.status.or(status);
         }
         if let Some(seconds) = error.get("resets_in_seconds").and_then(Value::as_u64) {

@@ -24,13 +24,8 @@ const MAX_DELAY_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 
 /// Converts seconds to a duration. Values that are too large, even infinity, become the maximum and not `None`.
 pub(crate) fn clamped_duration(seconds: f64) -> Option<Duration> {
-    let is_too_large = seconds > MAX_DELAY_SECONDS;
-    Duration::try_from_secs_f64(if is_too_large {
-        MAX_DELAY_SECONDS
-    } else {
-        seconds
-    })
-    .ok()
+    // Negative numbers and NaN stay invalid.
+    Duration::try_from_secs_f64(seconds.clamp(-1.0, MAX_DELAY_SECONDS)).ok()
 }
 
 /// Parses a duration at the beginning of `text`: one or more numbers with units.

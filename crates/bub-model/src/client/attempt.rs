@@ -1,7 +1,6 @@
 //! One attempt of a model call: sends the request and reads the events.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -13,7 +12,7 @@ use super::retry_after::parse_retry_after;
 use super::transport::request_error;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
-use crate::error::{ModelError, RecoveryAction};
+use crate::error::{ModelError, RecoveryAction, Result};
 use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder, WireFormat};
 
 /// Maximum bytes read of an error body. The message is at its beginning.
@@ -54,7 +53,7 @@ impl Attempt {
         endpoint: &Endpoint,
         request: &ChatRequest,
         options: &CallOptions,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self> {
         let encoded = endpoint.wire.encode(request, &endpoint.quirks);
         let url = request_url(endpoint, &encoded)?;
         let headers = request_headers(endpoint, &encoded, request.stream)?;
@@ -85,12 +84,9 @@ impl Attempt {
         })
     }
 
-    /// Reads one chunk and appends the decoded events to `events`. Breaks at the end of the answer. On an error, events before the error are appended
-    /// too.
-    pub(crate) async fn read_events(
-        &mut self,
-        events: &mut VecDeque<ModelEvent>,
-    ) -> Result<ControlFlow<()>, ModelError> {
+    /// Reads one chunk and appends the decoded events to `events`. On an error, events before the error are appended
+    /// too. Returns whether the answer is complete.
+    pub(crate) async fn read_events(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<bool> {
         let result = self.read_chunk().await;
         if !self.decoded.is_empty() {
             self.waited = Duration::ZERO;
@@ -100,7 +96,7 @@ impl Attempt {
         result
     }
 
-    async fn read_chunk(&mut self) -> Result<ControlFlow<()>, ModelError> {
+    async fn read_chunk(&mut self) -> Result<bool> {
         let finished = self.decoder.has_finish_reason();
         let keep_alive_timeout = self.wait_timeout.saturating_mul(KEEP_ALIVE_IDLE_FACTOR);
         let mut wait_timeout = keep_alive_timeout.saturating_sub(self.waited);
@@ -114,11 +110,7 @@ impl Attempt {
         match read {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
-                Ok(if self.decoder.is_done() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                })
+                Ok(self.decoder.is_done())
             }
             Ok(Ok(None)) => self.finish(),
             // The answer is complete, so the connection error does not matter.
@@ -131,28 +123,19 @@ impl Attempt {
         }
     }
 
-    fn finish(&mut self) -> Result<ControlFlow<()>, ModelError> {
+    fn finish(&mut self) -> Result<bool> {
         self.decoder.finish(&mut self.decoded)?;
-        Ok(ControlFlow::Break(()))
+        Ok(true)
     }
 
     /// Reads and discards the data after the end marker, because a connection can be reused only if its response was
     /// read completely.
     pub(crate) async fn drain(mut self) {
-        let draining = async {
-            let mut budget = MAX_ERROR_BODY_BYTES;
-            while let Ok(Some(chunk)) = self.body.next_chunk().await {
-                match budget.checked_sub(chunk.len()) {
-                    Some(remaining) => budget = remaining,
-                    None => return,
-                }
-            }
-        };
-        let _ = timeout(CLOSE_TIMEOUT, draining).await;
+        read_limited(&mut self.body, MAX_ERROR_BODY_BYTES, CLOSE_TIMEOUT).await;
     }
 }
 
-fn request_url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
+fn request_url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url> {
     Url::parse(&format!("{}{}", endpoint.base_url, request.path)).map_err(|_| {
         ModelError::setup(format!(
             "invalid base URL {}: check `api_base` or the base URL of the provider",
@@ -161,11 +144,7 @@ fn request_url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelE
     })
 }
 
-fn request_headers(
-    endpoint: &Endpoint,
-    request: &HttpRequest,
-    stream: bool,
-) -> Result<HeaderMap, ModelError> {
+fn request_headers(endpoint: &Endpoint, request: &HttpRequest, stream: bool) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     let accept = if stream {
         "text/event-stream"
@@ -210,35 +189,36 @@ async fn response_error(response: Response) -> ModelError {
 
 /// Reads at most `limit` bytes of a response body. Stops after `time` and returns the bytes received until then.
 pub(super) async fn read_body_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
-    let mut body = Vec::new();
-    let Ok(mut reader) = ResponseBody::new(response) else {
-        return body;
-    };
+    match ResponseBody::new(response) {
+        Ok(mut body) => read_limited(&mut body, limit, time).await,
+        Err(_) => Vec::new(),
+    }
+}
+
+async fn read_limited(body: &mut ResponseBody, limit: usize, time: Duration) -> Vec<u8> {
+    let mut bytes = Vec::new();
     let reading = async {
-        while let Ok(Some(chunk)) = reader.next_chunk().await {
-            let remaining = limit.saturating_sub(body.len());
-            body.extend_from_slice(chunk.get(..remaining).unwrap_or(&chunk));
-            if body.len() >= limit {
-                return;
-            }
+        while bytes.len() < limit
+            && let Ok(Some(chunk)) = body.next_chunk().await
+        {
+            let remaining = limit - bytes.len();
+            bytes.extend_from_slice(chunk.get(..remaining).unwrap_or(&chunk));
         }
     };
     let _ = timeout(time, reading).await;
-    body
+    bytes
 }
 
 fn idle_timeout_error(wait_timeout: Duration) -> ModelError {
     let seconds = wait_timeout.as_secs_f64().ceil();
-    let message = format!(
+    ModelError::timeout(format!(
         "no data from the server for {seconds} s; increase `model_idle_timeout_seconds` if the model needs longer"
-    );
-    ModelError::timeout(message)
+    ))
 }
 
 fn keep_alive_timeout_error(wait_timeout: Duration) -> ModelError {
-    let message = format!(
+    ModelError::timeout(format!(
         "only keep-alive data from the server for {} s, which is 5 × `model_idle_timeout_seconds`; increase it if the model needs longer",
         wait_timeout.as_secs()
-    );
-    ModelError::timeout(message)
+    ))
 }

@@ -8,7 +8,7 @@ use reqwest::Response;
 use reqwest::header::CONTENT_ENCODING;
 
 use super::transport::body_error;
-use crate::error::{ModelError, RecoveryAction};
+use crate::error::{ModelError, RecoveryAction, Result};
 
 /// Number of compressed bytes that are decompressed at a time. It is small, because bytes can expand about a
 /// thousandfold and the reader checks its limits only after each chunk.
@@ -34,7 +34,7 @@ impl ResponseBody {
     /// # Errors
     ///
     /// Fails if the content encoding is not identity, gzip or deflate.
-    pub fn new(response: Response) -> Result<Self, ModelError> {
+    pub fn new(response: Response) -> Result<Self> {
         let encoding = response
             .headers()
             .get(CONTENT_ENCODING)
@@ -64,7 +64,7 @@ impl ResponseBody {
     }
 
     /// Returns the next chunk, or `None` at the end of the body. A chunk may be empty.
-    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         if self.compressed.is_empty() {
             let chunk = self
                 .response
@@ -87,7 +87,7 @@ impl ResponseBody {
 }
 
 impl ContentDecoder {
-    fn decompress(&mut self, mut input: Bytes) -> Result<Vec<u8>, ModelError> {
+    fn decompress(&mut self, mut input: Bytes) -> Result<Vec<u8>> {
         let mut write = |bytes: &[u8]| match self {
             Self::None => Ok(0),
             Self::Gzip(decoder) => decoder.write(bytes),

@@ -1,7 +1,6 @@
 //! A model call with all its attempts.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::attempt::Attempt;
 use super::hints::add_hints;
 use super::transport::cancelled_error;
 use super::{CallOptions, Inner};
-use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
+use crate::error::{ModelError, ModelErrorKind, RecoveryAction, Result};
 use crate::fallback::{Candidates, with_model_name};
 use crate::{ChatRequest, Endpoint, ModelEvent, ModelId, Retry};
 
@@ -92,7 +91,7 @@ impl ModelCall {
     }
 
     /// Returns the next event, or `None` after the last one. No event follows an error.
-    pub(crate) async fn next_event(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+    pub(crate) async fn next_event(&mut self) -> Option<Result<ModelEvent>> {
         let cancel = self.options.cancel.clone();
         let item = tokio::select! {
             biased;
@@ -114,7 +113,7 @@ impl ModelCall {
     }
 
     /// Returns the next event. Starts attempts, retries and fallbacks as needed, but does not handle cancellation.
-    async fn drive_to_next_event(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+    async fn drive_to_next_event(&mut self) -> Option<Result<ModelEvent>> {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 match event {
@@ -143,8 +142,7 @@ impl ModelCall {
                 return None;
             }
             match self.advance_candidate().await {
-                Ok(ControlFlow::Continue(())) => {}
-                Ok(ControlFlow::Break(())) => self.done = true,
+                Ok(is_complete) => self.done = is_complete,
                 // Emit earlier events first. Otherwise, whether the call may be retried would depend on how the
                 // network splits the data.
                 Err(error) => self.attempt_error = Some(error),
@@ -153,8 +151,8 @@ impl ModelCall {
     }
 
     /// Reads from the current attempt, within the deadline of its model. Waits for the delay before a retry, and
-    /// chooses the next model if the call has no current one.
-    async fn advance_candidate(&mut self) -> Result<ControlFlow<()>, ModelError> {
+    /// chooses the next model if the call has no current one. Returns whether the answer is complete.
+    async fn advance_candidate(&mut self) -> Result<bool> {
         if let Some(until) = self.resume_at {
             tokio::time::sleep_until(until).await;
             self.resume_at = None;
@@ -176,14 +174,14 @@ impl ModelCall {
         })
     }
 
-    /// Reads from the current attempt, or sends the request of a new attempt.
-    async fn poll_attempt(&mut self) -> Result<ControlFlow<()>, ModelError> {
+    /// Reads from the current attempt, or sends the request of a new attempt. Returns whether the answer is complete.
+    async fn poll_attempt(&mut self) -> Result<bool> {
         if let Some(attempt) = &mut self.attempt {
             let reading = attempt.read_events(&mut self.pending);
             return reading.instrument(self.span.clone()).await;
         }
         let Some(candidate) = &mut self.candidate else {
-            return Ok(ControlFlow::Break(()));
+            return Ok(true);
         };
         candidate.attempts += 1;
         self.span =
@@ -201,11 +199,11 @@ impl ModelCall {
         };
         let attempt = opening.instrument(self.span.clone()).await?;
         self.attempt = Some(attempt);
-        Ok(ControlFlow::Continue(()))
+        Ok(false)
     }
 
     /// Looks up the endpoint of the next model to try and makes it the current candidate.
-    async fn start_candidate(&mut self) -> Result<(), ModelError> {
+    async fn start_candidate(&mut self) -> Result<()> {
         let endpoint = self.candidates.next_endpoint().await.unwrap_or_else(|| {
             let message = "no model to call: the list of candidates is empty; set `model`";
             Err(ModelError::setup(message))
@@ -223,7 +221,7 @@ impl ModelCall {
     }
 
     /// Handles an error of an attempt: prepares a retry or the next model, or returns the error that ends the call.
-    async fn handle_attempt_error(&mut self, error: ModelError) -> Result<(), ModelError> {
+    async fn handle_attempt_error(&mut self, error: ModelError) -> Result<()> {
         self.attempt = None;
         let error = self.annotated_error(error);
         if self.has_emitted && !self.options.restartable {

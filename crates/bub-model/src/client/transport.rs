@@ -120,38 +120,34 @@ pub(crate) fn cancelled_error() -> ModelError {
 }
 
 /// Returns the text of the innermost cause of an error. The outer layers only repeat the URL.
-pub(crate) fn innermost_cause(error: &dyn StdError) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    deepest.to_string()
+pub(crate) fn innermost_cause(error: &(dyn StdError + 'static)) -> String {
+    causes(error)
+        .last()
+        .map(ToString::to_string)
+        .unwrap_or_default()
 }
 
 /// Returns the text of the first cause that starts with `prefix`, without the prefix. Compares text, because the types
 /// of some causes are not public.
-fn cause_with_prefix(error: &dyn StdError, prefix: &str) -> Option<String> {
-    let causes = std::iter::successors(Some(error), |&error| error.source());
-    causes
+fn cause_with_prefix(error: &(dyn StdError + 'static), prefix: &str) -> Option<String> {
+    causes(error)
         .map(ToString::to_string)
         .find_map(|text| text.strip_prefix(prefix).map(str::to_owned))
 }
 
 /// Returns the first cause of the type `E`.
 fn find_cause<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(cause) = error.downcast_ref::<E>() {
-            return Some(cause);
-        }
+    causes(error).find_map(|error| {
         // `source` of an I/O error skips the error that it wraps.
-        let wrapped = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        if let Some(cause) = wrapped.and_then(|wrapped| find_cause::<E>(wrapped)) {
-            return Some(cause);
-        }
-        next = error.source();
-    }
-    None
+        let wrapped = || error.downcast_ref::<io::Error>()?.get_ref();
+        let in_wrapped = || find_cause::<E>(wrapped()?);
+        error.downcast_ref().or_else(in_wrapped)
+    })
+}
+
+/// Returns an error and its causes, from the outside in.
+fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
 }

@@ -27,24 +27,13 @@ pub(super) enum Source<'a> {
 }
 
 /// The kind of media in a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum PartKind {
     Image,
     Audio,
     Video,
     File,
-}
-
-impl PartKind {
-    /// Returns the name of the kind, for placeholder texts.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Audio => "audio",
-            Self::Video => "video",
-            Self::File => "file",
-        }
-    }
 }
 
 /// A media type: the full type, or the format name of an `input_audio` part.

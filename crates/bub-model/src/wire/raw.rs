@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::stream::unexpected_response_error;
-use crate::ModelError;
+use crate::Result;
 use crate::sse::SseEvent;
 
 /// The unparsed fields of a JSON object. If a key is repeated, the last value counts.
@@ -23,14 +23,14 @@ pub(super) struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {
     /// Parses the data of a server-sent event, which must be a JSON object.
-    pub(super) fn from_event(event: &SseEvent<'a>) -> Result<Self, ModelError> {
+    pub(super) fn from_event(event: &SseEvent<'a>) -> Result<Self> {
         let text = std::str::from_utf8(event.data)
             .map_err(|_| unexpected_response_error("an event of the stream is not valid UTF-8"))?;
         Self::parse(text)
     }
 
     /// Parses a JSON text that must be an object.
-    pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
+    pub(super) fn parse(text: &'a str) -> Result<Self> {
         // Some proxies wrap an error, and sometimes an answer, in a list with one item.
         let mut items_of_list = parse_objects(text.trim_start());
         if items_of_list.len() == 1 {
@@ -115,7 +115,7 @@ pub(super) fn parse_str(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Converts a number to a count. Accepts floats, because some servers send them.
-pub(super) fn as_count(value: &Value) -> Option<u64> {
+pub(crate) fn as_count(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,30 +1,25 @@
 //! Decodes responses in all wire formats to events.
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
 
 use serde_json::Value;
 
 use super::surrogates::replace_lone_surrogates;
 use crate::classify::classify;
-use crate::error::{ModelError, ModelErrorKind, looks_like_html};
+use crate::error::{ModelError, ModelErrorKind, Result, looks_like_html};
 use crate::sse::{MAX_EVENT_BYTES, SseDecoder, SseError, SseEvent};
 use crate::{FinishReason, ModelEvent, ToolCallDelta, Usage};
 
 /// Decodes a response in one wire format: its frames (server-sent events), or its complete body.
 pub(super) trait FrameDecoder: Send {
-    /// Decodes a frame. Breaks if it is the last frame of the response.
-    fn decode_frame(
-        &mut self,
-        event: &SseEvent<'_>,
-        answer: &mut Answer,
-    ) -> Result<ControlFlow<()>, ModelError>;
+    /// Decodes a frame. Sets [`Answer::is_complete`] if it is the last frame of the response.
+    fn decode_frame(&mut self, event: &SseEvent<'_>, answer: &mut Answer) -> Result<()>;
 
     /// Handles the end marker `[DONE]`. Formats with another end marker ignore it.
     fn handle_end_marker(&mut self, _answer: &mut Answer) {}
 
     /// Decodes a complete response from a JSON text.
-    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError>;
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<()>;
 
     /// Completes the parts of the answer that are still open. Returns the data that the provider expects back.
     fn close(&mut self, answer: &mut Answer) -> Option<Value>;
@@ -47,6 +42,8 @@ pub(super) struct Answer {
     pub(super) usage: Option<Usage>,
     pub(super) finish: Option<FinishReason>,
     pub(super) is_refusal: bool,
+    /// Whether the last frame was decoded. Later frames are ignored.
+    pub(super) is_complete: bool,
     /// Number of tool calls that [`start_call`](Self::start_call) counted.
     calls: usize,
 }
@@ -149,7 +146,7 @@ impl StreamDecoder {
     }
 
     /// Decodes a chunk and appends its events to `out`. On an error, events before the error are appended too.
-    pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<()> {
         self.received = self.received.saturating_add(chunk.len());
         let result = if self.received > MAX_STREAM_BYTES {
             Err(answer_too_large_error(MAX_STREAM_BYTES))
@@ -164,7 +161,7 @@ impl StreamDecoder {
     }
 
     /// Handles the end of the connection. Fails if the answer is incomplete.
-    pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<()> {
         let result = match std::mem::replace(&mut self.mode, DecodeMode::Done) {
             DecodeMode::Done => Ok(()),
             DecodeMode::Start => Err(empty_error()),
@@ -177,27 +174,23 @@ impl StreamDecoder {
         result
     }
 
-    fn finish_events(&mut self, mut sse: SseDecoder) -> Result<(), ModelError> {
+    fn finish_events(&mut self, mut sse: SseDecoder) -> Result<()> {
         let (frames, answer) = (self.frames.as_mut(), &mut self.answer);
-        let mut status = ControlFlow::Continue(());
         let last = sse.finish(|event| {
             self.has_events = true;
-            handle_event(frames, &event, &mut status, answer)
+            handle_event(frames, &event, answer)
         });
         match last {
-            Ok(()) if status.is_break() => Ok(()),
+            Ok(()) if answer.is_complete => Ok(()),
             // The connection ended inside the last frame, so its JSON is truncated and not malformed.
             Err(error) if error.kind == ModelErrorKind::Malformed => Err(ModelError::truncated(
                 "incomplete answer: the stream ended in the middle of an event",
             )),
             Err(error) => Err(error),
-            Ok(()) => finish_answer(frames, answer).map_err(|error| {
-                if self.has_events {
-                    error
-                } else {
-                    plain_text_error(error, &self.head)
-                }
-            }),
+            Ok(()) if self.has_events => finish_answer(frames, answer),
+            Ok(()) => {
+                finish_answer(frames, answer).map_err(|error| plain_text_error(error, &self.head))
+            }
         }
     }
 
@@ -212,7 +205,7 @@ impl StreamDecoder {
         self.is_done() || self.answer.finish.is_some()
     }
 
-    fn decode_chunk(&mut self, chunk: &[u8]) -> Result<(), ModelError> {
+    fn decode_chunk(&mut self, chunk: &[u8]) -> Result<()> {
         match &mut self.mode {
             DecodeMode::Done => Ok(()),
             DecodeMode::Start => {
@@ -234,7 +227,6 @@ impl StreamDecoder {
             }
             DecodeMode::Events(sse) => {
                 let (frames, answer) = (self.frames.as_mut(), &mut self.answer);
-                let mut status = ControlFlow::Continue(());
                 let remaining = MAX_ERROR_TEXT_BYTES
                     .saturating_sub(self.head.len())
                     .min(chunk.len());
@@ -242,9 +234,9 @@ impl StreamDecoder {
                     .extend_from_slice(chunk.get(..remaining).unwrap_or_default());
                 sse.push(chunk, |event| {
                     self.has_events = true;
-                    handle_event(frames, &event, &mut status, answer)
+                    handle_event(frames, &event, answer)
                 })?;
-                if status.is_break() {
+                if answer.is_complete {
                     self.mode = DecodeMode::Done;
                 }
                 Ok(())
@@ -257,40 +249,27 @@ impl StreamDecoder {
 fn handle_event(
     frames: &mut dyn FrameDecoder,
     event: &SseEvent<'_>,
-    status: &mut ControlFlow<()>,
     answer: &mut Answer,
-) -> Result<(), ModelError> {
-    if status.is_break() {
+) -> Result<()> {
+    if answer.is_complete {
         return Ok(());
     }
-    *status = if event.data.trim_ascii() == b"[DONE]" {
+    if event.data.trim_ascii() == b"[DONE]" {
         frames.handle_end_marker(answer);
-        ControlFlow::Break(())
+        answer.is_complete = true;
     } else {
-        let data = replace_lone_surrogates(event.data);
-        let event = SseEvent {
-            data: &data,
-            ..*event
-        };
-        frames
-            .decode_frame(&event, answer)
-            .map_err(|error| plain_text_event_error(error, &event))?
-    };
-    if status.is_break() {
-        finish_answer(frames, answer)
-    } else {
-        Ok(())
+        let data = &*replace_lone_surrogates(event.data);
+        let decoded = frames.decode_frame(&SseEvent { data, ..*event }, answer);
+        decoded.map_err(|error| match error.kind {
+            // Some servers send the text of an error instead of JSON.
+            ModelErrorKind::Malformed if event.event == b"error" => classify(None, None, data),
+            _ => error,
+        })?;
     }
-}
-
-/// Replaces the error for an invalid frame if the frame is an `error` event in plain text.
-fn plain_text_event_error(error: ModelError, event: &SseEvent<'_>) -> ModelError {
-    let is_error_event = event.event == b"error" && error.kind == ModelErrorKind::Malformed;
-    if is_error_event {
-        classify(None, None, event.data)
-    } else {
-        error
+    if answer.is_complete {
+        return finish_answer(frames, answer);
     }
+    Ok(())
 }
 
 /// Returns the error for a stream without events. It contains the plain text that was received instead. If that text is
@@ -316,13 +295,13 @@ pub(super) fn decode_complete_body(
     frames: &mut dyn FrameDecoder,
     body: &[u8],
     answer: &mut Answer,
-) -> Result<(), ModelError> {
+) -> Result<()> {
     frames.decode_body(body_text(&replace_lone_surrogates(body))?, answer)?;
     finish_answer(frames, answer)
 }
 
 /// Emits the last events of an answer. Fails if the answer has no finish reason.
-fn finish_answer(frames: &mut dyn FrameDecoder, answer: &mut Answer) -> Result<(), ModelError> {
+fn finish_answer(frames: &mut dyn FrameDecoder, answer: &mut Answer) -> Result<()> {
     let finish = match answer.finish.take() {
         Some(FinishReason::Stop) if answer.is_refusal => FinishReason::Refusal,
         Some(finish) => finish,
@@ -339,7 +318,7 @@ fn finish_answer(frames: &mut dyn FrameDecoder, answer: &mut Answer) -> Result<(
 }
 
 /// Returns a response body as text. Fails if the body is empty, a web page or invalid UTF-8.
-fn body_text(body: &[u8]) -> Result<&str, ModelError> {
+fn body_text(body: &[u8]) -> Result<&str> {
     let body = body
         .strip_prefix(b"\xef\xbb\xbf")
         .unwrap_or(body)

@@ -5,11 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bub::BoxFuture;
 use bub::model::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 use bub::model::{AccessError, Endpoint, ModelChoice, Models};
 use bub::settings::{Environment, Loader, Redactor, Settings};
-use bub::{LoginFactory, core_sections};
+use bub::{LoginFactory, async_trait, core_sections};
 use bub_codex::settings::CODEX_HOME;
 use bub_codex::{CodexAuth, OAuthEndpoints};
 use tempfile::TempDir;
@@ -143,11 +142,9 @@ impl FakeNetwork {
     }
 }
 
+#[async_trait]
 impl Fetch for FakeNetwork {
-    fn fetch<'a>(
-        &'a self,
-        request: FetchRequest<'a>,
-    ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
+    async fn fetch(&self, request: FetchRequest<'_>) -> Result<FetchResponse, FetchError> {
         let line = [Some(request.url), request.form]
             .into_iter()
             .flatten()
@@ -156,11 +153,9 @@ impl Fetch for FakeNetwork {
         self.requests.lock().unwrap().push(line);
         let response = self.responses.lock().unwrap().get(request.url).cloned();
         let gate = self.gate.lock().unwrap().clone();
-        Box::pin(async move {
-            if let Some(gate) = gate {
-                gate.notified().await;
-            }
-            response.ok_or_else(|| FetchError("connection refused".into()))
-        })
+        if let Some(gate) = gate {
+            gate.notified().await;
+        }
+        response.ok_or_else(|| FetchError("connection refused".into()))
     }
 }

@@ -1,16 +1,16 @@
 //! Decoder for responses in the Messages format.
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
 
 use serde_json::{Map, Value, json};
 
+use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::wire::raw::{RawObject, as_count};
+use crate::usage::UsagePointers;
+use crate::wire::raw::RawObject;
 use crate::wire::replay::BlockOrder;
-use crate::wire::response_error;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
-use crate::{FinishReason, ModelError, Usage};
+use crate::{FinishReason, ModelError, Result};
 
 /// Decodes a response in the Messages format.
 #[derive(Default)]
@@ -191,11 +191,7 @@ impl MessagesDecoder {
 }
 
 impl FrameDecoder for MessagesDecoder {
-    fn decode_frame(
-        &mut self,
-        event: &SseEvent<'_>,
-        answer: &mut Answer,
-    ) -> Result<ControlFlow<()>, ModelError> {
+    fn decode_frame(&mut self, event: &SseEvent<'_>, answer: &mut Answer) -> Result<()> {
         let frame = RawObject::from_event(event)?;
         let index = frame.u64("index").unwrap_or(0);
         let object = |key: &str| frame.object(key).unwrap_or_default();
@@ -208,20 +204,20 @@ impl FrameDecoder for MessagesDecoder {
                 set_stop_reason(&object("delta"), answer);
                 self.merge_usage(&frame);
             }
-            "message_stop" => return Ok(ControlFlow::Break(())),
+            "message_stop" => answer.is_complete = true,
             _ if event.event == b"error" || frame.raw("error").is_some() => {
-                return Err(response_error(&frame, event.data));
+                return Err(classify(None, None, event.data));
             }
             _ => {}
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
-    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<()> {
         let message = RawObject::parse(body)?;
         if message.raw("content").is_none() {
             return Err(match message.raw("error") {
-                Some(_) => response_error(&message, body.as_bytes()),
+                Some(_) => classify(None, None, body.as_bytes()),
                 None => unexpected_response_error("it has no `content`"),
             });
         }
@@ -238,7 +234,10 @@ impl FrameDecoder for MessagesDecoder {
         while let Some((index, _)) = self.open.first() {
             self.finish_block(*index, answer);
         }
-        answer.usage = parse_usage(std::mem::take(&mut self.usage));
+        if !self.usage.is_empty() {
+            let usage = std::mem::take(&mut self.usage);
+            answer.usage = Some(USAGE.parse(Value::Object(usage)));
+        }
         std::mem::take(&mut self.order).into_state(super::NAME)
     }
 
@@ -263,29 +262,16 @@ fn parse_finish_reason(name: &str) -> FinishReason {
     }
 }
 
-/// Converts the counts of the Messages format, in which the input count excludes cached tokens.
-fn parse_usage(raw: Map<String, Value>) -> Option<Usage> {
-    if raw.is_empty() {
-        return None;
-    }
-    let count = |key: &str| raw.get(key).and_then(as_count);
-    let (cached, cache_write) = (
-        count("cache_read_input_tokens"),
-        count("cache_creation_input_tokens"),
-    );
-    let prompt =
-        count("input_tokens").unwrap_or(0) + cached.unwrap_or(0) + cache_write.unwrap_or(0);
-    let completion = count("output_tokens").unwrap_or(0);
-    let reasoning = raw
-        .get("output_tokens_details")
-        .and_then(|details| as_count(details.get("thinking_tokens")?));
-    Some(Usage {
-        prompt,
-        completion,
-        total: prompt + completion,
-        cached,
-        cache_write,
-        reasoning,
-        raw: Value::Object(raw),
-    })
-}
+/// The input count of the Messages format excludes cached tokens.
+const USAGE: UsagePointers = UsagePointers {
+    prompt: &[
+        "/input_tokens",
+        "/cache_read_input_tokens",
+        "/cache_creation_input_tokens",
+    ],
+    completion: &["/output_tokens"],
+    total: &[],
+    cached: &["/cache_read_input_tokens"],
+    cache_write: &["/cache_creation_input_tokens"],
+    reasoning: &["/output_tokens_details/thinking_tokens"],
+};

@@ -164,7 +164,7 @@ fn encode_content_block(part: ContentPart<'_>) -> Value {
         ContentPart::Uploaded(id) => {
             json!({"type": "document", "source": {"type": "file", "file_id": id}})
         }
-        ContentPart::Media(kind, _) => text(&omitted_text(kind.name())),
+        ContentPart::Media(kind, _) => text(&omitted_text(kind.into())),
         ContentPart::Unknown(kind) => text(&omitted_text(kind)),
     }
 }

@@ -1,16 +1,15 @@
 //! Decoder for responses in the `generateContent` format.
 
-use std::ops::ControlFlow;
-
 use serde_json::{Value, json};
 
 use super::partial::PartialArguments;
+use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::wire::raw::{RawObject, as_count, parse_objects};
+use crate::usage::UsagePointers;
+use crate::wire::raw::{RawObject, parse_objects};
 use crate::wire::replay::BlockOrder;
-use crate::wire::response_error;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
-use crate::{FinishReason, ModelError, Usage};
+use crate::{FinishReason, ModelError, Result};
 
 /// Decodes a response in the `generateContent` format.
 #[derive(Default)]
@@ -21,18 +20,14 @@ pub(in crate::wire) struct GenerateContentDecoder {
 }
 
 impl GenerateContentDecoder {
-    fn decode_chunk(
-        &mut self,
-        chunk: &RawObject<'_>,
-        answer: &mut Answer,
-    ) -> Result<(), ModelError> {
+    fn decode_chunk(&mut self, chunk: &RawObject<'_>, answer: &mut Answer) -> Result<()> {
         if chunk.raw("error").is_some() {
             let body = chunk.to_value().to_string();
-            return Err(response_error(chunk, body.as_bytes()));
+            return Err(classify(None, None, body.as_bytes()));
         }
         // Some servers send a usage object without counts in early chunks.
         let usage = chunk.value("usageMetadata").filter(has_counts);
-        answer.usage = usage.map(parse_usage).or(answer.usage.take());
+        answer.usage = usage.map(|raw| USAGE.parse(raw)).or(answer.usage.take());
         let feedback = chunk.object("promptFeedback").unwrap_or_default();
         if feedback.text("blockReason").is_some() {
             answer.finish = Some(FinishReason::ContentFilter);
@@ -122,17 +117,12 @@ impl GenerateContentDecoder {
 }
 
 impl FrameDecoder for GenerateContentDecoder {
-    fn decode_frame(
-        &mut self,
-        event: &SseEvent<'_>,
-        answer: &mut Answer,
-    ) -> Result<ControlFlow<()>, ModelError> {
-        self.decode_chunk(&RawObject::from_event(event)?, answer)?;
-        Ok(ControlFlow::Continue(()))
+    fn decode_frame(&mut self, event: &SseEvent<'_>, answer: &mut Answer) -> Result<()> {
+        self.decode_chunk(&RawObject::from_event(event)?, answer)
     }
 
     /// Decodes one object, or the list of chunks that `streamGenerateContent` returns without `alt=sse`.
-    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<()> {
         if body.starts_with('[') {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {
                 return Err(if error.is_eof() {
@@ -183,19 +173,11 @@ fn has_counts(usage: &Value) -> bool {
     usage.get("totalTokenCount").is_some() || usage.get("promptTokenCount").is_some()
 }
 
-fn parse_usage(raw: Value) -> Usage {
-    let count = |key: &str| raw.get(key).and_then(as_count);
-    let prompt =
-        count("promptTokenCount").unwrap_or(0) + count("toolUsePromptTokenCount").unwrap_or(0);
-    let reasoning = count("thoughtsTokenCount");
-    let completion = count("candidatesTokenCount").unwrap_or(0) + reasoning.unwrap_or(0);
-    Usage {
-        prompt,
-        completion,
-        total: count("totalTokenCount").unwrap_or(prompt + completion),
-        cached: count("cachedContentTokenCount"),
-        cache_write: None,
-        reasoning,
-        raw,
-    }
-}
+const USAGE: UsagePointers = UsagePointers {
+    prompt: &["/promptTokenCount", "/toolUsePromptTokenCount"],
+    completion: &["/candidatesTokenCount", "/thoughtsTokenCount"],
+    total: &["/totalTokenCount"],
+    cached: &["/cachedContentTokenCount"],
+    cache_write: &[],
+    reasoning: &["/thoughtsTokenCount"],
+};

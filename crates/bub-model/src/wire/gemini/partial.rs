@@ -1,19 +1,13 @@
 //! Assembles the arguments of a tool call from pieces, each with a JSON path and a value.
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 /// The arguments of an incomplete call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartialArguments {
-    arguments: Map<String, Value>,
+    arguments: Value,
     /// The path of a string that continues in the next piece.
     open_path: Option<String>,
-}
-
-/// A segment of a path such as `$.items[2].name`.
-enum PathSegment<'a> {
-    Key(&'a str),
-    Index(usize),
 }
 
 /// Maximum length of a list, so that a wrong index does not fill memory.
@@ -26,7 +20,7 @@ impl PartialArguments {
         let is_continuation = self.open_path.as_deref() == Some(path);
         let will_continue = piece.get("willContinue").and_then(Value::as_bool);
         self.open_path = will_continue.unwrap_or(false).then(|| path.to_owned());
-        let target = get_or_insert_path(&mut self.arguments, &parse_path(path)?)?;
+        let target = value_at(&mut self.arguments, path)?;
         match (piece_value(piece)?, target) {
             (Value::String(more), Value::String(text)) if is_continuation => text.push_str(&more),
             (value, target) => *target = value,
@@ -36,10 +30,9 @@ impl PartialArguments {
 
     /// Returns the JSON text of the arguments. Without arguments, the text is empty.
     pub(super) fn into_json(self) -> String {
-        if self.arguments.is_empty() {
-            String::new()
-        } else {
-            Value::Object(self.arguments).to_string()
+        match self.arguments {
+            Value::Object(arguments) if !arguments.is_empty() => json!(arguments).to_string(),
+            _ => String::new(),
         }
     }
 }
@@ -64,69 +57,55 @@ fn without_zero_fraction(value: Value) -> Value {
     }
 }
 
-fn parse_path(path: &str) -> Option<Vec<PathSegment<'_>>> {
-    let mut rest = path.strip_prefix('$')?;
-    let mut segments = Vec::new();
+/// Returns the value at a path such as `$.items[2].name`. Creates missing values. Returns `None` if the path is invalid.
+fn value_at<'a>(arguments: &'a mut Value, path: &str) -> Option<&'a mut Value> {
+    let mut rest = path.strip_prefix('$').filter(|rest| !rest.is_empty())?;
+    let mut target = arguments;
+    if target.is_null() {
+        *target = json!({});
+    }
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[']).unwrap_or(after.len());
             let (key, after) = after.split_at_checked(end)?;
-            segments.push(PathSegment::Key(key));
+            target = member(target, key)?;
             rest = after;
         } else {
             let (inside, after) = rest.strip_prefix('[')?.split_once(']')?;
-            let quoted = inside.trim_matches(['\'', '"']);
-            segments.push(
-                inside
-                    .parse()
-                    .map_or(PathSegment::Key(quoted), PathSegment::Index),
-            );
+            target = match inside.parse() {
+                Ok(index) => list_item(target, index)?,
+                Err(_) => member(target, inside.trim_matches(['\'', '"']))?,
+            };
             rest = after;
         }
-    }
-    (!segments.is_empty()).then_some(segments)
-}
-
-/// Returns the value at a path. Creates missing values. Returns `None` if the path is invalid.
-fn get_or_insert_path<'a>(
-    arguments: &'a mut Map<String, Value>,
-    segments: &[PathSegment<'_>],
-) -> Option<&'a mut Value> {
-    let (first, rest) = segments.split_first()?;
-    let PathSegment::Key(key) = first else {
-        return None;
-    };
-    let mut target = arguments.entry(*key).or_insert(Value::Null);
-    for segment in rest {
-        target = match segment {
-            PathSegment::Key(key) => {
-                if !target.is_object() {
-                    *target = Value::Object(Map::new());
-                }
-                target.as_object_mut()?.entry(*key).or_insert(Value::Null)
-            }
-            PathSegment::Index(index) => {
-                if !target.is_array() {
-                    *target = Value::Array(Vec::new());
-                }
-                let list = target.as_array_mut()?;
-                if *index >= MAX_LIST_LEN {
-                    return None;
-                }
-                if list.len() <= *index {
-                    list.resize(index + 1, Value::Null);
-                }
-                list.get_mut(*index)?
-            }
-        };
     }
     Some(target)
 }
 
+fn member<'a>(target: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    if !target.is_object() {
+        *target = json!({});
+    }
+    Some(target.as_object_mut()?.entry(key).or_insert(Value::Null))
+}
+
+/// Returns an item of a list. An object, such as the arguments, does not become a list.
+fn list_item(target: &mut Value, index: usize) -> Option<&mut Value> {
+    if target.is_object() || index >= MAX_LIST_LEN {
+        return None;
+    }
+    if !target.is_array() {
+        *target = json!([]);
+    }
+    let list = target.as_array_mut()?;
+    if list.len() <= index {
+        list.resize(index + 1, Value::Null);
+    }
+    list.get_mut(index)
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

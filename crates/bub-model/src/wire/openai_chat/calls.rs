@@ -3,7 +3,7 @@
 //! The index in a delta should identify the call. But some servers omit the index, send 0 for all calls, repeat name
 //! and id with every delta, or send a new id with each delta.
 
-use crate::ModelError;
+use crate::{ModelError, Result};
 
 /// The tool calls of an answer that have been received so far.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ const MAX_TOOL_CALLS: usize = 1024;
 
 impl CallAssembler {
     /// Returns the position of the call that a delta belongs to. Adds a call if necessary.
-    pub(super) fn assign_delta(&mut self, delta: CallDelta<'_>) -> Result<usize, ModelError> {
+    pub(super) fn assign_delta(&mut self, delta: CallDelta<'_>) -> Result<usize> {
         let position = match self.find_call(delta) {
             Some(position) => position,
             None if self.calls.len() >= MAX_TOOL_CALLS => {

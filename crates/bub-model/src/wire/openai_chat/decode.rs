@@ -1,17 +1,16 @@
 //! Decoder for responses in the chat-completions format.
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
 
 use serde_json::{Map, Value, json};
 
 use super::calls::{CallAssembler, CallDelta};
 use crate::classify::classify;
 use crate::sse::SseEvent;
+use crate::usage::UsagePointers;
 use crate::wire::raw::{self, RawObject};
-use crate::wire::response_error;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
-use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
+use crate::{FinishReason, ModelError, ModelEvent, Quirks, Result, ToolCallDelta};
 
 /// Decodes a response in the chat-completions format.
 #[derive(Default)]
@@ -42,7 +41,7 @@ impl ChatCompletionsDecoder {
         chunk: &RawObject<'_>,
         content_keys: [&str; 2],
         answer: &mut Answer,
-    ) -> Result<(), ModelError> {
+    ) -> Result<()> {
         if let Some(error) = find_error(chunk) {
             return Err(error);
         }
@@ -56,7 +55,7 @@ impl ChatCompletionsDecoder {
             .or_else(nested_usage)
             .or_else(|| choice?.value("usage"));
         if let Some(usage) = usage.filter(Value::is_object) {
-            answer.usage = Some(parse_usage(usage));
+            answer.usage = Some(USAGE.parse(usage));
         }
         let Some(choice) = choice else { return Ok(()) };
         if let Some(error) = find_error(choice) {
@@ -82,11 +81,7 @@ impl ChatCompletionsDecoder {
         Ok(())
     }
 
-    fn decode_delta(
-        &mut self,
-        delta: &RawObject<'_>,
-        answer: &mut Answer,
-    ) -> Result<(), ModelError> {
+    fn decode_delta(&mut self, delta: &RawObject<'_>, answer: &mut Answer) -> Result<()> {
         self.decode_reasoning(delta, answer);
         decode_content(delta, answer);
         if let Some(refusal) = delta.text("refusal") {
@@ -133,7 +128,7 @@ impl ChatCompletionsDecoder {
         id: &str,
         function: &RawObject<'_>,
         answer: &mut Answer,
-    ) -> Result<(), ModelError> {
+    ) -> Result<()> {
         let name = function.text("name").unwrap_or_default();
         // Some servers send the arguments as an object instead of a string.
         let arguments = function
@@ -157,17 +152,12 @@ impl ChatCompletionsDecoder {
 }
 
 impl FrameDecoder for ChatCompletionsDecoder {
-    fn decode_frame(
-        &mut self,
-        event: &SseEvent<'_>,
-        answer: &mut Answer,
-    ) -> Result<ControlFlow<()>, ModelError> {
+    fn decode_frame(&mut self, event: &SseEvent<'_>, answer: &mut Answer) -> Result<()> {
         let chunk = RawObject::from_event(event)?;
         if event.event == b"error" && chunk.raw("error").is_none() {
-            return Err(response_error(&chunk, event.data));
+            return Err(classify(None, None, event.data));
         }
-        self.decode_chunk(&chunk, ["delta", "message"], answer)?;
-        Ok(ControlFlow::Continue(()))
+        self.decode_chunk(&chunk, ["delta", "message"], answer)
     }
 
     /// Finishes an answer even without a finish reason, unless the answer has no content.
@@ -178,7 +168,7 @@ impl FrameDecoder for ChatCompletionsDecoder {
         }
     }
 
-    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<()> {
         let response = RawObject::parse(body)?;
         if response.raw("choices").is_none() {
             return Err(find_error(&response)
@@ -282,7 +272,7 @@ fn find_error(object: &RawObject<'_>) -> Option<ModelError> {
         _ if is_nested || is_bare => object.to_value(),
         _ => return None,
     };
-    Some(response_error(object, body.to_string().as_bytes()))
+    Some(classify(None, None, body.to_string().as_bytes()))
 }
 
 fn parse_finish_reason(name: &str) -> FinishReason {
@@ -298,21 +288,21 @@ fn parse_finish_reason(name: &str) -> FinishReason {
     }
 }
 
-fn parse_usage(raw: Value) -> Usage {
-    let count = |path: &str| raw.pointer(path).and_then(raw::as_count);
-    let prompt = count("/prompt_tokens").unwrap_or(0);
-    let completion = count("/completion_tokens").unwrap_or(0);
-    Usage {
-        prompt,
-        completion,
-        total: count("/total_tokens").unwrap_or(prompt + completion),
-        cached: count("/prompt_tokens_details/cached_tokens")
-            .or_else(|| count("/prompt_cache_hit_tokens"))
-            .or_else(|| count("/cached_tokens")),
-        cache_write: count("/prompt_tokens_details/cache_write_tokens")
-            .or_else(|| count("/prompt_tokens_details/cache_creation_input_tokens")),
-        reasoning: count("/completion_tokens_details/reasoning_tokens")
-            .or_else(|| count("/reasoning_tokens")),
-        raw,
-    }
-}
+const USAGE: UsagePointers = UsagePointers {
+    prompt: &["/prompt_tokens"],
+    completion: &["/completion_tokens"],
+    total: &["/total_tokens"],
+    cached: &[
+        "/prompt_tokens_details/cached_tokens",
+        "/prompt_cache_hit_tokens",
+        "/cached_tokens",
+    ],
+    cache_write: &[
+        "/prompt_tokens_details/cache_write_tokens",
+        "/prompt_tokens_details/cache_creation_input_tokens",
+    ],
+    reasoning: &[
+        "/completion_tokens_details/reasoning_tokens",
+        "/reasoning_tokens",
+    ],
+};

@@ -1,17 +1,17 @@
 //! Decoder for responses in the Responses format.
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
 use super::items::{ResponseItem, ResponseItems};
+use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::wire::raw::{RawObject, as_count};
+use crate::usage::UsagePointers;
+use crate::wire::raw::RawObject;
 use crate::wire::replay::BlockOrder;
-use crate::wire::response_error;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
-use crate::{FinishReason, ModelError, Quirks, Usage};
+use crate::{FinishReason, ModelError, Quirks, Result};
 
 /// Decodes a response in the Responses format.
 #[derive(Default)]
@@ -135,18 +135,14 @@ impl ResponsesDecoder {
     }
 
     /// Handles the response object, which ends a stream or is the complete answer.
-    fn finish_response(
-        &mut self,
-        response: &RawObject<'_>,
-        answer: &mut Answer,
-    ) -> Result<(), ModelError> {
+    fn finish_response(&mut self, response: &RawObject<'_>, answer: &mut Answer) -> Result<()> {
         if self.items.is_empty() {
             for (index, item) in (0..).zip(response.objects("output")) {
                 self.finish_item(Some(index), &item, answer);
             }
         }
         if let Some(usage) = response.value("usage").filter(Value::is_object) {
-            answer.usage = Some(parse_usage(usage));
+            answer.usage = Some(USAGE.parse(usage));
         }
         let status = response.str("status").unwrap_or_default();
         match &*status {
@@ -168,11 +164,7 @@ impl ResponsesDecoder {
 }
 
 impl FrameDecoder for ResponsesDecoder {
-    fn decode_frame(
-        &mut self,
-        event: &SseEvent<'_>,
-        answer: &mut Answer,
-    ) -> Result<ControlFlow<()>, ModelError> {
+    fn decode_frame(&mut self, event: &SseEvent<'_>, answer: &mut Answer) -> Result<()> {
         let frame = RawObject::from_event(event)?;
         let index = frame.u64("output_index");
         let item = || frame.object("item").unwrap_or_default();
@@ -204,17 +196,17 @@ impl FrameDecoder for ResponsesDecoder {
             }
             "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {
                 self.finish_response(&frame.object("response").unwrap_or_default(), answer)?;
-                return Ok(ControlFlow::Break(()));
+                answer.is_complete = true;
             }
             kind if kind == "error" || event.event == b"error" || frame.raw("error").is_some() => {
                 return Err(failed_response_error(&frame, "error"));
             }
             _ => {}
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
-    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &str, answer: &mut Answer) -> Result<()> {
         let response = RawObject::parse(body)?;
         if response.raw("output").is_none() {
             return Err(match response.raw("error").or(response.raw("code")) {
@@ -258,26 +250,20 @@ fn parse_incomplete_reason(name: &str) -> FinishReason {
 
 fn failed_response_error(object: &RawObject<'_>, status_text: &str) -> ModelError {
     let body = match object.value("error") {
-        Some(error) => json!({"error": error}),
+        Some(error) => json!({"error": error, "code": object.value("code")}),
         None if object.raw("message").is_some() => object.to_value(),
         None => {
             json!({"error": {"message": format!("the response ended with the status `{status_text}`")}})
         }
     };
-    response_error(object, body.to_string().as_bytes())
+    classify(None, None, body.to_string().as_bytes())
 }
 
-fn parse_usage(raw: Value) -> Usage {
-    let count = |path: &str| raw.pointer(path).and_then(as_count);
-    let prompt = count("/input_tokens").unwrap_or(0);
-    let completion = count("/output_tokens").unwrap_or(0);
-    Usage {
-        prompt,
-        completion,
-        total: count("/total_tokens").unwrap_or(prompt + completion),
-        cached: count("/input_tokens_details/cached_tokens"),
-        cache_write: count("/input_tokens_details/cache_write_tokens"),
-        reasoning: count("/output_tokens_details/reasoning_tokens"),
-        raw,
-    }
-}
+const USAGE: UsagePointers = UsagePointers {
+    prompt: &["/input_tokens"],
+    completion: &["/output_tokens"],
+    total: &["/total_tokens"],
+    cached: &["/input_tokens_details/cached_tokens"],
+    cache_write: &["/input_tokens_details/cache_write_tokens"],
+    reasoning: &["/output_tokens_details/reasoning_tokens"],
+};

@@ -173,7 +173,7 @@ fn encode_part(part: ContentPart<'_>) -> Value {
             };
             json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
         }
-        ContentPart::Media(kind, _) => text(&omitted_text(kind.name())),
+        ContentPart::Media(kind, _) => text(&omitted_text(kind.into())),
         ContentPart::Unknown(kind) => text(&omitted_text(kind)),
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use bub_model::{
     CallOptions, Candidates, Endpoint, EndpointSource, ModelClient, ModelError, ModelErrorKind,
     ModelEvent, ModelId, Models, RecoveryAction, WireFormat,
 };
 use bub_settings::{Environment, Loader, Secret};
 use bub_testkit::model::{ModelServer, Reply};
-use futures_util::future::BoxFuture;
 use serde_json::json;
 
 use super::support::{
@@ -45,8 +45,9 @@ impl Source {
     }
 }
 
+#[async_trait]
 impl EndpointSource for Source {
-    fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>> {
+    async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, ModelError> {
         self.asked.lock().unwrap().push(id.to_string());
         let found = self.endpoints.get(&id.to_string()).cloned();
         let missing = || {
@@ -56,15 +57,11 @@ impl EndpointSource for Source {
                 "no API key: set X_API_KEY",
             )
         };
-        Box::pin(async move { found.ok_or_else(missing) })
+        found.ok_or_else(missing)
     }
 
-    fn renew_endpoint<'a>(
-        &'a self,
-        _: &'a Endpoint,
-    ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
-        let renewed = self.renewed.lock().unwrap().take();
-        Box::pin(async move { Ok(renewed) })
+    async fn renew_endpoint(&self, _: &Endpoint) -> Result<Option<Endpoint>, ModelError> {
+        Ok(self.renewed.lock().unwrap().take())
     }
 }
 

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use bub_model::fetch::{Fetch, FetchError, FetchRequest, FetchResponse};
 use bub_model::{AccessError, Endpoint, ModelChoice, Models};
 use bub_settings::{Environment, Loader, Redactor, Settings, SettingsError, WorkspaceTrust};
-use futures_util::future::BoxFuture;
 use tempfile::TempDir;
 
 use super::login::FakeLogin;
@@ -135,11 +135,9 @@ impl FakeNetwork {
     }
 }
 
+#[async_trait]
 impl Fetch for FakeNetwork {
-    fn fetch<'a>(
-        &'a self,
-        request: FetchRequest<'a>,
-    ) -> BoxFuture<'a, Result<FetchResponse, FetchError>> {
+    async fn fetch(&self, request: FetchRequest<'_>) -> Result<FetchResponse, FetchError> {
         let line = [Some(request.url), request.form]
             .into_iter()
             .flatten()
@@ -147,6 +145,6 @@ impl Fetch for FakeNetwork {
             .join(" ");
         self.requests.lock().unwrap().push(line);
         let response = self.responses.lock().unwrap().get(request.url).cloned();
-        Box::pin(async move { response.ok_or_else(|| FetchError("connection refused".into())) })
+        response.ok_or_else(|| FetchError("connection refused".into()))
     }
 }

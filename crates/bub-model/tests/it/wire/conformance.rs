@@ -2,7 +2,7 @@
 //! with the reason. A scenario that is neither implemented nor declared fails the tests.
 
 use super::scenarios::{NAMES, Scenario, scenarios};
-use super::support;
+use super::support::{self, DecodeBody as _};
 use bub_model::{
     Completion, FinishReason, ModelError, ModelErrorKind, Quirks, RecoveryAction, WireFormat,
 };

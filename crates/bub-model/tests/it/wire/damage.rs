@@ -7,7 +7,7 @@ use bub_model::{
 use serde_json::{Value, json};
 
 use super::scenarios::scenarios;
-use super::support::{complete, fold, sse, stream};
+use super::support::{DecodeBody as _, complete, fold, sse, stream};
 
 fn chunk(delta: &Value) -> Value {
     json!({"choices": [{"index": 0, "delta": delta}]})

@@ -10,6 +10,7 @@ use proptest::sample::Index;
 use serde_json::Value;
 
 use super::scenarios::scenarios;
+use super::support::DecodeBody as _;
 use super::{fixtures, support};
 
 fn one_piece(wire: WireFormat, bytes: &[u8]) -> (Vec<ModelEvent>, Option<ModelError>) {

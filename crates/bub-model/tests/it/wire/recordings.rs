@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::fixtures::{self, Recording};
 use super::reference::{self, Expected};
-use super::support;
+use super::support::{self, DecodeBody as _};
 
 #[test]
 #[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]

@@ -4,7 +4,7 @@ use bub_model::{ChatRequest, Completion, Quirks, WireFormat};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::support::{complete, message, sse};
+use super::support::{DecodeBody as _, complete, message, sse};
 
 fn body(wire: WireFormat, quirks: &Quirks, messages: Vec<Value>) -> Value {
     let request = ChatRequest {

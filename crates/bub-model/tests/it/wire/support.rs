@@ -39,6 +39,18 @@ pub(crate) fn complete(wire: WireFormat, bytes: &[u8]) -> Result<Completion, Mod
     }
 }
 
+/// Decodes a complete response, as a client does.
+pub(crate) trait DecodeBody {
+    fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError>;
+}
+
+impl DecodeBody for WireFormat {
+    fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
+        let (events, error) = stream_with(self, quirks, [body]);
+        error.map_or_else(|| fold(events), Err)
+    }
+}
+
 pub(crate) fn fold(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
     let mut accumulator = Accumulator::new();
     for event in events {
