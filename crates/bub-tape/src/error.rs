@@ -45,6 +45,16 @@ pub enum TapeError {
         /// The error of the operating system.
         source: Arc<io::Error>,
     },
+    /// An append failed, and its entries could not be removed again. They may be on the tape.
+    #[error(
+        "cannot undo a failed append to `{path}`: {source}; its entries may be on the tape, read it before you try again"
+    )]
+    UndoFailed {
+        /// The file of the tape.
+        path: String,
+        /// The error of the operating system.
+        source: Arc<io::Error>,
+    },
     /// A file does not contain what was written to it. Restore it from a backup.
     #[error("`{path}` is damaged: {detail}; restore it from a backup")]
     Damaged {
@@ -89,9 +99,10 @@ impl TapeError {
             Self::InvalidInput(_) => TapeErrorKind::InvalidInput,
             Self::Busy { .. } => TapeErrorKind::Busy,
             Self::NoSpace { .. } | Self::NotDurable { .. } => TapeErrorKind::Retry,
-            Self::Denied { .. } | Self::Damaged { .. } | Self::Io { .. } => {
-                TapeErrorKind::Environment
-            }
+            Self::UndoFailed { .. }
+            | Self::Denied { .. }
+            | Self::Damaged { .. }
+            | Self::Io { .. } => TapeErrorKind::Environment,
         }
     }
 

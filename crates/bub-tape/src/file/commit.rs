@@ -7,7 +7,7 @@ use super::{
     lock_record::{LockPhase, LockRecord},
     tape_file::{TapeFile, TapeLock, WritableTape},
 };
-use crate::{AppendReceipt, Durability, EntryId, Result};
+use crate::{AppendReceipt, Durability, EntryId, Result, TapeError};
 
 // Marking the lock record as idle after a batch takes a tenth of the time of an append. It seems unnecessary: if the
 // bytes on the tape match the intent, the batch is complete. But without it, every tape that is not in use would have
@@ -78,29 +78,37 @@ impl TapeFile {
             ..writable.record
         };
         let intent = self.write_lock_record(lock, intent)?;
-        let written = writable.open.file.write_all_at(&lines.bytes, intent.end);
-        if written.is_err() {
-            self.undo_batch(lock, writable, intent);
-        }
-        written.describe("append to", &self.path)?;
+        let undo = |error| self.undo_batch(lock, writable, intent, error);
+        let file = &*writable.open.file;
+        file.write_all_at(&lines.bytes, intent.end)
+            .describe("append to", &self.path)
+            .map_err(undo)?;
         let mut committed = intent.to_committed();
         if self.store.durability == Durability::Always {
-            if let Err(error) = writable.open.file.sync() {
+            if let Err(error) = file.sync() {
+                let error = undo(self.sync_error(error));
                 self.has_failed_sync = true;
-                self.undo_batch(lock, writable, intent);
-                return Err(self.sync_error(error));
+                return Err(error);
             }
             committed.synced = committed.end;
         }
-        self.write_lock_record(lock, committed)
-            .inspect_err(|_| self.undo_batch(lock, writable, intent))
+        self.write_lock_record(lock, committed).map_err(undo)
     }
 
-    /// Removes an unacknowledged batch. If this fails, the intent stays, and the next lock holder completes or undoes
-    /// the batch.
-    fn undo_batch(&self, lock: &TapeLock, writable: &WritableTape, intent: LockRecord) {
-        if writable.open.file.set_len(intent.end).is_err() {
-            return;
+    /// Removes an unacknowledged batch. Returns the error to report, which is `error` if the bytes of the batch are
+    /// gone. Otherwise the intent stays, and the next lock holder commits the batch if it is complete.
+    fn undo_batch(
+        &self,
+        lock: &TapeLock,
+        writable: &WritableTape,
+        intent: LockRecord,
+        error: TapeError,
+    ) -> TapeError {
+        if let Err(source) = writable.open.file.set_len(intent.end) {
+            return TapeError::UndoFailed {
+                path: self.path.display().to_string(),
+                source: source.into(),
+            };
         }
         // With `Durability::Always`, the record written here must be on disk before the next batch is acknowledged. The
         // phase `Suspect` makes the next writer sync it.
@@ -117,5 +125,6 @@ impl TapeFile {
         if let Err(error) = self.write_lock_record(lock, before) {
             tracing::debug!(tape = %self.tape, %error, "tape.intent_update_failed");
         }
+        error
     }
 }

@@ -494,6 +494,42 @@ async fn after_a_failed_fsync_nothing_is_acknowledged_until_the_tape_is_rewritte
     assert_eq!(messages(root.path()).await, ["0 你好", "3 你好"]);
 }
 
+// L1: an error says whether the entries may be on the tape. After a failed fsync, the batch is removed. If this fails
+// too, the next writer commits the batch, so the error must not promise that nothing was changed.
+#[tokio::test]
+async fn an_append_that_cannot_be_undone_is_reported_as_uncertain() {
+    let mut uncertain = 0;
+    // The steps of the second append: the intent, the batch, its fsync, its removal, the lock record.
+    for step in 1..=6 {
+        let root = tempfile::tempdir().unwrap();
+        let faults = Faults::new();
+        let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+        store.append(&name(), vec![numbered(0)]).await.unwrap();
+        faults.fail_syncs(1);
+        faults.fail_at(faults.steps() + step, io::ErrorKind::Other);
+        let error = store
+            .append(&name(), vec![numbered(1)])
+            .await
+            .expect_err("the fsync fails");
+        drop(store);
+        let store = FileStore::new(root.path(), Durability::Always);
+        store.append(&name(), vec![numbered(2)]).await.unwrap();
+        let texts = messages(root.path()).await;
+        if let TapeError::UndoFailed { .. } = error {
+            uncertain += 1;
+            assert_eq!(error.kind(), TapeErrorKind::Environment);
+            assert_eq!(
+                texts,
+                ["0 你好", "1 你好", "2 你好"],
+                "step {step}: {error}"
+            );
+        } else {
+            assert_eq!(texts, ["0 你好", "2 你好"], "step {step}: {error}");
+        }
+    }
+    assert_eq!(uncertain, 1, "removing the batch is one step");
+}
+
 // L1: the lock file records the failed fsync for other processes.
 #[tokio::test]
 async fn a_failed_fsync_is_remembered_by_the_next_process() {
