@@ -18,7 +18,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub use self::recover::{ForkRecovery, recover_all_forks, recover_forks};
+pub use self::recover::{ForkRecovery, recover_forks};
 use self::store::ForkStore;
 use crate::{
     Entry, EntryId, EntryKind, EntryRange, Lease, LeaseWait, ResetRequest, Result, Tape, TapeError,
@@ -37,26 +37,13 @@ pub enum MergeBack {
     No,
 }
 
-impl MergeBack {
-    /// Returns `No` for temporary sessions (`temp/…`) and `Yes` for all others.
-    pub fn for_session(session_id: &str) -> Self {
-        if session_id.starts_with("temp/") {
-            Self::No
-        } else {
-            Self::Yes
-        }
-    }
-}
-
 /// A fork in progress. If it is dropped without [`finish`](Self::finish), it stays on disk until [`recover_forks`]
 /// finishes it.
 #[derive(Debug)]
 pub struct Fork {
     tape: Tape,
     parent: Arc<dyn TapeStore>,
-    journal: TapeName,
-    sidecars: Vec<(TapeName, TapeName)>,
-    id: String,
+    journals: ForkJournals,
     merge_back: MergeBack,
     _lease: Lease,
 }
@@ -97,9 +84,9 @@ impl Tape {
             sidecars.push((name, journal));
         }
         let parent = Arc::clone(self.store());
-        let main = (self.name().clone(), journal.clone());
-        let tapes = [main].into_iter().chain(sidecars.iter().cloned());
-        let fork_store = ForkStore::new(Arc::clone(&parent), merge_back, tapes);
+        let main = (self.name().clone(), journal);
+        let tapes = sidecars.iter().chain([&main]).cloned().collect();
+        let fork_store = ForkStore::new(Arc::clone(&parent), merge_back, tapes).await?;
         // The journal of the tape exists from the start, those of sidecars from the first entry on.
         fork_store
             .append_to_journal(self.name(), Vec::new())
@@ -107,9 +94,7 @@ impl Tape {
         Ok(Fork {
             tape: self.clone().with_store(Arc::new(fork_store)),
             parent,
-            journal,
-            sidecars,
-            id,
+            journals: ForkJournals { id, main, sidecars },
             merge_back,
             _lease: lease,
         })
@@ -124,7 +109,7 @@ impl Fork {
 
     /// Returns the id of the fork. After the merge, the last merged entry has it in `meta.fork`.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.journals.id
     }
 
     /// Merges or discards the fork, depending on the [`MergeBack`] it was created with.
@@ -137,22 +122,12 @@ impl Fork {
 
     /// Appends the fork's entries to the sidecars and then to the tape, with one batch for each of them.
     pub async fn merge(self) -> Result<MergeReport> {
-        self.journals().merge(Vec::new()).await
+        self.journals.merge(&*self.parent, Vec::new()).await
     }
 
     /// Discards the fork's entries, also those for sidecars.
     pub async fn discard(self) -> Result<()> {
-        self.journals().discard().await
-    }
-
-    fn journals(&self) -> ForkJournals<'_> {
-        ForkJournals {
-            store: &*self.parent,
-            id: &self.id,
-            tape: self.tape.name(),
-            journal: &self.journal,
-            sidecars: &self.sidecars,
-        }
+        self.journals.discard(&*self.parent).await
     }
 }
 
@@ -184,36 +159,35 @@ impl ForkHeader {
 }
 
 /// The journals of one fork. After a crash, a merge can be repeated from its start.
-struct ForkJournals<'a> {
-    store: &'a dyn TapeStore,
-    id: &'a str,
-    /// The forked tape.
-    tape: &'a TapeName,
-    /// The journal of the forked tape. It is removed last: as long as it exists, recovery knows that the fork is
-    /// unfinished.
-    journal: &'a TapeName,
+#[derive(Debug)]
+struct ForkJournals {
+    id: String,
+    /// The forked tape and its journal. The journal is removed last: as long as it exists, recovery knows that the fork
+    /// is unfinished.
+    main: (TapeName, TapeName),
     /// The sidecars of the forked tape and their journals.
-    sidecars: &'a [(TapeName, TapeName)],
+    sidecars: Vec<(TapeName, TapeName)>,
 }
 
-impl ForkJournals<'_> {
+impl ForkJournals {
     /// Removes all journals.
-    async fn discard(&self) -> Result<()> {
-        for (_, journal) in self.sidecars {
-            self.store.discard(journal).await?;
+    async fn discard(&self, store: &dyn TapeStore) -> Result<()> {
+        for (_, journal) in &self.sidecars {
+            store.discard(journal).await?;
         }
-        self.store.discard(self.journal).await
+        store.discard(&self.main.1).await
     }
 
     /// Merges the journals of the sidecars, then the journal of the tape. Appends `events` to the tape after the
     /// entries of its journal.
-    async fn merge(&self, mut events: Vec<Entry>) -> Result<MergeReport> {
+    async fn merge(&self, store: &dyn TapeStore, mut events: Vec<Entry>) -> Result<MergeReport> {
+        let (tape, main_journal) = &self.main;
         let (mut entries, mut is_complete) = (0, true);
-        for (target, journal) in self.sidecars {
-            match self.merge_journal(target, journal, Vec::new()).await {
+        for (target, journal) in &self.sidecars {
+            match self.merge_journal(store, target, journal, Vec::new()).await {
                 Ok(count) => {
                     entries += count;
-                    self.store.discard(journal).await?;
+                    store.discard(journal).await?;
                 }
                 Err(error) => {
                     events.push(sidecar_error_event(target, &error));
@@ -221,14 +195,16 @@ impl ForkJournals<'_> {
                 }
             }
         }
-        entries += self.merge_journal(self.tape, self.journal, events).await?;
+        entries += self
+            .merge_journal(store, tape, main_journal, events)
+            .await?;
         if is_complete {
-            self.store.discard(self.journal).await?;
+            store.discard(main_journal).await?;
         } else {
             // Keep the journal of the tape, so that the next recovery retries the failed sidecars.
-            tracing::warn!(tape = %self.tape, fork = self.id, "fork.sidecar_pending");
+            tracing::warn!(%tape, fork = self.id, "fork.sidecar_pending");
         }
-        tracing::debug!(tape = %self.tape, fork = self.id, entries, "fork.merged");
+        tracing::debug!(%tape, fork = self.id, entries, "fork.merged");
         Ok(MergeReport { entries })
     }
 
@@ -236,37 +212,43 @@ impl ForkJournals<'_> {
     /// the number of appended entries.
     async fn merge_journal(
         &self,
+        store: &dyn TapeStore,
         target: &TapeName,
         journal: &TapeName,
         events: Vec<Entry>,
     ) -> Result<usize> {
-        let Some((header, mut batch)) = read_journal(self.store, journal).await? else {
+        let Some((header, mut batch)) = read_journal(store, journal).await? else {
             return Ok(0);
         };
         batch.extend(events);
         let Some(last) = batch.last_mut() else {
             return Ok(0);
         };
-        last.meta.insert("fork".to_owned(), self.id.into());
-        if self.is_merged(target, header).await? {
+        last.meta.insert("fork".to_owned(), self.id.clone().into());
+        if self.is_merged(store, target, header).await? {
             return Ok(0);
         }
         let count = batch.len();
         if header.reset {
             let request = ResetRequest::with_entries(batch);
-            self.store.reset(target, request).await?;
+            store.reset(target, request).await?;
         } else {
-            self.store.append(target, batch).await?;
+            store.append(target, batch).await?;
         }
         Ok(count)
     }
 
     /// Returns whether the fork is already merged into `target`: whether an entry of `target` has the fork's id in
     /// `meta.fork`. Reads only entries since the fork was created, or all entries if the tape was reset in the fork.
-    async fn is_merged(&self, target: &TapeName, header: ForkHeader) -> Result<bool> {
-        let mut newest = self.store.read(target, EntryRange::ALL.newest_first());
+    async fn is_merged(
+        &self,
+        store: &dyn TapeStore,
+        target: &TapeName,
+        header: ForkHeader,
+    ) -> Result<bool> {
+        let mut newest = store.read(target, EntryRange::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose()? {
-            if entry.meta.get("fork").and_then(Value::as_str) == Some(self.id) {
+            if entry.meta.get("fork").and_then(Value::as_str) == Some(&self.id) {
                 return Ok(true);
             }
             if entry.id <= header.base && !header.reset {

@@ -53,7 +53,7 @@ pub use error::{TapeError, TapeErrorKind};
 pub use file::{
     Damage, Durability, FileStore, RepairReport, UnusedFile, UnusedFileKind, VerifyReport,
 };
-pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover_all_forks, recover_forks};
+pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover_forks};
 pub use json::parse_json_lossy;
 pub use line_filter::LineFilter;
 pub use memory::MemoryStore;

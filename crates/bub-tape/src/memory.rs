@@ -40,14 +40,13 @@ pub(crate) struct MemoryTape {
 }
 
 impl MemoryTape {
-    /// Creates an empty tape whose first entry gets the id after `base` and the position `first`.
-    pub(crate) fn starting_after(base: EntryId, first: Position) -> Self {
-        let mut tape = Self {
+    /// Creates the part of a tape that follows the part with this summary. Its first entry gets the position `first`.
+    pub(crate) fn continuing(summary: TapeSummary, first: Position) -> Self {
+        Self {
+            summary,
             first,
             ..Self::default()
-        };
-        tape.summary.max_id = base;
-        tape
+        }
     }
 
     pub(crate) fn append(&mut self, batch: Vec<Entry>) -> Vec<EntryId> {
@@ -87,16 +86,14 @@ impl MemoryTape {
         entries.map(|entry| Entry::clone(entry)).collect()
     }
 
-    /// Returns all anchors.
+    /// Returns the anchors in this part of the tape.
     pub(crate) fn marks(&self) -> &[AnchorMark] {
         &self.marks
     }
 
-    /// Adds the entries to the summary of the tape before them.
-    pub(crate) fn add_to_summary(&self, summary: &mut TapeSummary) {
-        for (index, entry) in self.entries.iter().enumerate() {
-            summary.observe(entry, self.position(index));
-        }
+    /// Returns the summary of the tape up to the end of this part.
+    pub(crate) fn summary(&self) -> &TapeSummary {
+        &self.summary
     }
 }
 
@@ -128,13 +125,11 @@ impl MemoryStore {
                 holder: "this process".to_owned(),
             });
         }
-        Ok(Lease::new(
-            tape.clone(),
-            MemoryLease {
-                store: self.clone(),
-                tape: tape.clone(),
-            },
-        ))
+        let guard = MemoryLease {
+            store: self.clone(),
+            tape: tape.clone(),
+        };
+        Ok(Lease::new(tape.clone(), guard))
     }
 }
 
@@ -199,7 +194,7 @@ impl TapeStore for MemoryStore {
     }
 
     async fn summary(&self, tape: &TapeName) -> Result<TapeSummary> {
-        Ok(self.with_tape(tape, |memory_tape| memory_tape.summary.clone()))
+        Ok(self.with_tape(tape, |memory_tape| memory_tape.summary().clone()))
     }
 
     async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {

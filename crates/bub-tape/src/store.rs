@@ -7,6 +7,7 @@ use std::{
     fmt,
     ops::Bound,
     pin::Pin,
+    slice,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BlobStore, Entry, EntryId, LineFilter, Order, Result, TapeError, TapeName, TapeSummary,
+    tape_name::SIDECAR_INFIX,
 };
 
 /// A stream of entries that holds only a bounded part of the tape in memory.
@@ -139,25 +141,23 @@ pub enum AnchorQuery {
 impl AnchorQuery {
     /// Returns the marks that the query selects. `marks` must contain all anchors of a tape in tape order.
     pub fn select_marks(&self, marks: &[AnchorMark]) -> Vec<AnchorMark> {
-        match self {
-            Self::All => marks.to_vec(),
-            Self::Latest(count) => marks
-                .get(marks.len().saturating_sub(*count)..)
-                .unwrap_or_default()
-                .to_vec(),
-            Self::LatestNamed(name) => marks
-                .iter()
-                .rfind(|mark| mark.name == *name)
-                .cloned()
-                .into_iter()
-                .collect(),
-            Self::FirstNamedAfter(name, after) => {
-                let first = marks
-                    .iter()
-                    .find(|mark| mark.position > *after && mark.name == *name);
-                first.cloned().into_iter().collect()
+        let selected = match self {
+            Self::All => marks,
+            Self::Latest(count) => {
+                let start = marks.len().saturating_sub(*count);
+                marks.get(start..).unwrap_or_default()
             }
-        }
+            Self::LatestNamed(name) => {
+                let last = marks.iter().rfind(|mark| mark.name == *name);
+                last.map(slice::from_ref).unwrap_or_default()
+            }
+            Self::FirstNamedAfter(name, after) => {
+                let is_selected = |mark: &&AnchorMark| mark.position > *after && mark.name == *name;
+                let first = marks.iter().find(is_selected);
+                first.map(slice::from_ref).unwrap_or_default()
+            }
+        };
+        selected.to_vec()
     }
 }
 
@@ -190,10 +190,8 @@ impl TapeListFilter {
                 .as_sidecar()
                 .is_some_and(|(owner, _)| owner == tape.as_str()),
             Self::Forks(tape) => name.as_fork().is_some_and(|(owner, _)| {
-                owner == tape.as_str()
-                    || owner
-                        .split_once("__sidecar__")
-                        .is_some_and(|(owner, _)| owner == tape.as_str())
+                let suffix = owner.strip_prefix(tape.as_str());
+                suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with(SIDECAR_INFIX))
             }),
         }
     }

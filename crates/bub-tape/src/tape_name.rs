@@ -9,7 +9,8 @@ use crate::{Result, TapeError};
 /// Name of the anchor at the start of every session.
 pub const SESSION_START: &str = "session/start";
 
-const SIDECAR_INFIX: &str = "__sidecar__";
+/// The text between the name of a tape and that of its sidecar, in the name of the sidecar's tape.
+pub(crate) const SIDECAR_INFIX: &str = "__sidecar__";
 const FORK_INFIX: &str = "__fork__";
 const MAX_NAME_BYTES: usize = 200;
 
@@ -38,11 +39,8 @@ impl TapeName {
     ///
     /// `workspace` is the resolved path. A session id names different tapes in different workspaces.
     pub fn for_session(workspace: &str, session_id: &str) -> Self {
-        Self(format!(
-            "{}__{}",
-            short_md5(workspace),
-            short_md5(session_id)
-        ))
+        let (workspace, session) = (short_md5(workspace), short_md5(session_id));
+        Self(format!("{workspace}__{session}"))
     }
 
     /// Returns the name of a sidecar of this tape: `<tape>__sidecar__<name>`.

@@ -41,27 +41,6 @@ pub async fn recover_forks(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec
     Ok(recoveries)
 }
 
-/// Recovers the unfinished forks of all tapes in a store. See [`recover_forks`].
-pub async fn recover_all_forks(store: &dyn TapeStore) -> Result<Vec<ForkRecovery>> {
-    let journals = store.list(TapeListFilter::AllForks).await?;
-    let owners: BTreeSet<_> = journals
-        .iter()
-        .filter_map(|name| name.as_fork())
-        .map(|(owner, _)| main_tape_name(owner))
-        .collect();
-    let mut recoveries = Vec::new();
-    for owner in owners {
-        recoveries.extend(recover_forks(store, &TapeName::new(owner)?).await?);
-    }
-    Ok(recoveries)
-}
-
-fn main_tape_name(owner: &str) -> &str {
-    owner
-        .split_once("__sidecar__")
-        .map_or(owner, |(main, _)| main)
-}
-
 async fn recover_fork(
     store: &dyn TapeStore,
     tape: &TapeName,
@@ -75,29 +54,28 @@ async fn recover_fork(
             sidecars.push((TapeName::new(owner)?, journal.clone()));
         }
     }
+    let content = read_journal(store, &main).await?;
     let fork = ForkJournals {
-        store,
-        id,
-        tape,
-        journal: &main,
-        sidecars: &sidecars,
+        id: id.to_owned(),
+        main: (tape.clone(), main),
+        sidecars,
     };
-    let Some((header, entries)) = read_journal(store, &main).await? else {
+    let Some((header, entries)) = content else {
         // The process ended before the header was written, so no entry was acknowledged.
-        fork.discard().await?;
+        fork.discard(store).await?;
         return Ok(None);
     };
     let (merged, count) = (header.merge_back, entries.len());
     if merged {
         let event = recovery_event("fork.recovered", id, count);
-        fork.merge(vec![event]).await?;
+        fork.merge(store, vec![event]).await?;
     } else {
         // Do not create a tape only for the event: a temporary session has none.
         if store.summary(tape).await?.entries > 0 {
             let event = recovery_event("fork.discarded", id, count);
             store.append(tape, vec![event]).await?;
         }
-        fork.discard().await?;
+        fork.discard(store).await?;
     }
     tracing::info!(%tape, fork = id, entries = count, merged, "fork.recovered");
     Ok(Some(ForkRecovery {

@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::{ForkHeader, MergeBack};
 use crate::{
@@ -31,69 +31,61 @@ const INDEX_BITS: u32 = 32;
 #[derive(Debug)]
 pub(super) struct ForkStore {
     parent: Arc<dyn TapeStore>,
-    merge_back: MergeBack,
-    tapes: Vec<ForkedTape>,
+    /// The forked tapes.
+    branches: Vec<(TapeName, Mutex<Branch>)>,
     /// The position of the first entry of the fork.
     first: Position,
 }
 
-/// A tape that is part of a fork.
-#[derive(Debug)]
-struct ForkedTape {
-    name: TapeName,
-    /// The fork journal, which receives the entries that are appended in the fork.
-    journal: TapeName,
-    /// The content of the journal, or `None` if it does not exist yet.
-    branch: Mutex<Option<Branch>>,
-}
-
-/// The content of a fork journal. It is kept in memory too, because a fork is read often, and exists only for one run.
+/// The part of a tape that is in the fork.
 #[derive(Debug)]
 struct Branch {
+    /// The fork journal. It is created with the first entry.
+    journal: TapeName,
+    has_journal: bool,
     header: ForkHeader,
+    /// The content of the journal. It is kept in memory too, because a fork is read often, and exists only for one run.
     entries: MemoryTape,
-}
-
-impl Branch {
-    fn new(header: ForkHeader, first: Position) -> Self {
-        let base = if header.reset {
-            EntryId::default()
-        } else {
-            header.base
-        };
-        Self {
-            header,
-            entries: MemoryTape::starting_after(base, first),
-        }
-    }
 }
 
 impl ForkStore {
     /// Creates the store of a fork of `tapes`, which are the names of the forked tapes and of their fork journals. The
     /// journals must not exist.
-    pub(super) fn new(
+    pub(super) async fn new(
         parent: Arc<dyn TapeStore>,
         merge_back: MergeBack,
-        tapes: impl IntoIterator<Item = (TapeName, TapeName)>,
-    ) -> Self {
+        tapes: Vec<(TapeName, TapeName)>,
+    ) -> Result<Self> {
         static NEXT_FORK_NUMBER: AtomicU64 = AtomicU64::new(0);
         // A fork of a fork has a higher number, so that its entries follow those of the outer fork.
         let number = NEXT_FORK_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let tapes = tapes.into_iter().map(|(name, journal)| ForkedTape {
-            name,
-            journal,
-            branch: Mutex::default(),
-        });
-        Self {
-            parent,
-            merge_back,
-            tapes: tapes.collect(),
-            first: Position::new(FORK_POSITION_BIT | number << INDEX_BITS),
+        let first = Position::new(FORK_POSITION_BIT | number << INDEX_BITS);
+        let mut branches = Vec::new();
+        for (tape, journal) in tapes {
+            let summary = parent.summary(&tape).await?;
+            let branch = Branch {
+                journal,
+                has_journal: false,
+                header: ForkHeader {
+                    merge_back: merge_back == MergeBack::Yes,
+                    base: summary.max_id,
+                    reset: false,
+                },
+                entries: MemoryTape::continuing(summary, first),
+            };
+            branches.push((tape, Mutex::new(branch)));
         }
+        Ok(Self {
+            parent,
+            branches,
+            first,
+        })
     }
 
-    fn forked_tape(&self, tape: &TapeName) -> Option<&ForkedTape> {
-        self.tapes.iter().find(|forked| forked.name == *tape)
+    /// Returns the branch of a tape, or `None` if the tape is not part of the fork.
+    async fn branch(&self, tape: &TapeName) -> Option<MutexGuard<'_, Branch>> {
+        let (_, branch) = self.branches.iter().find(|(name, _)| name == tape)?;
+        Some(branch.lock().await)
     }
 
     /// Appends a batch to the journal of a forked tape. Creates the journal if it does not exist.
@@ -102,52 +94,40 @@ impl ForkStore {
         tape: &TapeName,
         batch: Vec<Entry>,
     ) -> Result<AppendReceipt> {
-        let Some(forked) = self.forked_tape(tape) else {
+        let Some(mut branch) = self.branch(tape).await else {
             return self.parent.append(tape, batch).await;
         };
-        let mut branch = forked.branch.lock().await;
-        let mut written = batch.clone();
-        let header = if let Some(branch) = &*branch {
-            branch.header
-        } else {
-            let header = ForkHeader {
-                merge_back: self.merge_back == MergeBack::Yes,
-                base: self.parent.summary(tape).await?.max_id,
-                reset: false,
-            };
-            written.insert(0, header.to_entry());
-            header
-        };
-        self.parent.append(&forked.journal, written).await?;
-        let branch = branch.get_or_insert_with(|| Branch::new(header, self.first));
+        let header = (!branch.has_journal).then(|| branch.header.to_entry());
+        let written = header.into_iter().chain(batch.iter().cloned()).collect();
+        self.parent.append(&branch.journal, written).await?;
+        branch.has_journal = true;
         let ids = branch.entries.append(batch);
         Ok(AppendReceipt { ids })
     }
 
-    async fn read_combined<'a>(
+    fn read_combined<'a>(
         &'a self,
-        forked: &'a ForkedTape,
+        tape: &'a TapeName,
         range: EntryRange,
         line_filter: Option<Arc<dyn LineFilter>>,
-    ) -> Result<EntryStream<'a>> {
-        let branch = forked.branch.lock().await;
-        let parent_range = match &*branch {
-            Some(branch) if branch.header.reset => None,
-            _ => self.parent_range(range),
+    ) -> EntryStream<'a> {
+        let combined = async move {
+            let branch = self.branch(tape).await;
+            let is_reset = branch.as_ref().is_some_and(|branch| branch.header.reset);
+            let parent_range = self.parent_range(range).filter(|_| !is_reset);
+            let parent = match (parent_range, line_filter) {
+                (None, _) => Box::pin(stream::empty()),
+                (Some(range), None) => self.parent.read(tape, range),
+                (Some(range), Some(filter)) => self.parent.read_filtered(tape, range, filter),
+            };
+            let own = branch.map(|branch| branch.entries.read(range));
+            let own = stream::iter(own.into_iter().flatten().map(Ok));
+            Ok::<EntryStream<'a>, TapeError>(match range.order {
+                Order::OldestFirst => Box::pin(parent.chain(own)),
+                Order::NewestFirst => Box::pin(own.chain(parent)),
+            })
         };
-        let parent = match (parent_range, line_filter) {
-            (None, _) => Box::pin(stream::empty()),
-            (Some(range), None) => self.parent.read(&forked.name, range),
-            (Some(range), Some(line_filter)) => {
-                self.parent.read_filtered(&forked.name, range, line_filter)
-            }
-        };
-        let own = branch.as_ref().map(|branch| branch.entries.read(range));
-        let own = stream::iter(own.into_iter().flatten().map(Ok));
-        Ok(match range.order {
-            Order::OldestFirst => Box::pin(parent.chain(own)),
-            Order::NewestFirst => Box::pin(own.chain(parent)),
-        })
+        Box::pin(stream::once(combined).try_flatten())
     }
 
     /// Returns the part of a range that is in the forked tape. Returns `None` if it is empty.
@@ -161,38 +141,6 @@ impl ForkStore {
             end: end.unwrap_or(Bound::Unbounded),
             ..range
         })
-    }
-
-    /// Resets the tape inside the fork. Until the merge, the fork hides the entries of the forked tape.
-    ///
-    /// If an archive is requested, archives the forked tape and the journal now, because the merged tape will not have
-    /// their current entries.
-    async fn reset_journal(
-        &self,
-        forked: &ForkedTape,
-        request: ResetRequest,
-    ) -> Result<ResetOutcome> {
-        let mut branch = forked.branch.lock().await;
-        let mut archived = None;
-        if let Some(stamp) = &request.archive {
-            archived = Some(self.parent.archive(&forked.name, stamp).await?);
-            self.parent.archive(&forked.journal, stamp).await?;
-        }
-        let base = branch.as_ref().map(|branch| branch.header.base);
-        let header = ForkHeader {
-            merge_back: self.merge_back == MergeBack::Yes,
-            base: base.unwrap_or_default(),
-            reset: true,
-        };
-        let batch = (request.initial_entries)(archived.as_deref());
-        let mut written = batch.clone();
-        written.insert(0, header.to_entry());
-        self.parent
-            .reset(&forked.journal, ResetRequest::with_entries(written))
-            .await?;
-        let branch = branch.insert(Branch::new(header, self.first));
-        let ids = branch.entries.append(batch);
-        Ok(ResetOutcome { archived, ids })
     }
 }
 
@@ -210,12 +158,7 @@ impl TapeStore for ForkStore {
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, range: EntryRange) -> EntryStream<'a> {
-        match self.forked_tape(tape) {
-            Some(forked) => {
-                Box::pin(stream::once(self.read_combined(forked, range, None)).try_flatten())
-            }
-            None => self.parent.read(tape, range),
-        }
+        self.read_combined(tape, range, None)
     }
 
     fn read_filtered<'a>(
@@ -224,78 +167,79 @@ impl TapeStore for ForkStore {
         range: EntryRange,
         line_filter: Arc<dyn LineFilter>,
     ) -> EntryStream<'a> {
-        match self.forked_tape(tape) {
-            Some(forked) => {
-                let entries = self.read_combined(forked, range, Some(line_filter));
-                Box::pin(stream::once(entries).try_flatten())
-            }
-            None => self.parent.read_filtered(tape, range, line_filter),
-        }
+        self.read_combined(tape, range, Some(line_filter))
     }
 
     async fn fetch(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
-        let Some(forked) = self.forked_tape(tape) else {
+        let Some(branch) = self.branch(tape).await else {
             return self.parent.fetch(tape, ids).await;
         };
-        let branch = forked.branch.lock().await;
-        let Some(Branch { header, entries }) = &*branch else {
-            return self.parent.fetch(tape, ids).await;
-        };
+        let header = branch.header;
         let mut parent_ids = ids.to_vec();
         parent_ids.retain(|id| !header.reset && *id <= header.base);
         let mut fetched = self.parent.fetch(tape, &parent_ids).await?;
-        fetched.extend(entries.fetch(ids));
+        fetched.extend(branch.entries.fetch(ids));
         Ok(fetched)
     }
 
     async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>> {
-        let Some(forked) = self.forked_tape(tape) else {
+        let Some(branch) = self.branch(tape).await else {
             return self.parent.anchors(tape, query).await;
         };
-        let branch = forked.branch.lock().await;
-        let skips_parent = branch.as_ref().is_some_and(|branch| branch.header.reset)
-            || matches!(&query, AnchorQuery::FirstNamedAfter(_, after) if *after >= self.first);
-        let mut marks = if skips_parent {
+        let starts_in_fork =
+            matches!(&query, AnchorQuery::FirstNamedAfter(_, after) if *after >= self.first);
+        let mut marks = if branch.header.reset || starts_in_fork {
             Vec::new()
         } else {
             self.parent.anchors(tape, query.clone()).await?
         };
-        marks.extend(
-            branch
-                .iter()
-                .flat_map(|branch| branch.entries.marks().to_vec()),
-        );
+        marks.extend_from_slice(branch.entries.marks());
         Ok(query.select_marks(&marks))
     }
 
     async fn summary(&self, tape: &TapeName) -> Result<TapeSummary> {
-        let Some(forked) = self.forked_tape(tape) else {
-            return self.parent.summary(tape).await;
-        };
-        let branch = forked.branch.lock().await;
-        let mut summary = match &*branch {
-            Some(branch) if branch.header.reset => TapeSummary::default(),
-            _ => self.parent.summary(tape).await?,
-        };
-        if let Some(branch) = &*branch {
-            branch.entries.add_to_summary(&mut summary);
+        match self.branch(tape).await {
+            Some(branch) => Ok(branch.entries.summary().clone()),
+            None => self.parent.summary(tape).await,
         }
-        Ok(summary)
     }
 
     async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {
         self.parent.archive(tape, stamp).await
     }
 
+    /// Resets the tape inside the fork. Until the merge, the fork hides the entries of the forked tape.
+    ///
+    /// If an archive is requested, archives the forked tape and the journal now, because the merged tape will not have
+    /// their current entries.
     async fn reset(&self, tape: &TapeName, request: ResetRequest) -> Result<ResetOutcome> {
-        match self.forked_tape(tape) {
-            Some(forked) => self.reset_journal(forked, request).await,
-            None => self.parent.reset(tape, request).await,
+        let Some(mut branch) = self.branch(tape).await else {
+            return self.parent.reset(tape, request).await;
+        };
+        let mut archived = None;
+        if let Some(stamp) = &request.archive {
+            archived = Some(self.parent.archive(tape, stamp).await?);
+            self.parent.archive(&branch.journal, stamp).await?;
         }
+        let header = ForkHeader {
+            reset: true,
+            ..branch.header
+        };
+        let batch = (request.initial_entries)(archived.as_deref());
+        let mut written = batch.clone();
+        written.insert(0, header.to_entry());
+        self.parent
+            .reset(&branch.journal, ResetRequest::with_entries(written))
+            .await?;
+        branch.has_journal = true;
+        branch.header = header;
+        branch.entries = MemoryTape::continuing(TapeSummary::default(), self.first);
+        let ids = branch.entries.append(batch);
+        Ok(ResetOutcome { archived, ids })
     }
 
     async fn discard(&self, tape: &TapeName) -> Result<()> {
-        if self.forked_tape(tape).is_some() {
+        if self.branch(tape).await.is_some() {
             return Err(TapeError::InvalidInput(format!(
                 "cannot discard tape `{tape}`: it is part of a fork; finish the fork instead"
             )));

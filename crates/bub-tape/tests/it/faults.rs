@@ -4,7 +4,7 @@ use std::{io, path::Path, sync::Arc};
 
 use bub_tape::{
     Durability, Entry, EntryId, EntryRange, FileStore, MergeBack, ResetRequest, Sidecar, Tape,
-    TapeError, TapeErrorKind, TapeName, TapeStore, recover_all_forks,
+    TapeError, TapeErrorKind, TapeName, TapeStore, recover_forks,
 };
 use bub_testkit::{Faults, PowerLossEffect};
 use futures_util::TryStreamExt as _;
@@ -262,7 +262,7 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
         scenario,
         async |root, (acknowledged, merged), step| {
             let store = FileStore::new(root, Durability::Os);
-            let recovered = recover_all_forks(&store).await.unwrap();
+            let recovered = recover_forks(&store, &name()).await.unwrap();
             let seen = messages(root).await;
             let expected: Vec<_> = (0..seen.len())
                 .map(|number| format!("{number} 你好"))
@@ -274,7 +274,7 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
             );
             assert!(!merged || seen.len() == 6);
             assert!(
-                recover_all_forks(&store).await.unwrap().is_empty(),
+                recover_forks(&store, &name()).await.unwrap().is_empty(),
                 "step {step}: recovered twice"
             );
             assert!(

@@ -16,7 +16,7 @@ use std::{
 
 use bub_tape::{
     AnchorQuery, Durability, Entry, EntryKind, EntryRange, FileStore, LeaseWait, MergeBack,
-    Sidecar, Tape, TapeListFilter, TapeName, TapeStore, recover_all_forks,
+    Sidecar, Tape, TapeListFilter, TapeName, TapeStore, recover_forks,
 };
 use futures_util::TryStreamExt as _;
 
@@ -311,7 +311,7 @@ fn a_fork_killed_anywhere_is_merged_once() {
         let acknowledged = run_and_kill("fork", root.path(), first, &mut random);
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {
-            recover_all_forks(&store).await.unwrap();
+            recover_forks(&store, &name()).await.unwrap();
             assert!(
                 store
                     .list(TapeListFilter::AllForks)
