@@ -16,8 +16,8 @@ impl TimestampRange {
     /// Parses both ends. Fails if a date is invalid or the start is after the end.
     pub(crate) fn parse(range: &DateRange) -> Result<Self> {
         let parse = |text: &Option<String>, default_time| {
-            let text = text.as_deref();
-            text.map(|text| parse_bound(text, default_time)).transpose()
+            let bound = text.as_deref().map(|text| parse_bound(text, default_time));
+            bound.transpose()
         };
         let start = parse(&range.start, civil::Time::midnight())?;
         // A date without time means its last microsecond, as in the Python version.

@@ -9,39 +9,33 @@ use super::{
     text::FoldedNeedle,
 };
 use crate::{
-    AnchorQuery, Entry, EntryKind, EntryRange, EntryStream, LineFilter, Result, Tape, TapeError,
-    TapeName, TapeStore,
+    AnchorQuery, Entry, EntryRange, EntryStream, LineFilter, Result, Tape, TapeError, TapeName,
+    TapeStore,
 };
 
 /// The parsed conditions of a query.
 #[derive(Debug)]
 struct ParsedQuery {
     text: Option<FoldedNeedle>,
-    dates: TimestampRange,
-    kinds: Vec<EntryKind>,
+    meta_filter: LineMetaFilter,
 }
 
 impl ParsedQuery {
     fn parse(query: &Query) -> Result<Self> {
         Ok(Self {
             text: query.text.as_deref().map(FoldedNeedle::new),
-            dates: TimestampRange::parse(&query.dates)?,
-            kinds: query.kinds.clone(),
+            meta_filter: query.meta_filter()?,
         })
     }
 
     fn matches(&self, entry: &Entry) -> bool {
-        (self.kinds.is_empty() || self.kinds.contains(&entry.kind))
-            && self.dates.contains(&entry.date)
-            && self
-                .text
-                .as_ref()
-                .is_none_or(|text| text.is_in_entry(entry))
+        let text = self.text.as_ref();
+        self.meta_filter.matches(entry) && text.is_none_or(|text| text.is_in_entry(entry))
     }
 
     /// Returns a filter for raw lines, or `None` if it would accept all lines.
     fn line_filter(&self) -> Option<Arc<dyn LineFilter>> {
-        let meta_filter = LineMetaFilter::new(&self.kinds, self.dates);
+        let meta_filter = self.meta_filter.clone();
         if let Some(text) = self.text.as_ref().filter(|text| !text.is_datelike())
             && let Some(filter) = SubstringFilter::new(text.folded(), meta_filter.clone())
         {
@@ -62,8 +56,10 @@ impl Query {
 
     /// Returns a filter for lines that do not meet the conditions on kind and date.
     pub(crate) fn meta_filter(&self) -> Result<LineMetaFilter> {
-        let dates = TimestampRange::parse(&self.dates)?;
-        Ok(LineMetaFilter::new(&self.kinds, dates))
+        Ok(LineMetaFilter {
+            kinds: self.kinds.clone(),
+            dates: TimestampRange::parse(&self.dates)?,
+        })
     }
 
     /// Executes the query with another line filter than its own.

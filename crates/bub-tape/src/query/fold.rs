@@ -34,29 +34,26 @@ pub(crate) fn fold_text(text: &str) -> String {
 
 /// Returns all characters whose folded form is `folded`, including `folded` itself.
 pub(crate) fn case_variants(folded: char) -> Vec<char> {
-    if folded.is_ascii() {
-        let mut both = vec![folded, folded.to_ascii_uppercase()];
-        both.dedup();
-        return both;
+    let mut variants = vec![folded];
+    if folded.is_ascii_lowercase() {
+        variants.push(folded.to_ascii_uppercase());
+    } else if has_case(folded) {
+        variants.extend(CASE_VARIANTS.get(&folded).into_iter().flatten());
     }
-    let mut spellings = vec![folded];
-    if has_case(folded) {
-        spellings.extend(CASE_VARIANTS.get(&folded).into_iter().flatten());
-    }
-    spellings
+    variants
 }
 
 /// All non-ASCII characters that fold to another character, by their folded form. The standard library has no such
 /// table. Building it takes two milliseconds, so it is built at the first search for a non-ASCII letter with a case.
 static CASE_VARIANTS: LazyLock<HashMap<char, Vec<char>>> = LazyLock::new(|| {
-    let mut spellings: HashMap<char, Vec<char>> = HashMap::new();
+    let mut variants: HashMap<char, Vec<char>> = HashMap::new();
     for character in '\u{80}'..=MAX_CASED_CHAR {
         let folded = fold_char(character);
         if folded != character {
-            spellings.entry(folded).or_default().push(character);
+            variants.entry(folded).or_default().push(character);
         }
     }
-    spellings
+    variants
 });
 
 fn has_case(character: char) -> bool {

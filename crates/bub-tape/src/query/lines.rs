@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use memchr::{memchr, memmem, memrchr};
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 
 use super::dates::TimestampRange;
-use crate::{EntryKind, LineFilter};
+use crate::{Entry, EntryKind, LineFilter};
 
 /// Number of bytes at the end of a line to search for the date. The date with its key is shorter.
 const DATE_TAIL_BYTES: usize = 64;
@@ -16,16 +16,16 @@ const DATE_TAIL_BYTES: usize = 64;
 /// Filters lines by kind and date, which are at the start and at the end of a line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineMetaFilter {
-    kinds: Vec<EntryKind>,
-    dates: TimestampRange,
+    /// The kinds of entries; empty means all.
+    pub(super) kinds: Vec<EntryKind>,
+    pub(super) dates: TimestampRange,
 }
 
 impl LineMetaFilter {
-    pub(crate) fn new(kinds: &[EntryKind], dates: TimestampRange) -> Self {
-        Self {
-            kinds: kinds.to_vec(),
-            dates,
-        }
+    /// Returns whether the kind and date of an entry match.
+    pub(super) fn matches(&self, entry: &Entry) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&entry.kind))
+            && self.dates.contains(&entry.date)
     }
 
     /// Returns whether the filter accepts all lines.
@@ -35,51 +35,26 @@ impl LineMetaFilter {
 
     /// Returns whether the kind and date of a line may match.
     pub(crate) fn can_match(&self, line: &[u8]) -> bool {
-        let is_kind_allowed = self.kinds.is_empty()
-            || line_kind(line).is_none_or(|kind| {
-                self.kinds
-                    .iter()
-                    .any(|allowed| allowed.as_str().as_bytes() == kind)
-            });
-        is_kind_allowed
+        let is_wanted = |kind: &[u8]| {
+            let mut kinds = self.kinds.iter();
+            kinds.any(|wanted| wanted.as_str().as_bytes() == kind)
+        };
+        (self.kinds.is_empty() || line_kind(line).is_none_or(is_wanted))
             && (self.dates.is_unbounded()
                 || line_date(line).is_none_or(|date| self.dates.contains(date)))
     }
-}
 
-impl LineMetaFilter {
-    /// Keeps those of `candidates`, and of the lines with escaped characters, that may match. The latter are lines in
-    /// which a search cannot find an ASCII character, or also a non-ASCII character if `non_ascii` is set.
-    pub(crate) fn keep_lines(
-        &self,
-        lines: &[u8],
-        candidates: impl Iterator<Item = Range<usize>>,
-        non_ascii: bool,
-        keep: &mut Vec<Range<usize>>,
-    ) {
-        let can_match = |line: &Range<usize>| {
-            lines
-                .get(line.clone())
-                .is_some_and(|line| self.can_match(line))
-        };
-        let mut kept: Vec<_> = candidates.filter(can_match).collect();
-        let count = kept.len();
-        kept.extend(escaped_lines(lines, non_ascii).filter(can_match));
-        if kept.len() > count {
-            kept.sort_unstable_by_key(|line| line.start);
-            kept.dedup();
-        }
-        keep.append(&mut kept);
+    /// Returns whether the line at the range `line` of `lines` may match.
+    pub(crate) fn can_match_at(&self, lines: &[u8], line: &Range<usize>) -> bool {
+        lines
+            .get(line.clone())
+            .is_some_and(|line| self.can_match(line))
     }
 }
 
 impl LineFilter for LineMetaFilter {
     fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        keep.extend(line_ranges(lines).filter(|line| {
-            lines
-                .get(line.clone())
-                .is_some_and(|line| self.can_match(line))
-        }));
+        keep.extend(line_ranges(lines).filter(|line| self.can_match_at(lines, line)));
     }
 }
 
@@ -127,25 +102,19 @@ fn line_date(line: &[u8]) -> Option<&str> {
         .filter(|date| !date.contains(['\\', '"']))
 }
 
-/// Returns the ranges of the lines in which a character is written as an escape `\uXXXX`. A search for the bytes of the
-/// character does not find such a line.
+/// Returns whether a line contains a character that is written as an escape `\uXXXX`. See [`is_escaped_char`].
+pub(crate) fn has_escaped_char(line: &[u8]) -> bool {
+    memchr_iter(b'\\', line).any(|offset| is_escaped_char(line, offset, true))
+}
+
+/// Returns whether the bytes at an offset are an escape `\uXXXX` of a character that need not be escaped. A search for
+/// the bytes of the character does not find it.
 ///
 /// Without `non_ascii`, only escapes of ASCII characters count. Escapes of control characters below U+0020 never count,
 /// because JSON always escapes these characters.
-fn escaped_lines(lines: &[u8], non_ascii: bool) -> impl Iterator<Item = Range<usize>> {
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        loop {
-            let offset = next + memmem::find(lines.get(next..)?, b"\\u")?;
-            next = offset + 2;
-            let digits = lines.get(next..next + 4).unwrap_or_default();
-            let code = std::str::from_utf8(digits).ok();
-            let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-            if code.is_some_and(|code| (0x20..0x80).contains(&code) || non_ascii && code >= 0x80) {
-                let line = line_at(lines, offset);
-                next = line.end;
-                return Some(line);
-            }
-        }
-    })
+pub(crate) fn is_escaped_char(lines: &[u8], offset: usize, non_ascii: bool) -> bool {
+    let escape = lines.get(offset..offset + 6).unwrap_or_default();
+    let digits = escape.strip_prefix(b"\\u").map(std::str::from_utf8);
+    let code = digits.and_then(|digits| u32::from_str_radix(digits.ok()?, 16).ok());
+    code.is_some_and(|code| (0x20..0x80).contains(&code) || non_ascii && code >= 0x80)
 }

@@ -4,25 +4,18 @@
 //! search text. It compares only the words that contain one of these parts. The same code searches raw lines and
 //! decoded text, so the results do not depend on the store.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{ops::Range, sync::Arc};
 
 use super::{
-    snippet::extract_snippet,
+    extract_snippet,
     typo::{MAX_CHARS, MIN_CHARS, is_similar},
     visit_payload_texts,
 };
 use crate::{
-    Entry, LineFilter,
+    Entry,
     query::{
         fold::{fold_char, fold_text},
-        lines::{self, LineMetaFilter},
-        substring::{Finder, SubstringFilter, frequency_rank},
+        substring::Finder,
     },
 };
 
@@ -67,15 +60,13 @@ impl FuzzyQuery {
             let offset = self.longest.find(folded.as_bytes())?;
             Some(extract_snippet(text, folded, offset))
         })?;
-        let occurs = |find: &dyn Fn(&str) -> bool| texts.iter().any(|(_, folded)| find(folded));
-        let has_all_words = self
-            .others
-            .iter()
-            .all(|word| occurs(&|folded| word.find(folded.as_bytes()).is_some()))
-            && self
-                .short
-                .iter()
-                .all(|word| occurs(&|folded| folded.contains(word)));
+        let folded = texts.iter().map(|(_, folded)| folded);
+        let has_word = |word: &FuzzyWord| {
+            let mut folded = folded.clone();
+            folded.any(|text| word.find(text.as_bytes()).is_some())
+        };
+        let has_all_words = self.others.iter().all(has_word)
+            && (self.short.iter()).all(|word| folded.clone().any(|text| text.contains(word)));
         has_all_words.then_some(snippet)
     }
 }
@@ -92,17 +83,13 @@ impl FuzzyWord {
     fn new(folded: &str) -> Option<Self> {
         let characters: Vec<char> = folded.chars().take(MAX_CHARS).collect();
         let parts = intact_parts(&characters);
-        let parts = Finder::new(parts.iter().map(Vec::as_slice)).or_else(|| {
-            // The parts have too many spellings: search for the rarest pair of characters instead.
-            let pairs = characters.windows(2);
-            Finder::new(pairs.min_by_key(|pair| frequency_rank(pair)))
-        })?;
+        let parts = Finder::new(parts.iter().map(Vec::as_slice))?;
         Some(Self { characters, parts })
     }
 
     /// Finds a similar word in a text or raw line. Returns the byte offset of the sequence of word characters that
     /// contains it.
-    fn find(&self, text: &[u8]) -> Option<usize> {
+    pub(super) fn find(&self, text: &[u8]) -> Option<usize> {
         let mut offset = 0;
         while let Some(part) = self.parts.find(text, offset) {
             let (run, is_complete) = self.word_run_around(text, &part);
@@ -124,21 +111,11 @@ impl FuzzyWord {
     /// whether the range is complete, which means that the maximum length did not truncate it.
     fn word_run_around(&self, text: &[u8], part: &Range<usize>) -> (Range<usize>, bool) {
         let max_bytes = 4 * (2 * self.characters.len() + 8);
-        let (before, after) = (
-            text.get(..part.start).unwrap_or_default(),
-            text.get(part.end..).unwrap_or_default(),
-        );
-        let bytes_before = before
-            .iter()
-            .rev()
-            .take(max_bytes)
-            .take_while(|byte| is_word_byte(**byte))
-            .count();
-        let bytes_after = after
-            .iter()
-            .take(max_bytes)
-            .take_while(|byte| is_word_byte(**byte))
-            .count();
+        let before = text.get(..part.start).unwrap_or_default().iter().rev();
+        let after = text.get(part.end..).unwrap_or_default().iter();
+        let is_in_word = |byte: &&u8| is_word_byte(**byte);
+        let bytes_before = before.take(max_bytes).take_while(is_in_word).count();
+        let bytes_after = after.take(max_bytes).take_while(is_in_word).count();
         (
             part.start - bytes_before..part.end + bytes_after,
             bytes_before < max_bytes && bytes_after < max_bytes,
@@ -173,12 +150,10 @@ impl FuzzyWord {
 /// of six letters, swapping the middle letters changes both parts, so the middle with swapped letters is a part too.
 fn intact_parts(word: &[char]) -> Vec<Vec<char>> {
     let length = word.len();
-    let size = if length < 6 {
-        2
-    } else if length < 14 {
-        3
-    } else {
-        4
+    let size = match length {
+        0..6 => 2,
+        6..14 => 3,
+        _ => 4,
     };
     let middle = (length - size) / 2;
     let starts = match length {
@@ -204,33 +179,4 @@ fn is_word_char(character: char) -> bool {
 /// Returns whether a byte may belong to a word. Bytes of non-ASCII characters always may.
 fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
-}
-
-/// Accepts lines that contain a word similar to the longest word of the search.
-#[derive(Debug)]
-pub(super) struct FuzzyFilter {
-    pub(super) longest: Arc<FuzzyWord>,
-    /// A filter for exact matches.
-    pub(super) exact: Option<SubstringFilter>,
-    pub(super) meta_filter: LineMetaFilter,
-    /// Whether fuzzy matches are needed. Otherwise the filter accepts only lines that may be exact matches.
-    pub(super) is_needed: Arc<AtomicBool>,
-}
-
-impl LineFilter for FuzzyFilter {
-    fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        if let Some(exact) = &self.exact
-            && !self.is_needed.load(Ordering::Relaxed)
-        {
-            return exact.filter(lines, keep);
-        }
-        // This accepts exact matches too, because they contain the longest word.
-        let has_similar_word = |line: &Range<usize>| {
-            let line = lines.get(line.clone()).unwrap_or_default();
-            self.meta_filter.can_match(line) && self.longest.find(line).is_some()
-        };
-        let similar_lines = lines::line_ranges(lines).filter(has_similar_word);
-        self.meta_filter
-            .keep_lines(lines, similar_lines, true, keep);
-    }
 }
