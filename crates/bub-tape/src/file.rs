@@ -20,7 +20,6 @@
 //! With [`Durability::Os`], an acknowledged batch survives the end of the process. With [`Durability::Always`], it also
 //! survives power loss, at the cost of one fsync per batch. Batches that arrive during an fsync share the next one.
 
-mod batch;
 mod blobs;
 mod commit;
 mod context;
@@ -58,8 +57,8 @@ use futures_util::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use self::{
-    batch::{Batch, PendingBatch},
     blobs::FileBlobs,
+    commit::{Batch, PendingBatch},
     context::StoreContext,
     open_tapes::OpenTapes,
     tape_file::TapeFile,
@@ -178,11 +177,8 @@ impl FileStore {
 
     /// Returns an anchor shortly after an id, as a starting point for reading backwards to the entry with that id.
     async fn anchor_after(&self, tape: &TapeName, id: EntryId) -> Result<Option<AnchorMark>> {
-        let last = self
-            .anchors(tape, AnchorQuery::Latest(1))
-            .await?
-            .pop()
-            .filter(|last| last.id > id);
+        let latest = self.anchors(tape, AnchorQuery::Latest(1)).await?.pop();
+        let last = latest.filter(|last| last.id > id);
         match last {
             // Requested entries are usually recent. Read the list of all anchors only for older ones.
             Some(last) if last.id.get() - id.get() > MAX_SCAN_BACK => {
@@ -246,13 +242,11 @@ impl TapeStore for FileStore {
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Ok(Vec::new());
         };
-        let start = self.anchor_after(tape, *highest).await?;
-        let range = start
-            .map_or(EntryRange::ALL, |mark| {
-                EntryRange::ALL.before(mark.position)
-            })
-            .newest_first();
-        let mut stream = self.read(tape, range);
+        let range = match self.anchor_after(tape, *highest).await? {
+            Some(mark) => EntryRange::ALL.before(mark.position),
+            None => EntryRange::ALL,
+        };
+        let mut stream = self.read(tape, range.newest_first());
         let mut entries = Vec::new();
         while let Some(entry) = stream.next().await.transpose()? {
             if entry.id < *lowest || missing.is_empty() {

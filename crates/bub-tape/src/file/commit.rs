@@ -1,13 +1,70 @@
 //! Writes batches to a tape in three steps: announce the batch in the lock record (intent), write its bytes, and mark
 //! the lock record as idle.
 
+use tokio::sync::oneshot;
+
 use super::{
-    batch::{Batch, CommitBuffer, PendingBatch},
     context::IoResultExt as _,
     lock_record::{LockPhase, LockRecord},
     tape_file::{TapeFile, TapeLock, WritableTape},
 };
-use crate::{AppendReceipt, Durability, EntryId, Result, TapeError};
+use crate::{AppendReceipt, Durability, Entry, EntryId, Result, TapeError, codec};
+
+/// Entries and their encoded lines. The lines lack the ids, which are assigned under the tape's lock.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    entries: Vec<Entry>,
+    bodies: Vec<Vec<u8>>,
+}
+
+impl Batch {
+    pub(crate) fn new(entries: Vec<Entry>) -> Self {
+        let bodies = entries.iter().map(codec::encode_body).collect();
+        Self { entries, bodies }
+    }
+
+    /// Assigns ids to the entries and appends their lines to `lines`.
+    pub(crate) fn append_to(&mut self, lines: &mut CommitBuffer) {
+        for (entry, body) in self.entries.iter_mut().zip(&self.bodies) {
+            lines.max_id = lines.max_id.next();
+            entry.id = lines.max_id;
+            lines.starts.push(lines.bytes.len());
+            codec::push_line(&mut lines.bytes, entry.id, body);
+        }
+    }
+
+    /// Returns the ids that [`append_to`](Self::append_to) assigned.
+    pub(crate) fn ids(&self) -> Vec<EntryId> {
+        self.entries.iter().map(|entry| entry.id).collect()
+    }
+}
+
+/// The bytes of one commit, which can contain several batches.
+#[derive(Debug)]
+pub(crate) struct CommitBuffer {
+    pub(crate) bytes: Vec<u8>,
+    /// The offsets in `bytes` at which the lines start.
+    pub(crate) starts: Vec<usize>,
+    pub(crate) max_id: EntryId,
+}
+
+impl CommitBuffer {
+    /// Creates an empty buffer. Its first entry gets the id after `max_id`.
+    pub(crate) fn new(max_id: EntryId) -> Self {
+        Self {
+            bytes: Vec::with_capacity(8 * 1024),
+            starts: Vec::new(),
+            max_id,
+        }
+    }
+}
+
+/// A queued batch and the sender for its result.
+#[derive(Debug)]
+pub(crate) struct PendingBatch {
+    pub(crate) batch: Batch,
+    pub(crate) sender: oneshot::Sender<Result<AppendReceipt>>,
+}
 
 // Marking the lock record as idle after a batch takes a tenth of the time of an append. It seems unnecessary: if the
 // bytes on the tape match the intent, the batch is complete. But without it, every tape that is not in use would have
@@ -15,53 +72,38 @@ use crate::{AppendReceipt, Durability, EntryId, Result, TapeError};
 // would look like an interrupted batch.
 
 impl TapeFile {
-    /// Commits all pending batches in one write and sends each caller its result.
-    pub(crate) fn commit(&mut self, lock: &TapeLock, pending: Vec<PendingBatch>) {
+    /// Commits all pending batches in one write and sends each caller its result. If the lock could not be taken, this is
+    /// the result.
+    pub(crate) fn commit(&mut self, lock: Result<TapeLock>, mut pending: Vec<PendingBatch>) {
         if pending.is_empty() {
             return;
         }
-        let (mut batches, senders): (Vec<_>, Vec<_>) = pending
-            .into_iter()
-            .map(|pending| (pending.batch, pending.sender))
-            .unzip();
-        let outcome = self.write_batches(lock, &mut batches);
-        // Ignore send errors: a caller may have dropped its receiver. Its batch is still committed.
-        match outcome {
-            Ok(ids) => {
-                for (sender, ids) in senders.into_iter().zip(ids) {
-                    drop(sender.send(Ok(AppendReceipt { ids })));
-                }
-            }
-            Err(error) => {
-                for sender in senders {
-                    drop(sender.send(Err(error.clone())));
-                }
-            }
+        let outcome = lock.and_then(|lock| self.write_batches(&lock, &mut pending));
+        for PendingBatch { batch, sender } in pending {
+            let receipt = outcome.clone().map(|()| AppendReceipt { ids: batch.ids() });
+            // Ignore send errors: a caller may have dropped its receiver. Its batch is still committed.
+            drop(sender.send(receipt));
         }
     }
 
-    fn write_batches(
-        &mut self,
-        lock: &TapeLock,
-        batches: &mut [Batch],
-    ) -> Result<Vec<Vec<EntryId>>> {
+    fn write_batches(&mut self, lock: &TapeLock, pending: &mut [PendingBatch]) -> Result<()> {
         let mut writable = self.make_writable(lock)?;
         let mut lines = CommitBuffer::new(EntryId::new(writable.record.max_id));
         let mut reports = Batch::new(std::mem::take(&mut writable.reports));
         reports.append_to(&mut lines);
-        let ids = batches
-            .iter_mut()
-            .map(|batch| batch.append_to(&mut lines))
-            .collect();
+        for pending in &mut *pending {
+            pending.batch.append_to(&mut lines);
+        }
         let offset = writable.record.end;
         let record = self.write_lines(lock, &writable, &lines)?;
-        let entries = reports
-            .entries()
-            .iter()
-            .chain(batches.iter().flat_map(Batch::entries));
+        let batches = pending.iter().map(|pending| &pending.batch);
+        let entries = [&reports]
+            .into_iter()
+            .chain(batches)
+            .flat_map(|batch| &batch.entries);
         let positions = lines.starts.iter().map(|start| offset + *start as u64);
         self.index_batch(&writable.open, (offset, record.end), entries.zip(positions));
-        Ok(ids)
+        Ok(())
     }
 
     fn write_lines(

@@ -83,14 +83,26 @@ impl StoreContext {
             .map(Option::unwrap_or_default)
     }
 
+    /// Creates a file with the content that `write` writes to it. Removes the file if this fails.
+    pub(crate) fn write_file(
+        &self,
+        path: &Path,
+        sync: bool,
+        write: impl FnOnce(&dyn FsFile) -> io::Result<()>,
+    ) -> Result<()> {
+        let file = self.open_for_writing(path, OpenMode::Truncate)?;
+        write(&*file)
+            .and_then(|()| if sync { file.sync() } else { Ok(()) })
+            .describe("write", path)
+            .inspect_err(|_| {
+                let _ = self.remove_file(path);
+            })
+    }
+
     /// Replaces a file atomically: writes a temporary file and renames it.
     pub(crate) fn replace_file(&self, path: &Path, bytes: &[u8], sync: bool) -> Result<()> {
         let temp_path = self.paths.temp_file(path);
-        let file = self.open_for_writing(&temp_path, OpenMode::Truncate)?;
-        file.write_all_at(bytes, 0).describe("write", &temp_path)?;
-        if sync {
-            file.sync().describe("sync", &temp_path)?;
-        }
+        self.write_file(&temp_path, sync, |file| file.write_all_at(bytes, 0))?;
         self.rename_file(&temp_path, path)
     }
 

@@ -32,20 +32,31 @@ const HEAD_BYTES: u64 = 256;
 /// index covers.
 const TAIL_BYTES: u64 = 64;
 
-/// The index in memory.
-#[derive(Debug, Clone, Default)]
+/// The index of a prefix of the tape. The serialized fields are the content of `<tape>.idx`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Index {
-    pub(crate) summary: TapeSummary,
+    version: u32,
     /// Length in bytes of the tape prefix that the index covers.
     pub(crate) covered: u64,
-    /// Length in bytes of the tape prefix that the index files on disk cover; 0 if there are no index files.
-    pub(crate) saved: u64,
-    /// Anchors that are not in the marks file yet.
-    pending: Vec<AnchorMark>,
-    marks_file: MarksFile,
     /// Fingerprint of the covered prefix, to detect a replaced file. `None` after an append by this process: such an
     /// append does not replace the file, so no check is needed.
+    #[serde(rename = "print")]
     fingerprint: Option<FileFingerprint>,
+    #[serde(rename = "marks")]
+    marks_file: MarksFile,
+    pub(crate) summary: TapeSummary,
+    /// Anchors that are not in the marks file yet.
+    #[serde(skip)]
+    pending: Vec<AnchorMark>,
+    /// Length in bytes of the tape prefix that the index files on disk cover; 0 if there are no index files.
+    #[serde(skip)]
+    saved: u64,
+    /// The inode of the tape file.
+    #[serde(skip)]
+    pub(crate) inode: u64,
+    /// Size of the tape in bytes at which the index is saved next.
+    #[serde(skip)]
+    checkpoint_at: u64,
 }
 
 /// Identity and valid length of the marks file.
@@ -64,18 +75,19 @@ struct FileFingerprint {
     tail: u32,
 }
 
-/// The content of `<tape>.idx`.
-#[derive(Serialize, Deserialize)]
-struct IndexFile {
-    version: u32,
-    covered: u64,
-    #[serde(rename = "print")]
-    fingerprint: FileFingerprint,
-    marks: MarksFile,
-    summary: TapeSummary,
-}
-
 impl Index {
+    /// Creates an index of an empty prefix of a file.
+    fn new(inode: u64) -> Self {
+        Self {
+            inode,
+            ..Self::default()
+        }
+    }
+
+    fn is_checkpoint_due(&self, end: u64) -> bool {
+        end >= self.saved + CHECKPOINT_BYTES && end >= self.checkpoint_at
+    }
+
     /// Returns whether the index belongs to the file of the snapshot and covers at most its readable part.
     fn is_valid_for(&self, snapshot: &Snapshot) -> bool {
         self.covered <= snapshot.end
@@ -145,7 +157,7 @@ impl TapeFile {
             return Ok(query.select_marks(&marks));
         }
         // The marks on disk belong to another index. Build the index again from the complete tape.
-        self.index = Index::default();
+        self.index = Index::new(snapshot.inode);
         self.index.extend_to(&snapshot)?;
         Ok(query.select_marks(&self.index.pending))
     }
@@ -157,7 +169,7 @@ impl TapeFile {
             return Ok(None);
         };
         self.update_index(&snapshot)?;
-        if self.is_checkpoint_due(self.index.covered) {
+        if self.index.is_checkpoint_due(self.index.covered) {
             self.save_index_if_unlocked();
         }
         Ok(Some(snapshot))
@@ -165,17 +177,18 @@ impl TapeFile {
 
     /// Updates the index in memory to cover this snapshot.
     pub(crate) fn update_index(&mut self, snapshot: &Snapshot) -> Result<()> {
-        let is_usable = self.index_inode == snapshot.inode && self.index.is_valid_for(snapshot);
+        let is_usable = self.index.inode == snapshot.inode && self.index.is_valid_for(snapshot);
         let behind = snapshot.end.saturating_sub(self.index.covered);
-        if !is_usable {
-            self.index = self.load_index(snapshot).unwrap_or_default();
-        } else if behind > CHECKPOINT_BYTES
-            && let Some(stored) = self.load_index(snapshot)
-            && stored.covered > self.index.covered
-        {
-            self.index = stored;
+        if !is_usable || behind > CHECKPOINT_BYTES {
+            let stored = self.load_index(snapshot);
+            if !is_usable {
+                self.index = stored.unwrap_or_else(|| Index::new(snapshot.inode));
+            } else if let Some(stored) = stored
+                && stored.covered > self.index.covered
+            {
+                self.index = stored;
+            }
         }
-        self.index_inode = snapshot.inode;
         self.index.extend_to(snapshot)
     }
 
@@ -187,19 +200,14 @@ impl TapeFile {
         batch: impl Iterator<Item = (&'a Entry, u64)>,
     ) {
         if offset == 0 {
-            self.index = Index::default();
-            self.index_inode = open.inode;
+            self.index = Index::new(open.inode);
         }
-        if self.index_inode == open.inode {
+        if self.index.inode == open.inode {
             self.index.append_batch((offset, end), batch);
         }
-        if self.is_checkpoint_due(end) {
+        if self.index.is_checkpoint_due(end) {
             self.save_index(&self.snapshot_of(open, end));
         }
-    }
-
-    fn is_checkpoint_due(&self, end: u64) -> bool {
-        end >= self.index.saved + CHECKPOINT_BYTES && end >= self.checkpoint_at
     }
 
     /// Saves the index of a tape that is being closed.
@@ -223,10 +231,10 @@ impl TapeFile {
     /// Saves the index. The caller must hold the tape's lock. Errors are only logged, because the next reader can
     /// rebuild the index.
     fn save_index(&mut self, snapshot: &Snapshot) {
-        self.checkpoint_at = snapshot.end + CHECKPOINT_BYTES;
         let saved = self
             .update_index(snapshot)
             .and_then(|()| self.write_index(snapshot));
+        self.index.checkpoint_at = snapshot.end + CHECKPOINT_BYTES;
         if let Err(error) = saved {
             tracing::debug!(tape = %self.tape, %error, "index.save_failed");
         }
@@ -258,16 +266,15 @@ impl TapeFile {
     pub(crate) fn load_index(&self, snapshot: &Snapshot) -> Option<Index> {
         let path = self.store.paths.index_file(&self.tape);
         let bytes = self.store.read_file(&path).ok()??;
-        let stored: IndexFile = serde_json::from_slice(&bytes).ok()?;
-        let index = Index {
-            summary: stored.summary,
-            covered: stored.covered,
+        let stored: Index = serde_json::from_slice(&bytes).ok()?;
+        let is_valid = stored.version == INDEX_VERSION
+            && stored.fingerprint.is_some()
+            && stored.is_valid_for(snapshot);
+        is_valid.then_some(Index {
             saved: stored.covered,
-            pending: Vec::new(),
-            marks_file: stored.marks,
-            fingerprint: Some(stored.fingerprint),
-        };
-        (stored.version == INDEX_VERSION && index.is_valid_for(snapshot)).then_some(index)
+            inode: snapshot.inode,
+            ..stored
+        })
     }
 
     /// Returns all anchors, or `None` if the marks file on disk is missing or does not belong to this index.
@@ -307,33 +314,30 @@ impl TapeFile {
             {
                 self.index = stored;
             }
-            None if self.index.saved > 0 => self.index = Index::default(),
+            None if self.index.saved > 0 => self.index = Index::new(snapshot.inode),
             Some(_) | None => {}
         }
         self.index.extend_to(snapshot)?;
         if self.index.saved == self.index.covered {
             return Ok(());
         }
-        let marks_file = self.write_marks()?;
-        let stored = IndexFile {
+        let fingerprint = match self.index.fingerprint {
+            Some(fingerprint) => Ok(fingerprint),
+            None => compute_fingerprint(&*snapshot.file, self.index.covered),
+        };
+        let stored = Index {
             version: INDEX_VERSION,
-            covered: self.index.covered,
-            fingerprint: match self.index.fingerprint {
-                Some(fingerprint) => fingerprint,
-                None => compute_fingerprint(&*snapshot.file, self.index.covered)
-                    .describe("index", &self.path)?,
-            },
-            marks: marks_file,
-            summary: self.index.summary.clone(),
+            fingerprint: Some(fingerprint.describe("index", &self.path)?),
+            marks_file: self.write_marks()?,
+            pending: Vec::new(),
+            saved: self.index.covered,
+            ..self.index.clone()
         };
         let path = self.store.paths.index_file(&self.tape);
         let bytes = serde_json::to_vec(&stored).map_err(io::Error::from);
         self.store
             .replace_file(&path, &bytes.describe("write", &path)?, false)?;
-        self.index.fingerprint = Some(stored.fingerprint);
-        self.index.marks_file = marks_file;
-        self.index.pending.clear();
-        self.index.saved = self.index.covered;
+        self.index = stored;
         Ok(())
     }
 

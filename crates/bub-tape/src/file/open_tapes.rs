@@ -5,7 +5,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{batch::PendingBatch, context::StoreContext, snapshot::Snapshot, tape_file::TapeFile};
+use super::{commit::PendingBatch, context::StoreContext, snapshot::Snapshot, tape_file::TapeFile};
 use crate::{Result, TapeName};
 
 /// Maximum number of open tapes. Each uses two file descriptors and holds a summary. Tapes in use stay open even beyond
@@ -125,21 +125,15 @@ impl OpenTape {
         let Ok(Some(lock)) = tape_file.try_lock() else {
             return false;
         };
-        tape_file.commit(&lock, self.take_queued());
+        tape_file.commit(Ok(lock), self.take_queued());
         true
     }
 
     /// Waits until no other thread or process has locked the tape, then commits the queued batches.
     pub(crate) fn commit_queued(&self) {
         let mut tape_file = self.lock_tape_file();
-        match tape_file.lock() {
-            Ok(lock) => tape_file.commit(&lock, self.take_queued()),
-            Err(error) => {
-                for pending in self.take_queued() {
-                    drop(pending.sender.send(Err(error.clone())));
-                }
-            }
-        }
+        let lock = tape_file.lock();
+        tape_file.commit(lock, self.take_queued());
     }
 
     fn take_queued(&self) -> Vec<PendingBatch> {

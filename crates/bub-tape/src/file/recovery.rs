@@ -14,11 +14,7 @@ use super::{
     lock_record::{LockPhase, LockRecord},
     tape_file::{OpenFile, TapeFile, TapeLock, WritableTape},
 };
-use crate::{
-    Durability, Entry, Result, TapeError,
-    fs::{FsFile, OpenMode},
-    time,
-};
+use crate::{Durability, Entry, Result, TapeError, fs::FsFile, time};
 
 const COPY_BYTES: usize = 256 * 1024;
 /// Size of a memory page in bytes. The operating system writes files to disk page by page, so
@@ -132,26 +128,16 @@ impl TapeFile {
     /// that reports this.
     fn truncate_tail(&self, open: &OpenFile, removed: Range<u64>, reason: &str) -> Result<Entry> {
         let (offset, bytes) = (removed.start, removed.end - removed.start);
-        let kept_path = self.save_removed_bytes(&*open.file, removed)?;
+        let kept_path = self.torn_file(&offset.to_string());
+        self.store.write_file(&kept_path, true, |copy| {
+            copy_range(&*open.file, copy, removed)
+        })?;
         let truncated = open.file.set_len(offset);
         truncated.describe("truncate", &self.path)?;
         let kept_path = kept_path.display().to_string();
         tracing::warn!(tape = %self.tape, reason, offset, bytes, kept = %kept_path, "tape.repaired");
         let data = json!({"what": reason, "offset": offset, "bytes": bytes, "kept": kept_path});
         Ok(Entry::event("tape.repaired", Some(data)).exclude_from_context())
-    }
-
-    fn save_removed_bytes(&self, file: &dyn FsFile, removed: Range<u64>) -> Result<PathBuf> {
-        let path = self.torn_file(&removed.start.to_string());
-        let copy = self.store.open_for_writing(&path, OpenMode::Truncate)?;
-        copy_range(file, &*copy, removed)
-            .and_then(|()| copy.sync())
-            .describe("write", &path)
-            .inspect_err(|_| {
-                // Remove the incomplete copy; the bytes are still on the tape.
-                let _ = self.store.remove_file(&path);
-            })?;
-        Ok(path)
     }
 
     /// Returns the path of a new file for bytes that are removed from the tape. `part` says which bytes they are.

@@ -23,14 +23,6 @@ pub struct RepairReport {
     pub kept: Vec<PathBuf>,
 }
 
-/// The result of separating entries from invalid lines.
-struct PartitionedLines {
-    /// Size of the file with the valid lines, in bytes.
-    size: u64,
-    /// Number of invalid lines.
-    removed: u64,
-}
-
 impl FileStore {
     /// Repairs a tape: removes an incomplete last line and invalid lines, and rebuilds a wrong index. Accepts damage
     /// that only rewriting history could repair, and appends an event that records this.
@@ -82,12 +74,10 @@ impl TapeFile {
             let kept_text = kept_path.display().to_string();
             let data = json!({"what": "invalid lines", "lines": removed, "kept": kept_text});
             events.push(Entry::event("tape.repaired", Some(data)).exclude_from_context());
-            let noun = if removed == 1 {
-                "invalid line"
-            } else {
-                "invalid lines"
-            };
-            report.done.push(format!("removed {removed} {noun}"));
+            let plural = if removed == 1 { "" } else { "s" };
+            report
+                .done
+                .push(format!("removed {removed} invalid line{plural}"));
             report.kept.push(kept_path);
         }
         if accept {
@@ -101,65 +91,47 @@ impl TapeFile {
         Ok((report, events))
     }
 
-    /// Copies the valid lines to one file and the invalid lines to another, then replaces the tape with the file of
-    /// valid lines. Returns the number of invalid lines and the path of the file with them, or `None` if all lines are
-    /// valid.
+    /// Copies the invalid lines to one file and the valid lines to another, then replaces the tape with the latter.
+    /// Returns the number of invalid lines and the path of the file with them, or `None` if all lines are valid.
     fn remove_invalid_lines(
         &mut self,
         lock: &TapeLock,
         writable: &WritableTape,
     ) -> Result<Option<(u64, PathBuf)>> {
-        let temp_path = self.store.paths.temp_file(&self.path);
         let kept_path = self.torn_file("lines");
-        let partitioned = self.partition_lines(writable, &temp_path, &kept_path);
-        let partitioned = match partitioned {
-            Ok(partitioned) if partitioned.removed > 0 => partitioned,
+        let copied = self.copy_lines(writable, &kept_path, false);
+        let removed = match copied {
+            Ok((removed, _)) if removed > 0 => removed,
             other => {
-                let _ = self.store.remove_file(&temp_path);
                 let _ = self.store.remove_file(&kept_path);
                 return other.map(|_| None);
             }
         };
         self.store.sync_parent_dir(&kept_path)?;
+        let temp_path = self.store.paths.temp_file(&self.path);
+        let (_, size) = self.copy_lines(writable, &temp_path, true)?;
         let intent = self.announce_replacement(lock, writable)?;
         self.store.rename_file(&temp_path, &self.path)?;
         let max_id = EntryId::new(writable.record.max_id);
-        self.finish_replacement(lock, intent, partitioned.size, max_id)?;
-        Ok(Some((partitioned.removed, kept_path)))
+        self.finish_replacement(lock, intent, size, max_id)?;
+        Ok(Some((removed, kept_path)))
     }
 
-    fn partition_lines(
-        &self,
-        writable: &WritableTape,
-        valid_path: &Path,
-        invalid_path: &Path,
-    ) -> Result<PartitionedLines> {
-        let valid_file = self
-            .store
-            .open_for_writing(valid_path, OpenMode::Truncate)?;
-        let invalid_file = self
-            .store
-            .open_for_writing(invalid_path, OpenMode::Truncate)?;
-        let (mut valid_end, mut invalid_end, mut removed) = (0, 0, 0);
+    /// Copies either the valid or the invalid lines of the tape to a file. Returns the number of lines and bytes.
+    fn copy_lines(&self, writable: &WritableTape, path: &Path, valid: bool) -> Result<(u64, u64)> {
+        let (mut lines, mut size) = (0, 0);
         let source = self.snapshot_of(&writable.open, writable.record.end);
+        let file = self.store.open_for_writing(path, OpenMode::Truncate)?;
         source.for_each_line(0, |_, line| {
             let is_valid = line.trim_ascii().is_empty() || codec::decode(line).is_some();
-            removed += u64::from(!is_valid);
-            let (file, end) = if is_valid {
-                (&valid_file, &mut valid_end)
-            } else {
-                (&invalid_file, &mut invalid_end)
-            };
-            file.write_all_at(line, *end)
-                .describe("write", valid_path)?;
-            *end += line.len() as u64;
+            if is_valid == valid {
+                file.write_all_at(line, size).describe("write", path)?;
+                lines += 1;
+                size += line.len() as u64;
+            }
             Ok(())
         })?;
-        let synced = invalid_file.sync().and_then(|()| valid_file.sync());
-        synced.describe("write", valid_path)?;
-        Ok(PartitionedLines {
-            size: valid_end,
-            removed,
-        })
+        file.sync().describe("write", path)?;
+        Ok((lines, size))
     }
 }

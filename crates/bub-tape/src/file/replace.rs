@@ -6,14 +6,14 @@ use std::{
 };
 
 use super::{
-    batch::{Batch, CommitBuffer},
+    commit::{Batch, CommitBuffer},
     context::IoResultExt as _,
     lock_record::{LockPhase, LockRecord},
     recovery::copy_range,
     snapshot::Snapshot,
     tape_file::{TapeFile, TapeLock, WritableTape},
 };
-use crate::{EntryId, ResetOutcome, ResetRequest, Result, fs::OpenMode};
+use crate::{EntryId, ResetOutcome, ResetRequest, Result};
 
 /// Maximum number of archives of one tape with the same timestamp. Beyond it, archiving fails.
 const MAX_ARCHIVES_PER_SECOND: u32 = 10_000;
@@ -23,7 +23,7 @@ impl TapeFile {
     pub(crate) fn archive(&mut self, stamp: &str) -> Result<String> {
         let lock = self.lock()?;
         let snapshot = Snapshot::capture(&self.store, &self.tape)?;
-        let path = self.copy_to_archive(snapshot.as_ref(), stamp)?;
+        let path = self.copy_to_archive(snapshot.as_ref(), self.unused_archive_path(stamp)?)?;
         drop(lock);
         Ok(path.display().to_string())
     }
@@ -98,67 +98,49 @@ impl TapeFile {
         };
         let archived = archive.as_ref().map(|path| path.display().to_string());
         let mut lines = CommitBuffer::new(EntryId::default());
-        let ids = Batch::new((request.initial_entries)(archived.as_deref())).append_to(&mut lines);
+        let mut batch = Batch::new((request.initial_entries)(archived.as_deref()));
+        batch.append_to(&mut lines);
         self.store
             .replace_file(&self.path, &lines.bytes, true)
             .inspect_err(|_| {
                 let _ = archive.map(|path| self.store.remove_file(&path));
             })?;
+        let ids = batch.ids();
         Ok((ResetOutcome { archived, ids }, lines.bytes.len() as u64))
     }
 
     /// Gives the tape file a second name as an archive. Copies the file if the file system does not support hard links.
     fn link_archive(&self, writable: &WritableTape, stamp: &str) -> Result<PathBuf> {
-        for archive in self.archive_paths(stamp) {
-            match self.store.link(&self.path, &archive) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) if is_link_unsupported(&error) => {
-                    let snapshot = self.snapshot_of(&writable.open, writable.record.end);
-                    return self.copy_to_archive(Some(&snapshot), stamp);
-                }
-                linked => return linked.describe("archive to", &archive).map(|()| archive),
+        let archive = self.unused_archive_path(stamp)?;
+        match self.store.link(&self.path, &archive) {
+            Err(error) if is_link_unsupported(&error) => {
+                let snapshot = self.snapshot_of(&writable.open, writable.record.end);
+                self.copy_to_archive(Some(&snapshot), archive)
             }
+            linked => linked.describe("archive to", &archive).map(|()| archive),
         }
-        self.too_many_archives(stamp)
     }
 
-    fn copy_to_archive(&self, snapshot: Option<&Snapshot>, stamp: &str) -> Result<PathBuf> {
-        let archive = self.unused_archive_path(stamp)?;
+    fn copy_to_archive(&self, snapshot: Option<&Snapshot>, archive: PathBuf) -> Result<PathBuf> {
         let temp_path = self.store.paths.temp_file(&archive);
-        let file = self
-            .store
-            .open_for_writing(&temp_path, OpenMode::Truncate)?;
-        snapshot
-            .map_or(Ok(()), |snapshot| {
-                copy_range(&*snapshot.file, &*file, 0..snapshot.end)
+        self.store.write_file(&temp_path, true, |file| {
+            snapshot.map_or(Ok(()), |snapshot| {
+                copy_range(&*snapshot.file, file, 0..snapshot.end)
             })
-            .and_then(|()| file.sync())
-            .describe("write", &temp_path)
-            .and_then(|()| self.store.rename_file(&temp_path, &archive))
-            .inspect_err(|_| {
-                let _ = self.store.remove_file(&temp_path);
-            })?;
+        })?;
+        self.store.rename_file(&temp_path, &archive)?;
         self.store.sync_parent_dir(&archive)?;
         Ok(archive)
     }
 
     /// Returns the first unused archive path. It stays unused while the caller holds the tape's lock.
     fn unused_archive_path(&self, stamp: &str) -> Result<PathBuf> {
-        for path in self.archive_paths(stamp) {
+        for number in 0..MAX_ARCHIVES_PER_SECOND {
+            let path = self.store.paths.archive_file(&self.tape, stamp, number);
             if self.store.stat(&path)?.is_none() {
                 return Ok(path);
             }
         }
-        self.too_many_archives(stamp)
-    }
-
-    fn archive_paths(&self, stamp: &str) -> impl Iterator<Item = PathBuf> {
-        (0..MAX_ARCHIVES_PER_SECOND)
-            .map(move |number| self.store.paths.archive_file(&self.tape, stamp, number))
-    }
-
-    /// Fails because [`MAX_ARCHIVES_PER_SECOND`] archives already have the timestamp.
-    fn too_many_archives(&self, stamp: &str) -> Result<PathBuf> {
         let reason = format!("too many archives have the timestamp `{stamp}`; try again");
         Err(io::Error::new(ErrorKind::AlreadyExists, reason)).describe("archive", &self.path)
     }

@@ -20,12 +20,6 @@ struct LineHead<'a> {
     date: Cow<'a, str>,
 }
 
-#[derive(Deserialize)]
-struct NamedPayload<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
-}
-
 /// Adds one line to a summary. Returns a mark if the line is an anchor. Ignores lines that are not entries.
 pub(crate) fn observe_line(
     summary: &mut TapeSummary,
@@ -34,7 +28,7 @@ pub(crate) fn observe_line(
 ) -> Option<AnchorMark> {
     if let Some(head) = parse_line_head(line) {
         let name = event_name(&head);
-        if !summary.needs_entry(&head.kind, name.as_deref()) {
+        if !summary.needs_entry(&head.kind, name) {
             summary.update_counts(EntryId::new(head.id), &head.date);
             return None;
         }
@@ -48,20 +42,9 @@ fn parse_line_head(line: &[u8]) -> Option<LineHead<'_>> {
     head.payload.get().starts_with('{').then_some(head)
 }
 
-fn event_name<'a>(head: &LineHead<'a>) -> Option<Cow<'a, str>> {
-    if head.kind != "event" {
-        return None;
-    }
-    // All writers put the name first. Reading it from there avoids a second pass over the payload.
+/// Returns the name of an event, if the payload starts with it, as all writers write it.
+fn event_name<'a>(head: &LineHead<'a>) -> Option<&'a str> {
     let rest = head.payload.get().strip_prefix("{\"name\": \"")?;
-    let name = rest
-        .split_once('"')
-        .map(|(name, _)| name)
-        .filter(|name| !name.contains('\\'));
-    match name {
-        Some(name) => Some(Cow::Borrowed(name)),
-        None => serde_json::from_str::<NamedPayload<'a>>(head.payload.get())
-            .ok()
-            .map(|named| named.name),
-    }
+    let (name, _) = rest.split_once('"')?;
+    (head.kind == "event" && !name.contains('\\')).then_some(name)
 }

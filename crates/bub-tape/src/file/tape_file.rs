@@ -30,10 +30,6 @@ pub(crate) struct TapeFile {
     lock_file: Option<OpenFile>,
     pub(crate) open: Option<OpenFile>,
     pub(crate) index: Index,
-    /// The inode of the file that the index in memory covers.
-    pub(crate) index_inode: u64,
-    /// Size of the tape in bytes at which the index is saved next.
-    pub(crate) checkpoint_at: u64,
     /// Whether an fsync failed and the tape was not rewritten since. The lock record may not show this.
     pub(crate) has_failed_sync: bool,
 }
@@ -75,8 +71,6 @@ impl TapeFile {
             lock_file: None,
             open: None,
             index: Index::default(),
-            index_inode: 0,
-            checkpoint_at: 0,
             has_failed_sync: false,
         }
     }
@@ -89,9 +83,7 @@ impl TapeFile {
     /// Waits for the tape's lock and takes it.
     pub(crate) fn lock(&mut self) -> Result<TapeLock> {
         for _ in 0..MAX_LOCK_RETRIES {
-            let lock_file = self.open_lock_file()?;
-            lock_file.file.lock().describe("lock", &self.path)?;
-            if let Some(lock) = self.verify_lock_file(lock_file)? {
+            if let Some(lock) = self.lock_with(|file| file.lock().map(|()| true))? {
                 return Ok(lock);
             }
         }
@@ -101,19 +93,22 @@ impl TapeFile {
 
     /// Takes the tape's lock if it is free. Returns `None` otherwise.
     pub(crate) fn try_lock(&mut self) -> Result<Option<TapeLock>> {
-        let lock_file = self.open_lock_file()?;
-        if lock_file.file.try_lock().describe("lock", &self.path)? {
-            self.verify_lock_file(lock_file)
-        } else {
-            Ok(None)
-        }
+        self.lock_with(|file| file.try_lock())
     }
 
-    /// Returns the lock, or `None` if its file was removed or replaced. In this case other processes lock another file.
-    fn verify_lock_file(&mut self, lock_file: OpenFile) -> Result<Option<TapeLock>> {
-        let lock = TapeLock(lock_file.file);
+    /// Calls `take_lock` with the lock file. Returns `None` if it does not take the lock, or if the lock file was
+    /// removed or replaced. In this case other processes lock another file.
+    fn lock_with(
+        &mut self,
+        take_lock: impl FnOnce(&dyn FsFile) -> io::Result<bool>,
+    ) -> Result<Option<TapeLock>> {
+        let OpenFile { file, inode } = self.open_lock_file()?;
+        if !take_lock(&*file).describe("lock", &self.path)? {
+            return Ok(None);
+        }
+        let lock = TapeLock(file);
         let lock_path = self.store.paths.lock_file(&self.tape);
-        if self.store.is_inode_at(lock_file.inode, &lock_path)? {
+        if self.store.is_inode_at(inode, &lock_path)? {
             return Ok(Some(lock));
         }
         self.lock_file = None;
@@ -165,7 +160,7 @@ impl TapeFile {
     /// waits.
     pub(crate) fn cached_snapshot(&self) -> Option<Snapshot> {
         self.open_snapshot().filter(|snapshot| {
-            self.index_inode == snapshot.inode && self.index.covered == snapshot.end
+            self.index.inode == snapshot.inode && self.index.covered == snapshot.end
         })
     }
 
@@ -200,8 +195,6 @@ impl TapeFile {
     pub(crate) fn forget_replaced_file(&mut self) {
         self.open = None;
         self.index = Index::default();
-        self.index_inode = 0;
-        self.checkpoint_at = 0;
     }
 
     /// Closes all files, including the lock file.

@@ -8,14 +8,14 @@ use std::{
 };
 
 use jiff::{Timestamp, civil, tz::TimeZone};
+use memchr::memmem;
 
 use super::{
     blobs::FileBlobs,
     context::{IoResultExt as _, StoreContext},
     snapshot::Snapshot,
-    verify::referenced_blob_ids,
 };
-use crate::{BlobId, FileStore, Result, TapeName, codec};
+use crate::{BlobId, FileStore, Result, TapeName};
 
 /// Minimum age of an unreferenced blob for removal. A turn stores a blob before the entry that refers to it.
 pub(crate) const BLOB_GRACE: Duration = Duration::from_hours(1);
@@ -44,16 +44,10 @@ pub enum UnusedFileKind {
 
 impl FileStore {
     /// Returns archives and blobs that are older than `older_than`. Blobs must also be older than one hour. Excludes a
-    /// blob if a tape or a newer archive refers to it.
+    /// blob if a tape or a newer archive mentions it.
     pub async fn unused_files(&self, older_than: Duration) -> Result<Vec<UnusedFile>> {
         let store = Arc::clone(&self.store);
-        super::run_blocking(move || {
-            let cutoff = earlier(older_than);
-            let (mut unused_files, recent) = partition_archives(&store, cutoff)?;
-            unused_files.extend(find_unused_blobs(&store, cutoff, recent)?);
-            Ok(unused_files)
-        })
-        .await
+        super::run_blocking(move || list_unused_files(&store, earlier(older_than))).await
     }
 
     /// Removes an unused file, unless it is a blob that was stored again since it was listed. Returns whether the file
@@ -63,10 +57,9 @@ impl FileStore {
         super::run_blocking(move || {
             let stat = store.stat(&unused_file.path)?;
             // Storing an old blob again updates its modification time.
+            let modified = stat.and_then(|stat| stat.modified);
             let is_used = unused_file.kind == UnusedFileKind::Blob
-                && stat
-                    .and_then(|stat| stat.modified)
-                    .is_none_or(|modified| modified > unused_file.since);
+                && modified.is_none_or(|modified| modified > unused_file.since);
             if !is_used {
                 store.remove_file(&unused_file.path)?;
             }
@@ -82,35 +75,32 @@ fn earlier(duration: Duration) -> SystemTime {
     time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Returns the archives up to the cutoff, and the paths of the newer ones.
-fn partition_archives(
-    store: &StoreContext,
-    cutoff: SystemTime,
-) -> Result<(Vec<UnusedFile>, Vec<PathBuf>)> {
-    let root = store.paths.root();
-    let (mut unused_files, mut recent_paths) = (Vec::new(), Vec::new());
-    for name in store.read_dir(root)? {
-        let path = root.join(&name);
-        // The modification time is that of the last entry. The time of the archiving is in the file name.
-        let Some(since) = parse_archive_time(&name) else {
-            continue;
-        };
-        let Some(stat) = store.stat(&path)? else {
-            continue;
-        };
-        if since <= cutoff {
-            unused_files.push(UnusedFile {
-                kind: UnusedFileKind::Archive,
-                path,
-                bytes: stat.size,
-                since,
-            });
-        } else {
-            recent_paths.push(path);
+fn list_unused_files(store: &Arc<StoreContext>, cutoff: SystemTime) -> Result<Vec<UnusedFile>> {
+    let mut unused_files = Vec::new();
+    // Tapes, sidecars, fork journals and recent archives, whose entries may refer to blobs.
+    let mut used_paths = Vec::new();
+    for directory in [store.paths.root().to_path_buf(), store.paths.forks_dir()] {
+        for name in store.read_dir(&directory)? {
+            let path = directory.join(&name);
+            // The modification time is that of the last entry. The time of the archiving is in the file name.
+            match parse_archive_time(&name) {
+                Some(since) if since <= cutoff => {
+                    let stat = store.stat(&path)?;
+                    unused_files.extend(stat.map(|stat| UnusedFile {
+                        kind: UnusedFileKind::Archive,
+                        path,
+                        bytes: stat.size,
+                        since,
+                    }));
+                }
+                None if name.strip_suffix(".jsonl").is_none() => {}
+                _ => used_paths.push(path),
+            }
         }
     }
     unused_files.sort_by_key(|unused_file| unused_file.since);
-    Ok((unused_files, recent_paths))
+    unused_files.extend(find_unused_blobs(store, cutoff, used_paths)?);
+    Ok(unused_files)
 }
 
 /// Returns the time in an archive's name, `<tape>.jsonl.<stamp>[-<number>].bak`, or `None` for other files.
@@ -126,7 +116,7 @@ fn parse_archive_time(name: &str) -> Option<SystemTime> {
 fn find_unused_blobs(
     store: &Arc<StoreContext>,
     cutoff: SystemTime,
-    archives: Vec<PathBuf>,
+    used_paths: Vec<PathBuf>,
 ) -> Result<Vec<UnusedFile>> {
     let blobs = FileBlobs(Arc::clone(store));
     let cutoff = cutoff.min(earlier(BLOB_GRACE));
@@ -148,27 +138,14 @@ fn find_unused_blobs(
     }
     // Reading all tapes is slow: do it only if a blob is old enough.
     if !candidates.is_empty() {
-        for path in list_tape_files(store)?.into_iter().chain(archives) {
-            for_each_referenced_blob(store, path, |id| drop(candidates.remove(&id)))?;
+        for path in used_paths {
+            for_each_mentioned_blob(store, path, |id| drop(candidates.remove(&id)))?;
         }
     }
     Ok(candidates.into_values().collect())
 }
 
-/// Returns the files of all tapes, sidecars and fork journals.
-fn list_tape_files(store: &StoreContext) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for directory in [store.paths.root().to_path_buf(), store.paths.forks_dir()] {
-        let names = store.read_dir(&directory)?;
-        let tapes = names
-            .iter()
-            .filter(|name| name.strip_suffix(".jsonl").is_some());
-        paths.extend(tapes.map(|name| directory.join(name)));
-    }
-    Ok(paths)
-}
-
-fn for_each_referenced_blob(
+fn for_each_mentioned_blob(
     store: &StoreContext,
     path: PathBuf,
     mut on_blob: impl FnMut(BlobId),
@@ -184,18 +161,12 @@ fn for_each_referenced_blob(
         end: stat.size,
     };
     snapshot.for_each_line(0, |_, line| {
-        // Few lines refer to a blob. All of them contain this prefix.
-        if memchr::memmem::find(line, b"sha256:").is_some() {
-            match codec::decode(line) {
-                Some(entry) => referenced_blob_ids(&entry)
-                    .filter_map(|id| BlobId::parse(id).ok())
-                    .for_each(&mut on_blob),
-                // Keep every blob that an invalid line mentions.
-                None => String::from_utf8_lossy(line)
-                    .split("sha256:")
-                    .filter_map(|rest| BlobId::parse(rest.get(..64)?).ok())
-                    .for_each(&mut on_blob),
-            }
+        // Keep every blob that a line mentions, also if the line is invalid. Few lines mention one.
+        if memmem::find(line, b"sha256:").is_some() {
+            String::from_utf8_lossy(line)
+                .split("sha256:")
+                .filter_map(|rest| BlobId::parse(rest.get(..64)?).ok())
+                .for_each(&mut on_blob);
         }
         Ok(())
     })

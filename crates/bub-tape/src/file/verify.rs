@@ -200,11 +200,8 @@ impl Checker {
             return Ok(());
         };
         self.verify_report.entries += 1;
-        if let Some(previous) = self
-            .previous
-            .replace(entry.id)
-            .filter(|previous| entry.id <= *previous)
-        {
+        let previous = self.previous.replace(entry.id);
+        if let Some(previous) = previous.filter(|previous| entry.id <= *previous) {
             self.add_damage(Damage::IdOrder {
                 line: self.line_number,
                 id: entry.id,
@@ -223,12 +220,8 @@ impl Checker {
     }
 
     fn check_call_pairing(&mut self, entry: &Entry) {
-        let run = entry
-            .meta
-            .get("run_id")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let run = entry.meta.get("run_id").and_then(Value::as_str);
+        let run = run.unwrap_or_default().to_owned();
         match entry.kind {
             EntryKind::ToolCall => {
                 self.verify_report
@@ -244,19 +237,18 @@ impl Checker {
 
     fn check_blobs(&mut self, entry: &Entry) -> Result<()> {
         for text in referenced_blob_ids(entry) {
-            let checked = match BlobId::parse(text) {
+            let missing = match BlobId::parse(text) {
                 Ok(blob) if self.good_blobs.contains(&blob) => continue,
-                Ok(blob) => self.blobs.read_blob(&blob).map(|_| blob),
-                Err(_) => Err(TapeError::NotFound(text.to_owned())),
-            };
-            let missing = match checked {
-                Ok(blob) => {
-                    self.good_blobs.insert(blob);
-                    continue;
-                }
-                Err(TapeError::NotFound(_)) => true,
-                Err(TapeError::Damaged { .. }) => false,
-                Err(error) => return Err(error),
+                Ok(blob) => match self.blobs.read_blob(&blob) {
+                    Ok(_) => {
+                        self.good_blobs.insert(blob);
+                        continue;
+                    }
+                    Err(TapeError::NotFound(_)) => true,
+                    Err(TapeError::Damaged { .. }) => false,
+                    Err(error) => return Err(error),
+                },
+                Err(_) => true,
             };
             self.add_damage(Damage::BadBlob {
                 id: entry.id,
@@ -282,7 +274,7 @@ impl Checker {
 }
 
 /// Returns the blob ids in an entry, as they are written there. They may be invalid.
-pub(crate) fn referenced_blob_ids(entry: &Entry) -> impl Iterator<Item = &str> {
+fn referenced_blob_ids(entry: &Entry) -> impl Iterator<Item = &str> {
     let media = entry.meta.get("media").and_then(Value::as_array);
     media
         .into_iter()
