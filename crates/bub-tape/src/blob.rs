@@ -20,11 +20,8 @@ impl BlobId {
     /// Parses `sha256:<hex>` or `<hex>`, with 64 lowercase hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self> {
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
-        let is_valid = hex.len() == 64
-            && hex
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if is_valid {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if hex.len() == 64 && hex.bytes().all(is_digit) {
             Ok(Self(hex.to_owned()))
         } else {
             Err(TapeError::InvalidInput(format!(

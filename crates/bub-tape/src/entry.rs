@@ -142,10 +142,8 @@ impl Entry {
 
     /// Creates a chat message.
     pub fn message(role: &str, content: impl Into<Value>) -> Self {
-        Self::new(
-            EntryKind::Message,
-            json_object([("role", role.into()), ("content", content.into())]),
-        )
+        let payload = json_object([("role", role.into()), ("content", content.into())]);
+        Self::new(EntryKind::Message, payload)
     }
 
     /// Creates a chat message. `payload` is a message in the format of the chat completions API.
@@ -155,10 +153,8 @@ impl Entry {
 
     /// Creates a system prompt.
     pub fn system(content: &str) -> Self {
-        Self::new(
-            EntryKind::System,
-            json_object([("content", content.into())]),
-        )
+        let payload = json_object([("content", content.into())]);
+        Self::new(EntryKind::System, payload)
     }
 
     /// Creates an anchor. Without a state, the key `state` is absent, as in the Python version.
@@ -192,10 +188,8 @@ impl Entry {
 
     /// Creates an entry for the results of one model response's tool calls, in the order of the calls.
     pub fn tool_result(results: Vec<Value>) -> Self {
-        Self::new(
-            EntryKind::ToolResult,
-            json_object([("results", results.into())]),
-        )
+        let payload = json_object([("results", results.into())]);
+        Self::new(EntryKind::ToolResult, payload)
     }
 
     /// Sets one key of `meta`.

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{BlobId, BlobStore, Entry, EntryKind, Result};
+use crate::{BlobId, BlobStore, Entry, EntryId, EntryKind, Result, TapeError};
 
 /// Moves the media of a message to blobs. Removes media from entries of other kinds, because events only repeat the
 /// media of messages.
@@ -48,42 +48,58 @@ pub async fn attach_media(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry>
         let Some(part) = load_part(blobs, &item).await? else {
             continue;
         };
-        let index = item
-            .get("index")
-            .and_then(Value::as_u64)
-            .and_then(|index| usize::try_from(index).ok());
+        let index = item.get("index").and_then(Value::as_u64);
+        let index = index.and_then(|index| usize::try_from(index).ok());
         parts.insert(index.unwrap_or(usize::MAX).min(parts.len()), part);
     }
     Ok(entry)
 }
 
+/// Returns the entry for a view: with its media if it belongs to the running turn, which starts with `turn`, and without
+/// them otherwise.
+pub(crate) async fn with_turn_media(
+    blobs: &dyn BlobStore,
+    entry: Entry,
+    turn: Option<EntryId>,
+) -> Result<Entry> {
+    let media = entry.meta.get("media");
+    let Some(media) = media.filter(|_| entry.kind == EntryKind::Message) else {
+        return Ok(entry);
+    };
+    let media = media.as_array().into_iter().flatten();
+    let kinds = media.map(|item| item.get("type").and_then(Value::as_str).unwrap_or("media"));
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    let mut entry = match turn {
+        Some(first) if entry.id >= first => attach_media(blobs, &entry).await?,
+        _ => entry,
+    };
+    // Providers reject messages without content.
+    if let Some(content) = entry.payload.get_mut("content")
+        && content.as_array().is_some_and(Vec::is_empty)
+    {
+        *content = format!("[not shown again: {kinds}]").into();
+    }
+    Ok(entry)
+}
+
 async fn load_part(blobs: &dyn BlobStore, item: &Value) -> Result<Option<Value>> {
-    let Some(id) = item
-        .get("blob")
-        .and_then(Value::as_str)
-        .and_then(|id| BlobId::parse(id).ok())
-    else {
+    let id = item.get("blob").and_then(Value::as_str);
+    let Some(id) = id.and_then(|id| BlobId::parse(id).ok()) else {
         return Ok(None);
     };
     match blobs.get(&id).await {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-        Err(crate::TapeError::NotFound(_)) => Ok(None),
+        Err(TapeError::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 fn remove_media(entry: &mut Entry) {
     for key in ["content", "prompt"] {
-        if let Some(value) = entry.payload.get_mut(key) {
-            retain_text_parts(value);
-        }
-        if let Some(value) = entry
-            .payload
-            .get_mut("data")
-            .and_then(|data| data.get_mut(key))
-        {
-            retain_text_parts(value);
-        }
+        entry.payload.get_mut(key).map(retain_text_parts);
+        let data = entry.payload.get_mut("data");
+        data.and_then(|data| data.get_mut(key))
+            .map(retain_text_parts);
     }
 }
 

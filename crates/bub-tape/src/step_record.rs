@@ -102,21 +102,17 @@ impl StepRecord {
 fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
     let failed = step.error.is_some() || step.context_error.is_some();
     let mut data = json_object([("status", if failed { "error" } else { "ok" }.into())]);
+    let view = (!step.view.is_empty()).then(|| id_ranges(&step.view));
     let optional = [
         ("usage", step.usage.clone()),
         ("provider", step.provider.clone().map(Value::String)),
         ("model", step.model.clone().map(Value::String)),
         ("system_sha256", hash.map(Value::String)),
-        (
-            "view",
-            (!step.view.is_empty()).then(|| id_ranges(&step.view)),
-        ),
+        ("view", view),
     ];
-    data.extend(
-        optional
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?))),
-    );
+    for (key, value) in optional {
+        data.extend(value.map(|value| (key.to_owned(), value)));
+    }
     Entry::event("run", Some(Value::Object(data)))
 }
 

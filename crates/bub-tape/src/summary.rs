@@ -66,10 +66,8 @@ impl RecordedUsage {
         reason = "token counts are far below 2^52"
     )]
     pub fn cache_hit_rate(&self) -> Option<f64> {
-        let (prompt, cached) = (
-            self.prompt_tokens.filter(|prompt| *prompt > 0)?,
-            self.cached_tokens?,
-        );
+        let prompt = self.prompt_tokens.filter(|prompt| *prompt > 0)?;
+        let cached = self.cached_tokens?;
         Some(cached as f64 / prompt as f64)
     }
 
@@ -139,7 +137,7 @@ impl SessionInfo {
     }
 
     fn from_map(map: &Map<String, Value>) -> Option<Self> {
-        let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
+        let text = |key: &str| Some(map.get(key)?.as_str()?.to_owned());
         Some(Self {
             session_id: text("session_id")?,
             workspace: text("workspace"),
@@ -219,11 +217,7 @@ impl TapeSummary {
     }
 
     fn observe_event(&mut self, name: &str, data: Option<&Value>) {
-        let text = |key: &str| {
-            data.and_then(|data| data.get(key))
-                .and_then(Value::as_str)
-                .map(str::to_owned)
-        };
+        let text = |key: &str| Some(data?.get(key)?.as_str()?.to_owned());
         match name {
             "run" => self.usage = data.and_then(RecordedUsage::from_event_data).or(self.usage),
             "model_switch" => self.model = text("model"),

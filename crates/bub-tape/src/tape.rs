@@ -130,11 +130,10 @@ impl Tape {
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         if !self.sidecars.iter().any(|sidecar| sidecar.name == name) {
             let names: Vec<_> = self.sidecars.iter().map(|sidecar| &*sidecar.name).collect();
-            let names = if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(", ")
-            };
+            let mut names = names.join(", ");
+            if names.is_empty() {
+                names.push_str("none");
+            }
             return Err(TapeError::NotFound(format!(
                 "unknown sidecar `{name}`; available sidecars: {names}"
             )));
@@ -202,10 +201,8 @@ impl Tape {
         let marks = self.anchor_marks(AnchorQuery::Latest(limit)).await?;
         let mut anchors = Vec::with_capacity(marks.len());
         for mark in marks {
-            anchors.extend(
-                self.first_entry(EntryRange::starting_at(mark.position))
-                    .await?,
-            );
+            let range = EntryRange::starting_at(mark.position);
+            anchors.extend(self.first_entry(range).await?);
         }
         Ok(anchors)
     }

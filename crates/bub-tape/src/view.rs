@@ -9,7 +9,6 @@ mod builder;
 mod calls;
 mod carry;
 mod line_filter;
-mod media;
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ pub use self::calls::INTERRUPTED_RESULT;
 use self::{builder::ViewBuilder, line_filter::ViewLineFilter};
 use crate::{
     AnchorQuery, AnchorSelector, Entry, EntryId, EntryKind, EntryRange, Result, Tape, TapeContext,
-    TapeError,
+    TapeError, media,
 };
 
 /// Name of the event that records the result of one tool call while other calls of the response are running. See
@@ -165,18 +164,15 @@ impl Tape {
         context: &TapeContext,
         options: &ViewOptions,
     ) -> Result<(Option<EntryId>, Vec<Entry>)> {
-        let query = match &context.anchor {
-            AnchorSelector::Last => Some(AnchorQuery::Latest(1)),
-            AnchorSelector::Named(name) => Some(AnchorQuery::LatestNamed(name.clone())),
+        let mark = match &context.anchor {
+            AnchorSelector::Last => self.anchor_marks(AnchorQuery::Latest(1)).await?.pop(),
+            AnchorSelector::Named(name) => {
+                let query = AnchorQuery::LatestNamed(name.clone());
+                let mark = self.anchor_marks(query).await?.pop();
+                Some(mark.ok_or_else(|| TapeError::anchor_not_found(name))?)
+            }
             AnchorSelector::Whole => None,
         };
-        let mark = match query {
-            Some(query) => self.anchor_marks(query).await?.pop(),
-            None => None,
-        };
-        if let (AnchorSelector::Named(name), None) = (&context.anchor, &mark) {
-            return Err(TapeError::anchor_not_found(name));
-        }
         let range = mark.as_ref().map_or(EntryRange::ALL, |mark| {
             EntryRange::starting_at(mark.position)
         });

@@ -22,10 +22,12 @@ pub(super) struct ViewBuilder<'a> {
     open_calls: VecDeque<usize>,
 }
 
+/// A message, the entry it comes from, and its tool calls.
 #[derive(Debug)]
-enum ViewItem {
-    Message(ChatMessage, Option<EntryId>),
-    Calls(ChatMessage, PendingCalls),
+struct ViewItem {
+    message: ChatMessage,
+    entry: Option<EntryId>,
+    calls: Option<PendingCalls>,
 }
 
 impl<'a> ViewBuilder<'a> {
@@ -46,9 +48,7 @@ impl<'a> ViewBuilder<'a> {
             return;
         }
         match &entry.kind {
-            EntryKind::Anchor => self
-                .items
-                .push(ViewItem::Message(anchor_message(&entry), Some(entry.id))),
+            EntryKind::Anchor => self.push_item(anchor_message(&entry), Some(&entry), None),
             EntryKind::Message => {
                 let payload = std::mem::take(&mut entry.payload);
                 self.add_message(self.with_provider_state(payload, &entry), Some(&entry));
@@ -78,24 +78,31 @@ impl<'a> ViewBuilder<'a> {
         };
         match calls.and_then(|calls| PendingCalls::new(calls, entry)) {
             Some(calls) => self.add_pending_calls(calls, message, entry),
-            None => self
-                .items
-                .push(ViewItem::Message(message, entry.map(|entry| entry.id))),
+            None => self.push_item(message, entry, None),
         }
+    }
+
+    fn push_item(
+        &mut self,
+        message: ChatMessage,
+        entry: Option<&Entry>,
+        calls: Option<PendingCalls>,
+    ) {
+        self.items.push(ViewItem {
+            message,
+            entry: entry.map(|entry| entry.id),
+            calls,
+        });
     }
 
     /// Returns the messages and the entries they come from.
     pub(super) fn finish(self) -> (Vec<ChatMessage>, Vec<EntryId>) {
         let (mut messages, mut used) = (Vec::with_capacity(self.items.len()), Vec::new());
         for item in self.items {
-            match item {
-                ViewItem::Message(message, entry) => {
-                    messages.push(message);
-                    used.extend(entry);
-                }
-                ViewItem::Calls(message, calls) => {
-                    calls.append_messages(message, &mut messages, &mut used);
-                }
+            used.extend(item.entry);
+            match item.calls {
+                Some(calls) => calls.append_messages(item.message, &mut messages, &mut used),
+                None => messages.push(item.message),
             }
         }
         (messages, used)
@@ -127,7 +134,7 @@ impl<'a> ViewBuilder<'a> {
     ) {
         self.close_open_calls(entry);
         self.open_calls.push_back(self.items.len());
-        self.items.push(ViewItem::Calls(message, calls));
+        self.push_item(message, entry, Some(calls));
         if self.open_calls.len() > MAX_OPEN_CALLS {
             self.open_calls.pop_front();
         }
@@ -185,37 +192,28 @@ impl<'a> ViewBuilder<'a> {
     /// Calls `update` with the open tool calls of each model response, latest response first, until `update` returns
     /// `true`. Then removes closed calls from `open_calls`.
     fn update_open_calls(&mut self, mut update: impl FnMut(&mut PendingCalls) -> bool) {
+        let items = &mut self.items;
         for index in self.open_calls.iter().rev() {
-            if pending_calls_at(&mut self.items, *index).is_some_and(&mut update) {
+            let calls = items.get_mut(*index).and_then(|item| item.calls.as_mut());
+            if calls.is_some_and(&mut update) {
                 break;
             }
         }
-        let items = &mut self.items;
-        self.open_calls
-            .retain(|index| pending_calls_at(items, *index).is_some_and(|calls| calls.is_open));
+        self.open_calls.retain(|index| {
+            let calls = items.get(*index).and_then(|item| item.calls.as_ref());
+            calls.is_some_and(|calls| calls.is_open)
+        });
     }
 
     /// Adds the provider state of the entry, such as signatures, to the message if it comes from the model of this
     /// view. Other models reject it.
     fn with_provider_state(&self, mut message: ChatMessage, entry: &Entry) -> ChatMessage {
-        let state = entry.meta.get("provider_state");
-        let is_own_state = |state: &&Value| {
+        let state = entry.meta.get("provider_state").filter(|state| {
             self.model.is_some() && state.get("model").and_then(Value::as_str) == self.model
-        };
-        if let Some(state) = state
-            .filter(is_own_state)
-            .and_then(|state| state.get("state"))
-        {
-            message.insert("provider_state".to_owned(), state.clone());
-        }
+        });
+        let state = state.and_then(|state| state.get("state"));
+        message.extend(state.map(|state| ("provider_state".to_owned(), state.clone())));
         message
-    }
-}
-
-fn pending_calls_at(items: &mut [ViewItem], index: usize) -> Option<&mut PendingCalls> {
-    match items.get_mut(index) {
-        Some(ViewItem::Calls(_, calls)) => Some(calls),
-        Some(ViewItem::Message(..)) | None => None,
     }
 }
 

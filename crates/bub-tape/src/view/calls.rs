@@ -13,7 +13,7 @@ pub const INTERRUPTED_RESULT: &str = "[interrupted, may have taken effect]";
 pub(super) struct PendingCalls {
     slots: Vec<CallSlot>,
     run_id: Option<Value>,
-    /// Entries that the message and its results come from.
+    /// Entries that the results come from.
     pub(super) entries: Vec<EntryId>,
     /// Whether results may still follow.
     pub(super) is_open: bool,
@@ -49,12 +49,10 @@ impl PendingCalls {
             slots.push(CallSlot::new(call, id));
         }
         slots.iter().any(|slot| slot.call.is_some()).then_some(())?;
-        let run_id = entry.and_then(|entry| entry.meta.get("run_id").cloned());
-        let entries = entry.map(|entry| entry.id).into_iter().collect();
         Some(Self {
             slots,
-            run_id,
-            entries,
+            run_id: entry.and_then(|entry| entry.meta.get("run_id").cloned()),
+            entries: Vec::new(),
             is_open: true,
         })
     }
@@ -85,10 +83,8 @@ impl PendingCalls {
 
     /// Sets one result by the id of its call. Returns `false` if there is no such call or it already has a result.
     pub(super) fn set_result(&mut self, id: &str, message: &ChatMessage) -> bool {
-        let pending = self
-            .slots
-            .iter_mut()
-            .find(|slot| slot.id == id && slot.result.is_none());
+        let mut slots = self.slots.iter_mut();
+        let pending = slots.find(|slot| slot.id == id && slot.result.is_none());
         let Some(slot) = pending else { return false };
         slot.result = Some(message.get("content").cloned().unwrap_or(Value::Null));
         self.is_open = self.slots.iter().any(|slot| slot.result.is_none());

@@ -53,23 +53,15 @@ fn limit_size(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
             && entry.payload.get("role").and_then(Value::as_str) == Some("user")
     };
     let first = entries.iter().position(is_user_message);
-    let mut remaining =
-        limit.saturating_sub(first.and_then(|index| entries.get(index)).map_or(0, size));
-    let fits = |entry: &Entry| {
-        let remaining_after = remaining.checked_sub(size(entry));
-        remaining = remaining_after.unwrap_or(0);
-        remaining_after.is_some()
-    };
-    let latest = entries
-        .iter()
-        .rev()
-        .map(fits)
-        .take_while(|fits| *fits)
-        .count();
-    let first_kept = entries.len() - latest;
-    let kept_entries = entries
-        .into_iter()
-        .enumerate()
-        .filter(|(index, _)| *index >= first_kept || Some(*index) == first);
-    kept_entries.map(|(_, entry)| entry).collect()
+    let first_size = first.and_then(|index| entries.get(index)).map_or(0, size);
+    let mut remaining = Some(limit.saturating_sub(first_size));
+    let mut kept_entries = Vec::new();
+    for (index, entry) in entries.into_iter().enumerate().rev() {
+        remaining = remaining.and_then(|bytes| bytes.checked_sub(size(&entry)));
+        if remaining.is_some() || Some(index) == first {
+            kept_entries.push(entry);
+        }
+    }
+    kept_entries.reverse();
+    kept_entries
 }
