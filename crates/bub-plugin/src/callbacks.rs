@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use bub_kernel::{
-    CancellationToken, Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec,
-};
+use bub_kernel::{Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec};
 use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec as tape_codec};
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -14,10 +12,9 @@ use tracing::Instrument as _;
 use crate::{
     channel,
     codec::INVALID_RESULT_TEXT,
-    peer::{IncomingMessage, Peer, Question, RequestHandler},
+    peer::{IncomingMessage, OutgoingRequest, Peer, Question, RequestHandler},
     process::PluginProcess,
     stderr::LogRateLimiter,
-    stream::StreamRequest,
 };
 
 /// Maximum number of entries that one `tape/query` returns.
@@ -114,14 +111,11 @@ impl CallContext {
 /// Answers a request of the plugin in a new task. If the plugin cancels the request, the task ends without a response.
 pub(crate) fn spawn_answer(peer: &Arc<Peer>, question: Question, context: CallContext) {
     let Question { id, method, params } = question;
-    let cancel = peer
-        .served_request(&id)
-        .map_or_else(CancellationToken::new, |request| request.cancel);
-    let peer = Arc::clone(peer);
+    let (peer, cancel) = (Arc::clone(peer), peer.cancellation(&id));
     let answering = async move {
-        tokio::select! {
-            answer = answer_request(&context, &method, params) => peer.respond(&id, answer),
-            () = cancel.cancelled() => {}
+        let answer = answer_request(&context, &method, params);
+        if let Some(answer) = cancel.run_until_cancelled(answer).await {
+            peer.respond(&id, answer);
         }
     };
     tokio::spawn(answering.in_current_span());
@@ -164,7 +158,7 @@ pub(crate) fn answer_blocking(peer: &Peer, plugin: &PluginProcess, question: &Qu
 
 /// Waits for the response to a request. Answers the requests that the plugin sends meanwhile.
 pub(crate) async fn wait_for_response(
-    request: &mut StreamRequest,
+    request: &mut OutgoingRequest,
     plugin: &Arc<PluginProcess>,
     turn: Option<&Turn>,
 ) -> Result<Value> {

@@ -7,9 +7,8 @@ use bub_kernel::{
     Role, Sender, StreamEvent, Turn, async_trait,
 };
 use serde_json::{Value, json};
-use tracing::Instrument as _;
 
-use crate::{callbacks, codec::Wire, descriptor::ChannelDecl, process::PluginProcess};
+use crate::{codec::Wire, descriptor::ChannelDecl, process::PluginProcess};
 
 /// Delay before another attempt to restart a channel.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -53,25 +52,8 @@ impl ExternalChannel {
     }
 
     async fn call_plugin(&self, method: &str, params: Value) -> Result<Value> {
-        let span = self.plugin.call_span(None);
-        self.exchange_messages(method, params)
-            .instrument(span)
-            .await
-    }
-
-    async fn exchange_messages(&self, method: &str, params: Value) -> Result<Value> {
         let limit = self.plugin.plugin_config.limits.hook;
-        let deadline = tokio::time::Instant::now() + limit;
-        let peer = self.plugin.connect(Some(limit)).await?;
-        let mut request = peer.send_request(method, &params, 0);
-        let response = callbacks::wait_for_response(&mut request, &self.plugin, None);
-        let Ok(answer) = tokio::time::timeout_at(deadline, response).await else {
-            drop(request);
-            self.plugin.handle_timeout(&peer).await;
-            return Err(self.plugin.timeout_error(limit));
-        };
-        self.plugin.record_success();
-        answer
+        self.plugin.call(method, &params, None, limit).await
     }
 }
 
@@ -147,7 +129,8 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
     };
     let mut message = Envelope::from_value(message.into());
     message.set("channel", channel.as_str());
-    let mut sender = Sender::decode(params.get("sender").cloned().unwrap_or_default())?;
+    let sender = params.get("sender").cloned().unwrap_or_default();
+    let mut sender = Sender::decode(sender).unwrap_or_default();
     // The channel authenticates the sender, but the setting `plugins` limits the sender's role.
     sender.role = sender.role.min(plugin.plugin_config.max_role);
     let session = message.field("session_id").and_then(Value::as_str);

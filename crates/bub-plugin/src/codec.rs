@@ -1,14 +1,12 @@
 //! JSON encoding of hook arguments and results in the plugin protocol.
 
-mod arguments;
-mod results;
-mod sender;
+mod objects;
+mod values;
 
 use std::{path::Path, path::PathBuf};
 
 use bub_kernel::{Envelope, Error, Result, SessionId, State};
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// A value of the plugin protocol: a hook argument, which the host encodes and the plugin decodes, or a hook result,
 /// which the plugin encodes and the host decodes.
@@ -48,8 +46,8 @@ pub(crate) trait Argument<'a>: Copy {
     /// Returns the argument as JSON.
     fn encode(self) -> Value;
 
-    /// Parses the JSON of an argument. `previous` is the argument that the new value replaces, if any.
-    fn decode(value: Value, _previous: Option<Self>) -> Result<Self::Owned> {
+    /// Parses the JSON of an argument that replaces `self`.
+    fn decode_replacement(self, value: Value) -> Result<Self::Owned> {
         Wire::decode(value)
     }
 
@@ -68,11 +66,8 @@ impl<'a, T: Wire + Send + Sync> Argument<'a> for &'a T {
         Wire::encode(self)
     }
 
-    fn decode(value: Value, previous: Option<Self>) -> Result<T> {
-        match previous {
-            Some(previous) => previous.decode_replacement(value),
-            None => T::decode(value),
-        }
+    fn decode_replacement(self, value: Value) -> Result<T> {
+        Wire::decode_replacement(self, value)
     }
 
     fn add_facts(self, facts: &mut TurnFacts<'a>) {
@@ -145,47 +140,4 @@ pub(crate) fn type_error(expected: &str, got: &Value) -> Error {
     Error::unknown(format!(
         "{INVALID_RESULT_TEXT}expected {expected}, got {text}"
     ))
-}
-
-/// Returns the text of a JSON string; fails for any other value.
-fn parse_text(value: Value) -> Result<String> {
-    match value {
-        Value::String(text) => Ok(text),
-        other => Err(type_error("a string", &other)),
-    }
-}
-
-/// Returns the fields of a JSON object; fails for any other value.
-fn parse_object(value: Value) -> Result<Map<String, Value>> {
-    match value {
-        Value::Object(map) => Ok(map),
-        other => Err(type_error("an object", &other)),
-    }
-}
-
-/// Removes a field and returns its value. A field that is missing or has the wrong type has the default value.
-fn take_field<T: DeserializeOwned + Default>(fields: &mut Map<String, Value>, name: &str) -> T {
-    let value = fields.remove(name).unwrap_or_default();
-    serde_json::from_value(value).unwrap_or_default()
-}
-
-/// Removes the field `arguments` of a tool call; fails if it is not an object.
-fn take_arguments(fields: &mut Map<String, Value>) -> Result<Map<String, Value>> {
-    let arguments = fields.remove("arguments").map(parse_object);
-    arguments.transpose().map(Option::unwrap_or_default)
-}
-
-fn optional_text(value: Option<&Value>) -> Option<String> {
-    value.and_then(Value::as_str).map(str::to_owned)
-}
-
-/// Returns the JSON Schema of an object whose properties are all required.
-fn object_schema(properties: &Value) -> Value {
-    let names: Vec<_> = properties
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name.as_str())
-        .collect();
-    json!({"type": "object", "properties": properties, "required": names})
 }

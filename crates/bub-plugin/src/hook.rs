@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
     BoxFuture, Error, Result, State,
-    hooks::{AsyncHook, HookCall, HookPoint, HookReturn, HookSet, SyncHook, args, point},
+    hooks::{AsyncHook, HOOKS, HookCall, HookPoint, HookReturn, HookSet, SyncHook, args, point},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -15,9 +15,9 @@ use crate::{
     callbacks::{self, CallContext},
     codec::{Wire, type_error},
     descriptor::HookDecl,
-    peer::{IncomingMessage, Peer},
+    peer::{IncomingMessage, OutgoingRequest, Peer, block_until},
     process::PluginProcess,
-    stream::{StreamHook, StreamRequest},
+    stream::StreamHook,
     wire_hook::{self, WireHook},
 };
 
@@ -31,22 +31,29 @@ pub(crate) struct ExternalHook {
     pub(crate) entry: Arc<HookDecl>,
     /// Protocol method, `hook/<name>`.
     pub(crate) method: Arc<str>,
+    /// Timeout of a call; `None` means no timeout.
+    pub(crate) limit: Option<Duration>,
 }
 
 /// Registers all hooks of an external plugin. Logs a warning for unknown hooks and skips them.
 pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
     for entry in &plugin.descriptor.hooks {
+        let Some(spec) = HOOKS.iter().find(|spec| spec.name == entry.name) else {
+            tracing::warn!(plugin = plugin.name(), hook = %entry.name, "plugin.unknown_hook");
+            continue;
+        };
         let hook = ExternalHook {
             plugin: Arc::clone(plugin),
             entry: Arc::new(entry.clone()),
             method: format!("hook/{}", entry.name).into(),
+            limit: plugin.hook_timeout(spec),
         };
         if entry.name == point::RunModelStream::SPEC.name {
             hooks.add_async::<point::RunModelStream>(StreamHook(hook));
         } else if entry.name == point::OnboardConfig::SPEC.name {
             hooks.add_sync::<point::OnboardConfig>(OnboardConfigHook(hook));
-        } else if !wire_hook::register_hook(&entry.name, hook, hooks) {
-            tracing::warn!(plugin = plugin.name(), hook = %entry.name, "plugin.unknown_hook");
+        } else {
+            wire_hook::register_hook(&entry.name, hook, hooks);
         }
         if entry.observe_only {
             hooks.set_last_observe_only();
@@ -67,9 +74,20 @@ impl ExternalHook {
         params
     }
 
+    /// Connects to the plugin. Returns the connection and what is left of the timeout, which includes the start of the
+    /// process; see also [`Self::peer_or_skip`].
+    pub(crate) async fn connect(&self) -> Result<Option<(Arc<Peer>, Option<Duration>)>> {
+        let started = Instant::now();
+        let peer = self.peer_or_skip(self.plugin.connect(self.limit).await)?;
+        let remaining = self
+            .limit
+            .map(|limit| limit.saturating_sub(started.elapsed()));
+        Ok(peer.map(|peer| (peer, remaining)))
+    }
+
     /// Returns the peer of `connection`. If the plugin cannot be reached, returns `None`, so that bub skips the plugin.
     /// Fails only for `before_tool_call` without `observe_only`: then bub must deny the tool call.
-    pub(crate) fn peer_or_skip(&self, connection: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
+    fn peer_or_skip(&self, connection: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
         match connection {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if self.entry.is_guard() => Err(error),
@@ -78,47 +96,38 @@ impl ExternalHook {
         }
     }
 
-    /// Returns the timeout of the hook; `None` means no timeout.
-    pub(crate) fn timeout<P: WireHook>(&self) -> Option<Duration> {
-        let has_no_default = P::SPEC.time_limit.is_none();
-        let hook = &self.entry.name;
-        self.plugin
-            .hook_timeout(hook, P::SPEC.sync_only, has_no_default)
-    }
-
-    /// Kills the plugin's process if it hangs, and returns the error for the call that timed out.
-    pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
-        self.plugin.handle_timeout(peer).await;
-        let limit = limit.unwrap_or(self.plugin.plugin_config.limits.model);
-        self.plugin.timeout_error(limit)
-    }
-
-    /// Waits for the next message of a call. Returns `None` after the timeout.
+    /// Waits for the next message of a call. Fails after the timeout, and kills the plugin's process if it hangs.
     ///
-    /// Without `limit`, the call runs while the plugin answers `ping` and sends a message at least every
-    /// [`Limits::model`](crate::Limits::model). This interval excludes the time during which `is_waiting` returns true.
+    /// `remaining` is what is left of the timeout. Without a timeout, the call runs while the plugin answers `ping` and
+    /// sends a message at least every [`Limits::model`](crate::Limits::model). This interval excludes the time during
+    /// which `is_waiting` returns true.
     pub(crate) async fn next_message(
         &self,
-        request: &mut StreamRequest,
-        limit: Option<Duration>,
+        request: &mut OutgoingRequest,
+        remaining: Option<Duration>,
         is_waiting: impl Fn() -> bool,
-    ) -> Option<IncomingMessage> {
-        if let Some(limit) = limit {
-            let next = request.next_message();
-            return tokio::time::timeout(limit, next).await.ok();
-        }
-        let mut remaining = self.plugin.plugin_config.limits.model;
-        while !remaining.is_zero() {
-            let interval = remaining.min(LIVENESS_INTERVAL);
+    ) -> Result<IncomingMessage> {
+        let max_silence = self.plugin.plugin_config.limits.model;
+        let has_limit = remaining.is_some();
+        let mut remaining = remaining.unwrap_or(max_silence);
+        loop {
+            let interval = if has_limit {
+                remaining
+            } else {
+                remaining.min(LIVENESS_INTERVAL)
+            };
             if let Ok(incoming) = tokio::time::timeout(interval, request.next_message()).await {
-                return Some(incoming);
+                return Ok(incoming);
             }
-            if !is_waiting() {
+            if has_limit || !is_waiting() {
                 remaining -= interval;
             }
-            self.plugin.handle_timeout(&request.peer).await;
+            if remaining.is_zero() {
+                let limit = self.limit.unwrap_or(max_silence);
+                return Err(self.plugin.handle_timeout(&request.peer, limit).await);
+            }
+            self.plugin.check_alive(&request.peer).await;
         }
-        None
     }
 
     async fn call_async<P: WireHook>(&self, call: HookCall<'_, P>) -> Result<Option<P::Output>> {
@@ -133,45 +142,36 @@ impl ExternalHook {
         call: HookCall<'_, P>,
         caller: &Span,
     ) -> Result<Option<P::Output>> {
-        let limit = self.timeout::<P>();
-        let started = Instant::now();
-        let Some(peer) = self.peer_or_skip(self.plugin.connect(limit).await)? else {
+        let Some((peer, mut remaining)) = self.connect().await? else {
             return Ok(None);
         };
-        // The timeout includes the time to start the process.
-        let mut remaining = limit.map(|limit| limit.saturating_sub(started.elapsed()));
         let mut request = peer.send_request(&self.method, &self.build_params::<P>(call.args), 0);
         loop {
             let wait_started = Instant::now();
-            let incoming = self.next_message(&mut request, remaining, || false).await;
-            match incoming {
-                Some(IncomingMessage::Response(answer)) => {
-                    return self.decode_response::<P>(P::facts(call.args).state, answer);
+            let incoming = self.next_message(&mut request, remaining, || false);
+            match incoming.await? {
+                IncomingMessage::Response(answer) => {
+                    return self.decode_response::<P>(P::facts(call.args).state, answer?);
                 }
-                Some(IncomingMessage::Question(question)) => {
+                IncomingMessage::Question(question) => {
                     // The timeout does not include the time that the next plugins take.
                     remaining =
                         remaining.map(|remaining| remaining.saturating_sub(wait_started.elapsed()));
                     if question.method == "next/call" {
-                        let below = match callbacks::parse_replaced_args(P::SPEC, &question.params)
-                        {
-                            Ok(replaced) => {
-                                let below = P::call_next(call, replaced);
-                                below.instrument(caller.clone()).await
-                            }
-                            Err(error) => Err(error),
+                        let below = async {
+                            let next = P::next(call)?;
+                            let replaced =
+                                callbacks::parse_replaced_args(P::SPEC, &question.params)?;
+                            P::call_next(next, replaced).await
                         };
+                        let below = below.instrument(caller.clone()).await;
                         peer.respond(&question.id, below.map(encode_next_result));
                     } else {
                         let context = CallContext::new(&self.plugin, P::turn(call.args));
                         callbacks::spawn_answer(&peer, question, context);
                     }
                 }
-                Some(IncomingMessage::Event(_)) => {}
-                None => {
-                    drop(request);
-                    return Err(self.handle_timeout(&peer, limit).await);
-                }
+                IncomingMessage::Event(_) => {}
             }
         }
     }
@@ -179,16 +179,16 @@ impl ExternalHook {
     fn call_blocking<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
         let _entered = self.plugin.call_span(Some(P::SPEC.name)).entered();
         let default = self.plugin.plugin_config.limits.hook;
-        let limit = self.timeout::<P>().unwrap_or(default);
+        let limit = self.limit.unwrap_or(default);
         let mut deadline = std::time::Instant::now() + limit;
-        let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(Some(limit)))? else {
+        let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(limit))? else {
             return Ok(None);
         };
-        let mut request = peer.send_request_blocking(&self.method, &self.build_params::<P>(args));
+        let mut request = peer.send_request(&self.method, &self.build_params::<P>(args), 0);
         loop {
-            match request.next_message_before(deadline) {
+            match block_until(request.next_message(), deadline) {
                 Some(IncomingMessage::Response(answer)) => {
-                    return self.decode_response::<P>(P::facts(args).state, answer);
+                    return self.decode_response::<P>(P::facts(args).state, answer?);
                 }
                 Some(IncomingMessage::Question(question)) => {
                     // The timeout does not include the time that the user takes to answer.
@@ -199,8 +199,7 @@ impl ExternalHook {
                 Some(IncomingMessage::Event(_)) => {}
                 None => {
                     drop(request);
-                    self.plugin.handle_timeout_blocking(&peer);
-                    return Err(self.plugin.timeout_error(limit));
+                    return Err(self.plugin.handle_timeout_blocking(&peer, limit));
                 }
             }
         }
@@ -210,9 +209,9 @@ impl ExternalHook {
     pub(crate) fn decode_response<P: WireHook>(
         &self,
         state: Option<&State>,
-        answer: Result<Value>,
+        answer: Value,
     ) -> Result<Option<P::Output>> {
-        let mut answer = self.response_fields(answer?)?;
+        let mut answer = self.response_fields(answer)?;
         let value = answer.remove("value").map(P::Output::decode).transpose();
         let patch = answer.get("state").unwrap_or(&Value::Null);
         let decoded = value.and_then(|value| {

@@ -46,7 +46,7 @@ pub use pin::{PluginPin, compute_pin, pin_mismatch};
 pub use plugin::ExternalPlugin;
 pub use process::{HostContext, Limits, PluginConfig, PluginProcess};
 pub use schema::protocol_schema;
-pub use serve::{serve, serve_with};
+pub use serve::{PROTOCOL_VARIABLE, serve};
 
 /// A question that a plugin asks the user at the terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]

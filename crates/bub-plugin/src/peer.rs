@@ -20,13 +20,13 @@ use std::{
 use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 pub use self::lines::read_for_fuzzing;
-pub(crate) use self::outgoing::{IncomingReceiver, OutgoingRequest};
+pub(crate) use self::outgoing::{OutgoingRequest, block_until};
 use self::{
     lines::{read_lines, write_lines},
-    outgoing::{ResponseSink, Waiter, queue_capacity},
+    outgoing::Waiter,
 };
 use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 
@@ -166,38 +166,15 @@ impl Peer {
         }
     }
 
-    /// Sends a request. An async task receives the messages that belong to the request through the returned value. The
-    /// other side may send `credits` events before the response, and more after [`OutgoingRequest::grant_credits`].
+    /// Sends a request. The returned value receives the messages that belong to the request. The other side may send
+    /// `credits` events before the response, and more after [`OutgoingRequest::grant_credits`].
     pub(crate) fn send_request(
         self: &Arc<Self>,
         method: &str,
         params: &Value,
         credits: usize,
-    ) -> OutgoingRequest<IncomingReceiver> {
-        let (sender, receiver) = mpsc::channel(queue_capacity(credits));
-        let waiter = Waiter::new(ResponseSink::Async(sender), credits);
-        self.open_request(method, params, waiter, receiver)
-    }
-
-    /// Sends a request. A thread that may block receives the messages that belong to the request through the returned
-    /// value. The other side may not send events.
-    pub(crate) fn send_request_blocking(
-        self: &Arc<Self>,
-        method: &str,
-        params: &Value,
-    ) -> OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-        let (sender, receiver) = blocking::sync_channel(queue_capacity(0));
-        let waiter = Waiter::new(ResponseSink::Blocking(sender), 0);
-        self.open_request(method, params, waiter, receiver)
-    }
-
-    fn open_request<R>(
-        self: &Arc<Self>,
-        method: &str,
-        params: &Value,
-        waiter: Waiter,
-        receiver: R,
-    ) -> OutgoingRequest<R> {
+    ) -> OutgoingRequest {
+        let (waiter, receiver) = Waiter::new(credits);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let request = OutgoingRequest {
             peer: Arc::clone(self),
@@ -237,6 +214,12 @@ impl Peer {
     /// Returns a request from the other side, if it is unanswered and not cancelled.
     pub(crate) fn served_request(&self, id: &Value) -> Option<ServedRequest> {
         self.served.lock().get(&id.to_string()).cloned()
+    }
+
+    /// Returns a token that is cancelled when the other side cancels its request.
+    pub(crate) fn cancellation(&self, id: &Value) -> CancellationToken {
+        let request = self.served_request(id);
+        request.map(|request| request.cancel).unwrap_or_default()
     }
 
     fn send_message(&self, message: &Value) {
@@ -434,7 +417,7 @@ impl Peer {
             format!("the unread events of the stream exceed {MAX_UNREAD_BYTES} bytes")
         } else {
             let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-            if waiter.credits > 0 && waiter.sink.try_send(IncomingMessage::Event(event), length) {
+            if waiter.credits > 0 && waiter.try_send(IncomingMessage::Event(event), length) {
                 waiter.credits -= 1;
                 return true;
             }

@@ -8,18 +8,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_kernel::{Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role};
+use bub_kernel::{
+    Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, Turn, hooks::HookSpec,
+};
 use bub_sandbox::{Launcher, PipedCommand, PipedProcess, ProcessGuard};
 use bub_settings::Settings;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use tracing::Instrument as _;
 
 use crate::{
     QuestionHandler,
-    callbacks::HostRequestHandler,
+    callbacks::{self, HostRequestHandler},
     descriptor::{Descriptor, PROTOCOL_VERSION},
-    peer::{IncomingMessage, Peer},
+    peer::{IncomingMessage, Peer, block_until},
+    serve::PROTOCOL_VARIABLE,
     stderr,
 };
 
@@ -204,7 +208,7 @@ impl PluginProcess {
     }
 
     /// Builds the error for a call that was not answered in time.
-    pub(crate) fn timeout_error(&self, limit: Duration) -> Error {
+    fn timeout_error(&self, limit: Duration) -> Error {
         self.plugin_error(
             ErrorKind::Temporary,
             &format!(
@@ -231,19 +235,13 @@ impl PluginProcess {
         self.host.settings.redactor().redact(text).into_owned()
     }
 
-    /// Returns the configured timeout of a hook, or its default. With `has_no_default`, the default is no timeout
-    /// (`None`).
-    pub(crate) fn hook_timeout(
-        &self,
-        hook: &str,
-        is_synchronous: bool,
-        has_no_default: bool,
-    ) -> Option<Duration> {
+    /// Returns the configured timeout of a hook, or its default. `None` means no timeout.
+    pub(crate) fn hook_timeout(&self, hook: &HookSpec) -> Option<Duration> {
         let limits = &self.plugin_config.limits;
-        match limits.hooks.get(hook) {
+        match limits.hooks.get(hook.name) {
             Some(configured) => Some(*configured),
-            None if has_no_default => None,
-            None if is_synchronous => Some(limits.synchronous),
+            None if hook.time_limit.is_none() => None,
+            None if hook.sync_only => Some(limits.synchronous),
             None => Some(limits.hook),
         }
     }
@@ -258,54 +256,80 @@ impl PluginProcess {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let this = self.shared()?;
-        let starting = tokio::task::spawn_blocking(move || this.connect_blocking(limit));
-        starting.await.unwrap_or_else(|_| {
-            let text = "cannot start the process: the start was interrupted; see the log";
-            Err(self.plugin_error(ErrorKind::Unknown, text))
-        })
-    }
-
-    /// Returns this value for another thread. Fails during shutdown.
-    fn shared(&self) -> Result<Arc<Self>> {
-        let reason = "cannot start the process: bub is shutting down";
-        let this = self.this.upgrade();
-        this.ok_or_else(|| self.plugin_error(ErrorKind::Temporary, reason))
+        let (limit, remaining) = self.start_limit(limit);
+        let started = tokio::time::timeout(remaining, self.start_on_thread()).await;
+        started.unwrap_or_else(|_| Err(self.start_timeout_error(limit)))
     }
 
     /// Blocking variant of [`Self::connect`].
-    pub(crate) fn connect_blocking(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
+    pub(crate) fn connect_blocking(&self, limit: Duration) -> Result<Arc<Peer>> {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let this = self.shared()?;
-        // If another call is starting the process, wait only for the remaining time of that start. A hanging start then
-        // delays a turn once and not at every hook.
-        let limit = limit
-            .unwrap_or(Duration::MAX)
-            .min(self.plugin_config.limits.start + EXIT_GRACE_PERIOD);
-        let start_began = *self.start_began.lock();
-        // The `mpsc` channel has room for the only result, so the thread does not block if this call has timed out.
-        let (sender, started) = std::sync::mpsc::sync_channel(1);
-        // The start continues after this call has timed out: the next call may find the process running.
-        let starting = move || drop(sender.send(this.connect_unbounded()));
-        std::thread::Builder::new()
-            .name("plugin-start".to_owned())
-            .spawn(starting)?;
-        let elapsed = start_began.map_or(Duration::ZERO, |instant| instant.elapsed());
-        let remaining = limit.saturating_sub(elapsed);
-        started.recv_timeout(remaining).unwrap_or_else(|_| {
-            let cause = format!(
-                "the process did not start within {} s; increase `plugins.{}.limits.start` if it needs longer",
-                limit.as_secs_f32(),
-                self.name()
-            );
-            Err(self.plugin_error(ErrorKind::Temporary, &cause))
-        })
+        let (limit, remaining) = self.start_limit(Some(limit));
+        let started = block_until(self.start_on_thread(), Instant::now() + remaining);
+        started.unwrap_or_else(|| Err(self.start_timeout_error(limit)))
     }
 
-    /// Returns the connection to the running process. Starts the process if necessary. Has no timeout:
-    /// [`Self::connect_blocking`] runs it on a separate thread and limits the wait.
+    /// Returns the time limit of a start, and the time that is left of it.
+    ///
+    /// If another call is starting the process, that is the remaining time of that start. A hanging start then delays a
+    /// turn once and not at every hook.
+    fn start_limit(&self, limit: Option<Duration>) -> (Duration, Duration) {
+        let start = self.plugin_config.limits.start + EXIT_GRACE_PERIOD;
+        let limit = limit.unwrap_or(start).min(start);
+        let start_began = *self.start_began.lock();
+        let elapsed = start_began.map_or(Duration::ZERO, |instant| instant.elapsed());
+        (limit, limit.saturating_sub(elapsed))
+    }
+
+    fn start_timeout_error(&self, limit: Duration) -> Error {
+        let cause = format!(
+            "the process did not start within {} s; increase `plugins.{}.limits.start` if it needs longer",
+            limit.as_secs_f32(),
+            self.name()
+        );
+        self.plugin_error(ErrorKind::Temporary, &cause)
+    }
+
+    /// Runs [`Self::connect_unbounded`] on a separate thread. The start continues if the returned future is dropped: the
+    /// next call may find the process running.
+    async fn start_on_thread(&self) -> Result<Arc<Peer>> {
+        let error = |reason| self.plugin_error(ErrorKind::Temporary, reason);
+        let this = self.this.upgrade();
+        let this = this.ok_or_else(|| error("cannot start the process: bub is shutting down"))?;
+        let (sender, started) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("plugin-start".to_owned())
+            .spawn(move || drop(sender.send(this.connect_unbounded())))?;
+        let interrupted = "cannot start the process: the start was interrupted; see the log";
+        started.await.unwrap_or_else(|_| Err(error(interrupted)))
+    }
+
+    /// Sends a request and returns the response. Answers the requests that the plugin sends meanwhile; they belong to
+    /// `turn`. The time limit includes the start of the process.
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        method: &str,
+        params: &Value,
+        turn: Option<&Turn>,
+        limit: Duration,
+    ) -> Result<Value> {
+        let deadline = tokio::time::Instant::now() + limit;
+        let exchange = async {
+            let peer = self.connect(Some(limit)).await?;
+            let mut request = peer.send_request(method, params, 0);
+            let response = callbacks::wait_for_response(&mut request, self, turn);
+            let Ok(answer) = tokio::time::timeout_at(deadline, response).await else {
+                drop(request);
+                return Err(self.handle_timeout(&peer, limit).await);
+            };
+            answer.inspect(|_| self.record_success())
+        };
+        exchange.instrument(self.call_span(None)).await
+    }
+
+    /// Returns the connection to the running process. Starts the process if necessary. Has no timeout.
     fn connect_unbounded(&self) -> Result<Arc<Peer>> {
         let _start_guard = self.starting.lock();
         if let Some(peer) = self.running_peer() {
@@ -372,11 +396,18 @@ impl PluginProcess {
         // digest.
         let cache = settings.home().join("cache/python").join(self.name());
         let bytecode = ("PYTHONPYCACHEPREFIX".into(), cache.into());
+        let protocol = (
+            PROTOCOL_VARIABLE.into(),
+            PROTOCOL_VERSION.to_string().into(),
+        );
         let command = PipedCommand {
             launcher: self.host.launcher.as_deref(),
             command: &self.plugin_config.command,
             directory: &self.plugin_config.directory,
-            environment: environment.into_iter().chain([bytecode]).collect(),
+            environment: environment
+                .into_iter()
+                .chain([bytecode, protocol])
+                .collect(),
         };
         let PipedProcess {
             stream,
@@ -407,11 +438,11 @@ impl PluginProcess {
             "workspace": self.host.workspace.to_string_lossy(),
             "config": self.plugin_config.config,
         });
-        let mut request = running.peer.send_request_blocking("initialize", &params);
+        let mut request = running.peer.send_request("initialize", &params, 0);
         let limit = self.plugin_config.limits.start;
         let deadline = Instant::now() + limit;
         loop {
-            match request.next_message_before(deadline) {
+            match block_until(request.next_message(), deadline) {
                 Some(IncomingMessage::Response(answer)) => {
                     let answer = answer.map_err(|error| {
                         let prefix = format!("plugin {}: ", self.name());
@@ -511,22 +542,30 @@ impl PluginProcess {
         }
     }
 
-    /// Checks the process after a call timed out: sends `ping`, and kills the process if it does not answer. The next
-    /// call therefore does not reach a hanging process.
-    pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>) {
-        let (this, peer) = (self.this.clone(), Arc::clone(peer));
-        let check = move || {
-            this.upgrade()
-                .map(|plugin| plugin.handle_timeout_blocking(&peer))
-        };
-        let _ = tokio::task::spawn_blocking(check).await;
+    /// Handles a call that timed out, and returns its error; see [`Self::check_alive`].
+    pub(crate) async fn handle_timeout(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
+        self.check_alive(peer).await;
+        self.timeout_error(limit)
+    }
+
+    /// Checks the process: sends `ping`, and kills the process if it does not answer. The next call therefore does not
+    /// reach a hanging process.
+    pub(crate) async fn check_alive(&self, peer: &Arc<Peer>) {
+        let mut ping = peer.send_request("ping", &Value::Null, 0);
+        let answer = tokio::time::timeout(PING_TIMEOUT, ping.next_message()).await;
+        self.end_if_hanging(peer, answer.is_err());
     }
 
     /// Blocking variant of [`Self::handle_timeout`].
-    pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>) {
-        let mut ping = peer.send_request_blocking("ping", &Value::Null);
-        let deadline = Instant::now() + PING_TIMEOUT;
-        if ping.next_message_before(deadline).is_none() {
+    pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
+        let mut ping = peer.send_request("ping", &Value::Null, 0);
+        let answer = block_until(ping.next_message(), Instant::now() + PING_TIMEOUT);
+        self.end_if_hanging(peer, answer.is_none());
+        self.timeout_error(limit)
+    }
+
+    fn end_if_hanging(&self, peer: &Peer, is_hanging: bool) {
+        if is_hanging {
             let cause = "the process did not answer `ping`; answer it also while a hook runs";
             peer.close(cause);
             self.handle_exit(peer, cause);

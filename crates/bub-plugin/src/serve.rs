@@ -1,31 +1,41 @@
 //! Serves a plugin that is written in Rust over stdin and stdout, so that it runs as an external plugin.
 
 use std::{
+    path::PathBuf,
     process::ExitCode,
     sync::{Arc, OnceLock},
 };
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Envelope, Error, Framework, Inbound, IntoPlugin, Plugin,
-    PluginContext, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
-    hooks::{AsyncHook, HookCall, HookReturn, HookSet, args, point::RunModelStream},
+    BoxFuture, CancellationToken, Envelope, Error, Framework, FrameworkBuilder, Inbound, Plugin,
+    PluginState, PluginStatus, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
+    hooks::{AsyncHook, HookCall, HookReturn, HookSet, point::RunModelStream},
 };
+use bub_settings::{Environment, Loader, Section, Settings, SettingsError};
+use parking_lot::Mutex;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::{
     codec::{TurnFacts, Wire},
     descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl},
-    hook::apply_state_changes,
     peer::{IncomingMessage, Peer, Question, RequestHandler},
-    stream::{self, STREAM_CREDITS},
+    stream::{self, STREAM_CREDITS, StreamReader, StreamStep},
     wire_hook::{self, WireHook},
 };
 
 /// Registration index of the served plugin. Index 0 stands for the plugins of the host, which `next/call` calls.
 const PLUGIN_INDEX: usize = 1;
 
-/// Serves a plugin over stdin and stdout until the host closes the connection. Call it from `main`.
+/// Environment variable that bub sets to [`PROTOCOL_VERSION`] when it starts an external plugin.
+pub const PROTOCOL_VARIABLE: &str = "BUB_PLUGIN_PROTOCOL";
+
+/// Adds the served plugin and its tools to a framework.
+type AddPlugins = Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder + Send>;
+
+/// Serves the plugin that `add_plugins` adds over stdin and stdout, until the host closes the connection. `sections` are
+/// the settings of the plugin. `bub::App` calls it if the host started the program.
 ///
 /// ```no_run
 /// # use std::{process::ExitCode, sync::Arc};
@@ -37,17 +47,12 @@ const PLUGIN_INDEX: usize = 1;
 /// }
 ///
 /// fn main() -> ExitCode {
-///     bub_plugin::serve("weather", Weather)
+///     bub_plugin::serve(Vec::new(), |builder| builder.plugin("weather", Weather))
 /// }
 /// ```
-pub fn serve(name: &str, plugin: impl Plugin) -> ExitCode {
-    serve_with(name, move |_| plugin)
-}
-
-/// Serves a plugin like [`serve`], but creates it with `make` from a [`PluginContext`].
-pub fn serve_with<P: IntoPlugin>(
-    name: &str,
-    make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
+pub fn serve(
+    sections: Vec<Section>,
+    add_plugins: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder + Send + 'static,
 ) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -56,18 +61,14 @@ pub fn serve_with<P: IntoPlugin>(
     let Ok(runtime) = runtime else {
         return ExitCode::FAILURE;
     };
-    let framework = Framework::builder()
-        .plugin("host", HostPlugins)
-        .plugin_with(name, make)
-        .build();
     let closed = Arc::new(Notify::new());
-    let served = Arc::new(ServedPlugin { framework });
-    let handler = PluginRequestHandler {
-        served,
+    let handler = Arc::new(PluginRequestHandler {
+        plugin: Mutex::new(Some((sections, Box::new(add_plugins)))),
+        served: OnceLock::new(),
         runtime: runtime.handle().clone(),
         closed: Arc::clone(&closed),
-    };
-    if Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(handler)).is_err() {
+    });
+    if Peer::start(std::io::stdin(), std::io::stdout(), "host", handler).is_err() {
         return ExitCode::FAILURE;
     }
     runtime.block_on(closed.notified());
@@ -80,7 +81,86 @@ pub(crate) struct ServedPlugin {
     framework: Framework,
 }
 
+/// The parameters of `initialize`.
+#[derive(Deserialize)]
+#[serde(default)]
+struct InitializeParams {
+    name: String,
+    workspace: PathBuf,
+    config: Map<String, Value>,
+}
+
+impl Default for InitializeParams {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            workspace: PathBuf::from("."),
+            config: Map::new(),
+        }
+    }
+}
+
+impl InitializeParams {
+    /// Returns settings with the values that the host sent.
+    fn settings(&self, sections: Vec<Section>) -> Result<Settings> {
+        let variables = self.config.iter().map(|(key, value)| {
+            let name = format!("BUB_{}_{key}", self.name).replace('-', "_");
+            let text = value.as_str().map(str::to_owned);
+            (
+                name.to_uppercase(),
+                text.unwrap_or_else(|| value.to_string()),
+            )
+        });
+        let loader = Loader::new(Environment::from_pairs(variables)).sections(sections);
+        let (settings, problems) = loader.load_lenient();
+        // The files of the user's home are read by the host only.
+        let mut problems = problems.into_iter();
+        match problems.find(|problem| !matches!(problem, SettingsError::NoHome)) {
+            Some(problem) => Err(Error::config(problem.to_string())),
+            None => Ok(settings),
+        }
+    }
+}
+
 impl ServedPlugin {
+    /// Creates the plugin with the settings and the workspace of the host.
+    fn new(params: &Value, sections: Vec<Section>, add_plugins: AddPlugins) -> Result<Self> {
+        let params: InitializeParams =
+            crate::parse::deserialize_map(params).map_err(Error::invalid_input)?;
+        let builder = Framework::builder()
+            .settings(Arc::new(params.settings(sections)?))
+            .workspace(params.workspace)
+            .plugin("host", HostPlugins);
+        let framework = add_plugins(builder).build();
+        match framework.plugins() {
+            [_] => {}
+            [
+                _,
+                PluginStatus {
+                    state: PluginState::Active,
+                    ..
+                },
+            ] => {}
+            [
+                _,
+                PluginStatus {
+                    name,
+                    state: PluginState::Failed(reason),
+                },
+            ] => {
+                return Err(Error::config(format!(
+                    "cannot create plugin `{name}`: {reason}"
+                )));
+            }
+            _ => {
+                return Err(Error::config(
+                    "the program has several plugins, but an external plugin is one; make a program for each",
+                ));
+            }
+        }
+        Ok(Self { framework })
+    }
+
     fn descriptor(&self) -> Descriptor {
         let hooks = wire_hook::implemented_hooks(self.framework.hooks(), PLUGIN_INDEX).into_iter();
         let tools = self.framework.tools().iter().map(|tool| tool.spec());
@@ -101,49 +181,49 @@ impl ServedPlugin {
         }
     }
 
+    /// Calls one hook of the plugin. Returns its result and a record of the state.
+    async fn run_hook<P: WireHook>(
+        &self,
+        call: &HostCall<'_>,
+        raw_args: Map<String, Value>,
+    ) -> Result<(Option<P::Output>, StateRecord)> {
+        let owned = P::decode_args(raw_args)?;
+        let facts = P::owned_facts(&owned);
+        let record = StateRecord::new(facts.state);
+        let served = ServedCall::new(&self.framework, call, facts);
+        let args = P::args_from_owned(&owned, &served);
+        let chain = P::next_hooks(&call.host_chain());
+        let hooks = self.framework.hooks();
+        let value = hooks.call_plugin::<P>(PLUGIN_INDEX, args, &chain).await?;
+        Ok((value, record))
+    }
+
     /// Calls one hook of the plugin. Returns the response: the result of the hook and its changes to the state.
     pub(crate) async fn call_hook<P: WireHook>(
         &self,
         call: &HostCall<'_>,
         raw_args: Map<String, Value>,
-    ) -> Result<Option<Value>> {
-        let owned = P::decode_args(raw_args, None)?;
-        let served = ServedCall::new(&self.framework, call, P::owned_facts(&owned));
-        let args = P::args_from_owned(&owned, &served);
-        let before = P::facts(args).state.map(Wire::encode);
-        let chain = P::next_hooks(&call.host_chain());
-        let hooks = self.framework.hooks();
-        let value = hooks.call_plugin::<P>(PLUGIN_INDEX, args, &chain).await?;
-        let mut answer = Map::new();
+    ) -> Result<Value> {
+        let (value, record) = self.run_hook::<P>(call, raw_args).await?;
+        let mut answer = record.changes();
         if let Some(value) = value.and_then(|value| value.to_response_value()) {
             answer.insert("value".to_owned(), value);
         }
-        if let (Some(before), Some(state)) = (before, P::facts(args).state) {
-            answer.append(&mut state_changes(&before, state));
-        }
-        Ok((!answer.is_empty()).then(|| answer.into()))
+        Ok(answer.into())
     }
 
     /// Calls `run_model_stream` of the plugin and sends the events to the host.
     async fn call_stream_hook(&self, call: &HostCall<'_>, raw_args: Map<String, Value>) {
-        let (peer, id) = (call.peer, call.id);
-        let Some(request) = peer.served_request(id) else {
+        let Some(request) = call.peer.served_request(call.id) else {
             return;
         };
-        let owned = match RunModelStream::decode_args(raw_args, None) {
-            Ok(owned) => owned,
-            Err(error) => return peer.respond(id, Err(error)),
-        };
-        let facts = RunModelStream::owned_facts(&owned);
-        let served = ServedCall::new(&self.framework, call, facts);
-        let args = RunModelStream::args_from_owned(&owned, &served);
-        let before = args.state.encode();
-        let chain = RunModelStream::next_hooks(&call.host_chain());
-        let hooks = self.framework.hooks();
-        let stream = hooks.call_plugin::<RunModelStream>(PLUGIN_INDEX, args, &chain);
-        let stream = stream.await;
-        let changes = || state_changes(&before, args.state);
-        stream::send_stream(peer, id, stream, &request, changes).await;
+        match self.run_hook::<RunModelStream>(call, raw_args).await {
+            Ok((stream, record)) => {
+                let end = || record.changes();
+                stream::send_stream(call.peer, call.id, Ok(stream), &request, end).await;
+            }
+            Err(error) => call.peer.respond(call.id, Err(error)),
+        }
     }
 
     /// Calls a tool of the plugin and returns its result in the format of MCP.
@@ -269,26 +349,59 @@ fn placeholder_message(sender: Option<&Sender>) -> Envelope {
         .with("chat_id", sender.chat_id.as_str())
 }
 
-/// Returns a map with the field `state` of the response: the changes that a hook made to the state. The map is empty if
-/// the hook changed nothing.
-fn state_changes(before: &Value, state: &State) -> Map<String, Value> {
-    let empty = Map::new();
-    let after = state.encode();
-    let before = before.as_object().unwrap_or(&empty);
-    let mut set = after.as_object().cloned().unwrap_or_default();
-    let mut remove: Vec<_> = before.keys().collect();
-    remove.retain(|name| !set.contains_key(*name));
-    set.retain(|name, value| before.get(name) != Some(value));
-    let is_changed = !set.is_empty() || !remove.is_empty();
-    let change = is_changed.then(|| ("state".to_owned(), json!({"set": set, "remove": remove})));
-    change.into_iter().collect()
+/// The state of a turn, and its content before a hook was called.
+struct StateRecord {
+    state: State,
+    before: Value,
+}
+
+impl StateRecord {
+    fn new(state: Option<&State>) -> Self {
+        let state = state.cloned().unwrap_or_default();
+        let before = state.encode();
+        Self { state, before }
+    }
+
+    /// Returns a map with the field `state` of the response: the changes that the hook made to the state. The map is
+    /// empty if the hook changed nothing.
+    fn changes(&self) -> Map<String, Value> {
+        let empty = Map::new();
+        let after = self.state.encode();
+        let before = self.before.as_object().unwrap_or(&empty);
+        let mut set = after.as_object().cloned().unwrap_or_default();
+        let mut remove: Vec<_> = before.keys().collect();
+        remove.retain(|name| !set.contains_key(*name));
+        set.retain(|name, value| before.get(name) != Some(value));
+        let is_changed = !set.is_empty() || !remove.is_empty();
+        let change = ("state".to_owned(), json!({"set": set, "remove": remove}));
+        is_changed.then_some(change).into_iter().collect()
+    }
 }
 
 /// Handles the host's requests to the served plugin.
 struct PluginRequestHandler {
-    served: Arc<ServedPlugin>,
+    /// The plugin until `initialize` creates it: its settings, and the function that adds it to a framework.
+    plugin: Mutex<Option<(Vec<Section>, AddPlugins)>>,
+    served: OnceLock<Arc<ServedPlugin>>,
     runtime: tokio::runtime::Handle,
     closed: Arc<Notify>,
+}
+
+impl PluginRequestHandler {
+    /// Creates the plugin and returns its descriptor.
+    fn initialize(&self, params: &Value) -> Result<Value> {
+        let plugin = self.plugin.lock().take();
+        if let Some((sections, add_plugins)) = plugin {
+            let served = ServedPlugin::new(params, sections, add_plugins)?;
+            let _ = self.served.set(Arc::new(served));
+        }
+        Ok(serde_json::to_value(self.served()?.descriptor())?)
+    }
+
+    fn served(&self) -> Result<&Arc<ServedPlugin>> {
+        let error = "the plugin is not initialized; send `initialize` first";
+        self.served.get().ok_or_else(|| Error::invalid_input(error))
+    }
 }
 
 impl RequestHandler for PluginRequestHandler {
@@ -299,17 +412,15 @@ impl RequestHandler for PluginRequestHandler {
             mut params,
         } = question;
         match method.as_str() {
-            "initialize" => {
-                let described = serde_json::to_value(self.served.descriptor());
-                return peer.respond(&id, described.map_err(Error::from));
-            }
+            "initialize" => return peer.respond(&id, self.initialize(&params)),
             "ping" => return peer.respond(&id, Ok(json!({}))),
             _ => {}
         }
-        let (served, peer) = (Arc::clone(&self.served), Arc::clone(peer));
-        let cancel = peer
-            .served_request(&id)
-            .map_or_else(CancellationToken::new, |request| request.cancel);
+        let served = match self.served() {
+            Ok(served) => Arc::clone(served),
+            Err(error) => return peer.respond(&id, Err(error)),
+        };
+        let (peer, cancel) = (Arc::clone(peer), peer.cancellation(&id));
         let raw_args = match params.get_mut("args").map(Value::take) {
             Some(Value::Object(raw_args)) => raw_args,
             _ => Map::new(),
@@ -322,7 +433,7 @@ impl RequestHandler for PluginRequestHandler {
                 cancel: &cancel,
             };
             let answering = answer_request(&served, &call, &method, raw_args, &params);
-            tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
+            cancel.run_until_cancelled(answering).await;
         });
     }
 
@@ -346,9 +457,7 @@ async fn answer_request(
 ) {
     let answer = match method.strip_prefix("hook/") {
         Some("run_model_stream") => return served.call_stream_hook(call, raw_args).await,
-        Some(hook) => wire_hook::call_served_hook(served, call, hook, raw_args)
-            .await
-            .map(Option::unwrap_or_default),
+        Some(hook) => wire_hook::call_served_hook(served, call, hook, raw_args).await,
         None if method == "tools/call" => served.call_tool(call, params).await,
         None => Err(Error::not_found(format!("unknown method `{method}`"))),
     };
@@ -398,31 +507,15 @@ impl AsyncHook<RunModelStream> for HostChainStream {
         call: HookCall<'a, RunModelStream>,
     ) -> BoxFuture<'a, HookReturn<bub_kernel::ModelStream>> {
         Box::pin(async move {
-            let args::RunModelStream { state, .. } = call.args;
             let args = RunModelStream::encode_args(call.args, &|name| name != "state");
             let params = json!({"call": self.0.call, "args": args, "credits": STREAM_CREDITS});
             let peer = &self.0.peer;
-            let mut request = peer.send_request("next/call", &params, STREAM_CREDITS);
-            loop {
-                match request.next_message().await {
-                    IncomingMessage::Response(answer) => {
-                        let answer = answer?;
-                        if let Some(patch) = answer.get("state") {
-                            apply_state_changes(Some(state), patch)?;
-                        }
-                        // No event arrived: either the stream is empty, or no plugin returned a stream.
-                        let is_stream = answer.get("stream").is_some();
-                        return Ok(is_stream.then(|| bub_kernel::ModelStream::from_events([])));
-                    }
-                    IncomingMessage::Event(event) => {
-                        let first = bub_kernel::StreamEvent::from_value(&event);
-                        return Ok(Some(stream::event_stream(first, request, None)));
-                    }
-                    IncomingMessage::Question(question) => {
-                        stream::reject_question(&request.peer, &question);
-                    }
-                }
-            }
+            let request = peer.send_request("next/call", &params, STREAM_CREDITS);
+            let mut reader = StreamReader::new(request, None);
+            Ok(match reader.next_step(None).await? {
+                StreamStep::Event(first) => Some(reader.into_stream(first)),
+                StreamStep::End(answer) => stream::empty_stream(&answer),
+            })
         })
     }
 }

@@ -3,13 +3,13 @@
 //! A stream consists of `stream/event` notifications and ends with the response. The receiver grants one credit per
 //! event that it can buffer, so that an unread stream does not block other calls.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
     BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, SessionId, State,
     StreamEvent, Turn,
     hooks::{
-        AsyncHook, Chained, HookCall, HookPoint as _, HookReturn, args,
+        AsyncHook, HookCall, HookPoint as _, HookReturn, args,
         point::{RunModel, RunModelStream},
     },
 };
@@ -21,9 +21,10 @@ use tracing::{Instrument as _, Span};
 
 use crate::{
     callbacks::{self, CallContext},
-    codec::{Wire, type_error},
+    codec::type_error,
     hook::{ExternalHook, apply_state_changes, encode_next_result},
-    peer::{IncomingMessage, IncomingReceiver, OutgoingRequest, Peer, Question, ServedRequest},
+    peer::{IncomingMessage, OutgoingRequest, Peer, Question, ServedRequest},
+    wire_hook::WireHook,
 };
 
 /// Maximum number of events of a stream that are sent but not read.
@@ -33,9 +34,6 @@ const CREDIT_REFILL: usize = STREAM_CREDITS / 2;
 
 /// Maximum size of a text event in bytes. A longer text is sent as several events.
 const MAX_DELTA_BYTES: usize = 64 * 1024;
-
-/// A request that may be answered with a stream.
-pub(crate) type StreamRequest = OutgoingRequest<IncomingReceiver>;
 
 /// The hook `run_model_stream` of an external plugin.
 pub(crate) struct StreamHook(pub(crate) ExternalHook);
@@ -89,12 +87,9 @@ impl StreamHook {
         caller: Span,
     ) -> Result<Option<ModelStream>> {
         let hook = &self.0;
-        let limit = hook.plugin.hook_timeout(&hook.entry.name, false, true);
-        let started = tokio::time::Instant::now();
-        let Some(peer) = hook.peer_or_skip(hook.plugin.connect(limit).await)? else {
+        let Some((peer, remaining)) = hook.connect().await? else {
             return Ok(None);
         };
-        let remaining = limit.map(|limit| limit.saturating_sub(started.elapsed()));
         let args::RunModelStream {
             prompt,
             session_id,
@@ -118,47 +113,23 @@ impl StreamHook {
         if let Some(params) = params.as_object_mut() {
             params.insert("credits".to_owned(), STREAM_CREDITS.into());
         }
-        let mut request = peer.send_request(&hook.method, &params, STREAM_CREDITS);
-        loop {
-            let is_waiting = || stream_call.is_waiting_for_next();
-            let Some(incoming) = hook.next_message(&mut request, remaining, is_waiting).await
-            else {
-                drop(request);
-                return Err(hook.handle_timeout(&peer, limit).await);
-            };
-            match incoming {
-                IncomingMessage::Response(answer) => {
-                    let is_stream = answer
-                        .as_ref()
-                        .is_ok_and(|answer| answer.get("stream").is_some());
-                    let text = hook.decode_response::<RunModelStream>(Some(state), answer)?;
-                    return Ok(text.or_else(|| is_stream.then(|| ModelStream::from_events([]))));
-                }
-                IncomingMessage::Question(question) => {
-                    stream_call.answer_request(&peer, question);
-                }
-                IncomingMessage::Event(event) => {
-                    let first = stream_call.decode_event(&event)?;
-                    hook.plugin.record_success();
-                    return Ok(Some(event_stream(first, request, Some(stream_call))));
-                }
+        let request = peer.send_request(&hook.method, &params, STREAM_CREDITS);
+        let mut reader = StreamReader::new(request, Some(stream_call));
+        match reader.next_step(remaining).await? {
+            StreamStep::Event(first) => {
+                hook.plugin.record_success();
+                Ok(Some(reader.into_stream(first)))
+            }
+            StreamStep::End(answer) => {
+                let empty = empty_stream(&answer);
+                let text = hook.decode_response::<RunModelStream>(Some(state), answer)?;
+                Ok(text.or(empty))
             }
         }
     }
 }
 
 impl StreamCall {
-    /// Waits for the next message of the stream. Returns an error response after the timeout.
-    async fn next_message(&self, request: &mut StreamRequest) -> IncomingMessage {
-        let hook = &self.hook;
-        let limit = hook.plugin.hook_timeout(&hook.entry.name, false, true);
-        let is_waiting = || self.is_waiting_for_next();
-        match hook.next_message(request, limit, is_waiting).await {
-            Some(incoming) => incoming,
-            None => IncomingMessage::Response(Err(hook.handle_timeout(&request.peer, limit).await)),
-        }
-    }
-
     /// Decodes an event of the stream. Fails for an event of an unknown kind, because bub cannot process it.
     fn decode_event(&self, event: &Value) -> Result<StreamEvent> {
         match StreamEvent::from_value(event) {
@@ -197,14 +168,11 @@ impl StreamCall {
         let Some(served) = peer.served_request(&id) else {
             return;
         };
-        let (stream_call, peer) = (
-            Self {
-                _owner: None,
-                ..self.clone()
-            },
-            Arc::clone(peer),
-        );
-        let caller = self.caller.clone();
+        let (peer, caller) = (Arc::clone(peer), self.caller.clone());
+        let stream_call = Self {
+            _owner: None,
+            ..self.clone()
+        };
         let answering_next = async move {
             let wants_stream = params
                 .get("credits")
@@ -218,19 +186,11 @@ impl StreamCall {
                 .next_call_credits
                 .lock()
                 .push(Arc::clone(&credits));
-            let replaced = callbacks::parse_replaced_args(RunModelStream::SPEC, &params);
+            let request = wants_stream.then_some(&served);
             let answering = async {
-                match replaced.and_then(|replaced| stream_call.replace_args(&replaced)) {
-                    Ok(args) if wants_stream => {
-                        let stream = stream_call.call_next_stream(&args).await;
-                        send_stream(&peer, &id, stream, &served, Map::new).await;
-                    }
-                    // Without credits, the plugin gets the complete text.
-                    Ok(args) => {
-                        let text = stream_call.call_next_text(&args).await;
-                        peer.respond(&id, text.map(encode_next_result));
-                    }
-                    Err(error) => peer.respond(&id, Err(error)),
+                let answered = stream_call.answer_next_call(&peer, &id, &params, request);
+                if let Err(error) = answered.await {
+                    peer.respond(&id, Err(error));
                 }
             };
             tokio::select! {
@@ -247,56 +207,29 @@ impl StreamCall {
         tokio::spawn(answering_next.instrument(caller));
     }
 
-    /// Returns the prompt and the session id of the call, with the replacements of a `next/call` request.
-    fn replace_args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
-        Ok((
-            replacement(replaced, "prompt", &self.prompt)?,
-            replacement(replaced, "session_id", &self.session_id)?,
-        ))
-    }
-
-    /// Calls the plugins that run after the external plugin, and returns their answer as a stream.
-    async fn call_next_stream(
+    /// Calls the plugins that run after the external plugin, with some arguments replaced, and answers the request `id`
+    /// with their stream. Without `request`, answers it with their complete text.
+    async fn answer_next_call(
         &self,
-        (prompt, session_id): &(Prompt, SessionId),
-    ) -> Result<Option<ModelStream>> {
+        peer: &Peer,
+        id: &Value,
+        params: &Value,
+        request: Option<&ServedRequest>,
+    ) -> Result<()> {
+        let replaced = callbacks::parse_replaced_args(RunModelStream::SPEC, params)?;
         let framework = self.hook.plugin.framework()?;
-        let args = args::RunModelStream {
-            prompt,
-            session_id,
-            state: &self.state,
-            turn: &self.turn,
-        };
-        RunModelStream::call_next(framework.hooks().next_after(self.registration_index, args)).await
-    }
-
-    /// Calls the plugins that run after the external plugin, and returns the complete text of their answer.
-    async fn call_next_text(
-        &self,
-        (prompt, session_id): &(Prompt, SessionId),
-    ) -> Result<Option<String>> {
-        let framework = self.hook.plugin.framework()?;
-        let args = args::RunModel {
-            prompt,
-            session_id,
-            state: &self.state,
-            turn: &self.turn,
-        };
-        RunModel::call_next(framework.hooks().next_after(self.registration_index, args)).await
-    }
-}
-
-/// Returns the replacement of an argument in a `next/call` request, or the argument itself.
-fn replacement<T: Wire + Clone>(
-    replaced: &Map<String, Value>,
-    name: &str,
-    argument: &T,
-) -> Result<T> {
-    match replaced.get(name) {
-        Some(value) => {
-            T::decode(value.clone()).map_err(|error| callbacks::invalid_argument_error(&error))
+        let (hooks, index) = (framework.hooks(), self.registration_index);
+        let (prompt, session_id) = (&self.prompt, &self.session_id);
+        if let Some(request) = request {
+            let args = args::RunModelStream::new(prompt, session_id, &self.state, &self.turn);
+            let stream = RunModelStream::call_next(hooks.next_after(index, args), replaced).await;
+            send_stream(peer, id, stream, request, Map::new).await;
+        } else {
+            let args = args::RunModel::new(prompt, session_id, &self.state, &self.turn);
+            let text = RunModel::call_next(hooks.next_after(index, args), replaced).await?;
+            peer.respond(id, Ok(encode_next_result(text)));
         }
-        None => Ok(argument.clone()),
+        Ok(())
     }
 }
 
@@ -349,75 +282,101 @@ fn split_long_event(event: StreamEvent) -> Vec<StreamEvent> {
     events
 }
 
-/// Returns the events of a request as a model stream. `first` is an event that was received already. `call` is the call
-/// of the hook if the host reads the stream, and `None` if a served plugin reads a stream of its host.
-pub(crate) fn event_stream(
-    first: StreamEvent,
-    request: StreamRequest,
-    call: Option<StreamCall>,
-) -> ModelStream {
-    let reader = StreamReader {
-        request,
-        call,
-        read: 1,
-        is_failed: false,
-    };
-    let rest = stream::unfold(reader, |mut reader| async move {
-        let event = reader.next_event().await?;
-        reader.is_failed = event.is_err();
-        Some((event, reader))
-    });
-    ModelStream::new(stream::iter([Ok(first)]).chain(rest))
+/// Returns an empty stream if the response to a request is the end of a stream.
+pub(crate) fn empty_stream(answer: &Value) -> Option<ModelStream> {
+    let is_stream = answer.get("stream").is_some();
+    is_stream.then(|| ModelStream::from_events([]))
 }
 
 /// Reads the events of a stream.
-struct StreamReader {
-    request: StreamRequest,
+pub(crate) struct StreamReader {
+    request: OutgoingRequest,
+    /// The call of the hook if the host reads the stream, and `None` if a served plugin reads a stream of its host.
     call: Option<StreamCall>,
     /// Number of events that were read since the last grant of credits.
     read: usize,
     is_failed: bool,
 }
 
+/// What a stream sends next.
+pub(crate) enum StreamStep {
+    Event(StreamEvent),
+    /// The response, which ends the stream.
+    End(Value),
+}
+
 impl StreamReader {
-    async fn next_event(&mut self) -> Option<Result<StreamEvent>> {
+    pub(crate) fn new(request: OutgoingRequest, call: Option<StreamCall>) -> Self {
+        Self {
+            request,
+            call,
+            read: 1,
+            is_failed: false,
+        }
+    }
+
+    /// Waits for the next event or the response. Answers the requests that the plugin sends meanwhile.
+    pub(crate) async fn next_step(&mut self, remaining: Option<Duration>) -> Result<StreamStep> {
+        loop {
+            let Some(call) = &self.call else {
+                match self.request.next_message().await {
+                    IncomingMessage::Response(end) => return end.map(StreamStep::End),
+                    IncomingMessage::Event(event) => {
+                        return Ok(StreamStep::Event(StreamEvent::from_value(&event)));
+                    }
+                    IncomingMessage::Question(question) => {
+                        reject_question(&self.request.peer, &question);
+                    }
+                }
+                continue;
+            };
+            let is_waiting = || call.is_waiting_for_next();
+            let incoming = call
+                .hook
+                .next_message(&mut self.request, remaining, is_waiting);
+            match incoming.await? {
+                IncomingMessage::Response(end) => return end.map(StreamStep::End),
+                IncomingMessage::Event(event) => {
+                    return call.decode_event(&event).map(StreamStep::Event);
+                }
+                IncomingMessage::Question(question) => {
+                    call.answer_request(&self.request.peer, question);
+                }
+            }
+        }
+    }
+
+    /// Returns the events as a model stream. `first` is an event that was received already.
+    pub(crate) fn into_stream(self, first: StreamEvent) -> ModelStream {
+        let rest = stream::unfold(self, |mut reader| async move {
+            let event = reader.next_event().await.transpose()?;
+            reader.is_failed = event.is_err();
+            Some((event, reader))
+        });
+        ModelStream::new(stream::iter([Ok(first)]).chain(rest))
+    }
+
+    /// Returns the next event, or `None` at the end of the stream.
+    async fn next_event(&mut self) -> Result<Option<StreamEvent>> {
         if self.request.is_over() || self.is_failed {
-            return None;
+            return Ok(None);
         }
         self.read += 1;
         if self.read == CREDIT_REFILL {
             self.request.grant_credits(CREDIT_REFILL);
             self.read = 0;
         }
-        loop {
-            let incoming = match &self.call {
-                Some(call) => call.next_message(&mut self.request).await,
-                None => self.request.next_message().await,
-            };
-            match (incoming, &self.call) {
-                (IncomingMessage::Event(event), Some(call)) => {
-                    return Some(call.decode_event(&event));
-                }
-                (IncomingMessage::Event(event), None) => {
-                    return Some(Ok(StreamEvent::from_value(&event)));
-                }
-                (IncomingMessage::Question(question), Some(call)) => {
-                    call.answer_request(&self.request.peer, question);
-                }
-                (IncomingMessage::Question(question), None) => {
-                    reject_question(&self.request.peer, &question);
-                }
-                (IncomingMessage::Response(Ok(end)), Some(call)) => {
-                    return call.handle_end(end).err().map(Err);
-                }
-                (IncomingMessage::Response(end), _) => return end.err().map(Err),
-            }
+        let limit = self.call.as_ref().and_then(|call| call.hook.limit);
+        match (self.next_step(limit).await?, &self.call) {
+            (StreamStep::Event(event), _) => Ok(Some(event)),
+            (StreamStep::End(end), Some(call)) => call.handle_end(end).map(|()| None),
+            (StreamStep::End(_), None) => Ok(None),
         }
     }
 }
 
 /// Rejects a request about a `next/call` request. The host sends none.
-pub(crate) fn reject_question(peer: &Peer, question: &Question) {
+fn reject_question(peer: &Peer, question: &Question) {
     let error =
         Error::invalid_input("unsupported request: the caller of `next/call` accepts no requests");
     peer.respond(&question.id, Err(error));

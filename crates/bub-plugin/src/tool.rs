@@ -5,10 +5,8 @@ use std::sync::Arc;
 use bub_kernel::{Error, ErrorKind, Result, Tool, ToolContext, ToolSpec, async_trait};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tracing::Instrument as _;
 
 use crate::{
-    callbacks,
     codec::{self, Wire},
     descriptor::ToolDecl,
     process::PluginProcess,
@@ -33,45 +31,6 @@ impl ExternalTool {
             plugin: Arc::clone(plugin),
             spec,
         }
-    }
-
-    async fn exchange_messages(
-        &self,
-        arguments: Map<String, Value>,
-        context: ToolContext,
-    ) -> Result<Value> {
-        let limit = self.plugin.plugin_config.limits.tool;
-        let as_tool_error = |error: Error| error.with_kind(ErrorKind::Tool);
-        let timeout = tokio::time::sleep(limit);
-        tokio::pin!(timeout);
-        let peer = self.plugin.connect(Some(limit)).await;
-        let peer = peer.map_err(as_tool_error)?;
-        let params = json!({
-            "name": self.spec.name,
-            "arguments": arguments,
-            "_meta": {
-                "run_id": context.run_id(),
-                "session_id": context.turn.session_id(),
-                "state": context.state().encode(),
-                "sender": context.turn.sender().encode(),
-            },
-        });
-        let mut request = peer.send_request("tools/call", &params, 0);
-        let answer = tokio::select! {
-            answer = callbacks::wait_for_response(&mut request, &self.plugin, Some(&context.turn)) => answer,
-            () = context.cancel.cancelled() => {
-                return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
-            }
-            () = &mut timeout => {
-                drop(request);
-                self.plugin.handle_timeout(&peer).await;
-                return Err(as_tool_error(self.plugin.timeout_error(limit)));
-            }
-        };
-        let answer = answer.map_err(as_tool_error)?;
-        self.plugin.record_success();
-        parse_result(&answer)
-            .unwrap_or_else(|error| Err(self.plugin.plugin_error(ErrorKind::Tool, error.message())))
     }
 }
 
@@ -113,8 +72,26 @@ impl Tool for ExternalTool {
     }
 
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
-        let span = self.plugin.call_span(None);
-        let call = self.exchange_messages(arguments, context);
-        call.instrument(span).await
+        let turn = &context.turn;
+        let params = json!({
+            "name": self.spec.name,
+            "arguments": arguments,
+            "_meta": {
+                "run_id": context.run_id(),
+                "session_id": turn.session_id(),
+                "state": context.state().encode(),
+                "sender": turn.sender().encode(),
+            },
+        });
+        let limit = self.plugin.plugin_config.limits.tool;
+        let answer = tokio::select! {
+            answer = self.plugin.call("tools/call", &params, Some(turn), limit) => answer,
+            () = context.cancel.cancelled() => {
+                return Err(Error::new(ErrorKind::Cancelled, "the tool call was cancelled"));
+            }
+        };
+        let answer = answer.map_err(|error| error.with_kind(ErrorKind::Tool))?;
+        parse_result(&answer)
+            .unwrap_or_else(|error| Err(self.plugin.plugin_error(ErrorKind::Tool, error.message())))
     }
 }

@@ -6,7 +6,7 @@ use bub_kernel::{
     ApprovalRequest, BoxFuture, CliApp, Envelope, Error, Inbound, LlmRequest, LlmResult,
     MessageHandler, Prompt, Result, Sender, SessionId, State, ToolCall, ToolOutcome, Turn,
     TurnSnapshot,
-    hooks::{HookCall, HookPoint, HookSet, args, point},
+    hooks::{HookCall, HookPoint, HookSet, Next, args, point},
 };
 use bub_tape::Tape;
 use serde_json::{Map, Value, json};
@@ -113,20 +113,14 @@ pub(crate) trait WireHook: HookPoint<Output: Wire> {
     fn encode_args(args: Self::Args<'_>, is_requested: &dyn Fn(&str) -> bool)
     -> Map<String, Value>;
 
-    /// Decodes arguments. `previous` are the arguments that the decoded ones replace, if any.
-    fn decode_args(
-        raw_args: Map<String, Value>,
-        previous: Option<Self::Args<'_>>,
-    ) -> Result<Self::Owned>;
+    /// Decodes the arguments of a request.
+    fn decode_args(raw_args: Map<String, Value>) -> Result<Self::Owned>;
 
     /// Returns the data about the turn that the decoded arguments contain.
     fn owned_facts(owned: &Self::Owned) -> TurnFacts<'_>;
 
     /// Creates the arguments for a call of a served plugin from decoded arguments.
     fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a>;
-
-    /// Replaces the arguments of a call with decoded arguments and keeps the turn.
-    fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
 
     /// Returns the data about the turn that the arguments contain.
     fn facts(args: Self::Args<'_>) -> TurnFacts<'_>;
@@ -140,22 +134,21 @@ pub(crate) trait WireHook: HookPoint<Output: Wire> {
     /// Returns the hooks that run after the hook of a served plugin. They call the plugins of the host.
     fn next_hooks(chain: &HostChain) -> HookSet;
 
-    /// Calls the next plugins with some arguments replaced. Fails for hooks that are not first-result hooks.
-    fn call_next(
-        call: HookCall<'_, Self>,
-        replaced: Map<String, Value>,
-    ) -> BoxFuture<'_, Result<Option<Self::Output>>> {
-        let _ = (call, replaced);
-        Box::pin(std::future::ready(Err(no_next_plugin_error(
-            Self::SPEC.name,
-        ))))
+    /// Returns the plugins that run after the plugin of a call. Fails for hooks that are not first-result hooks.
+    fn next(_call: HookCall<'_, Self>) -> Result<Next<'_, Self>> {
+        Err(Error::invalid_input(format!(
+            "cannot call the next plugin of hook `{}`: only first-result hooks support `next/call`",
+            Self::SPEC.name
+        )))
     }
-}
 
-fn no_next_plugin_error(hook: &str) -> Error {
-    Error::invalid_input(format!(
-        "cannot call the next plugin of hook `{hook}`: only first-result hooks support `next/call`"
-    ))
+    /// Calls the next plugins with some arguments replaced. Only first-result hooks have next plugins.
+    fn call_next(
+        _next: Next<'_, Self>,
+        _replaced: Map<String, Value>,
+    ) -> BoxFuture<'_, Result<Option<Self::Output>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 macro_rules! wire {
@@ -183,12 +176,9 @@ macro_rules! wire {
                 }
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
-                fn decode_args(mut raw_args: Map<String, Value>, previous: Option<Self::Args<'_>>) -> Result<Self::Owned> {
+                fn decode_args(mut raw_args: Map<String, Value>) -> Result<Self::Owned> {
                     Ok(($(
-                        Argument::decode(
-                            raw_args.remove(stringify!($arg)).unwrap_or_default(),
-                            previous.map(|previous| -> types::$name::$arg<'_> { previous.$arg }),
-                        )?,
+                        Wire::decode(raw_args.remove(stringify!($arg)).unwrap_or_default())?,
                     )*))
                 }
 
@@ -204,12 +194,6 @@ macro_rules! wire {
                 fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a> {
                     let ($($arg,)*) = owned;
                     wire!(@args $point ($($arg)*) ($($in_process: InProcess::from_call(call))?))
-                }
-
-                #[allow(unused_variables, reason = "not every hook has a turn")]
-                fn replace_args<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a> {
-                    let ($($arg,)*) = owned;
-                    wire!(@args $point ($($arg)*) ($($in_process: args.$in_process)?))
                 }
 
                 #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
@@ -238,17 +222,16 @@ macro_rules! wire {
                     hooks
                 }
 
-                wire!(@call_next $kind);
+                wire!(@call_next $kind $point $($arg)*);
             }
         )*
 
-        /// Registers the hook with this name. Returns `false` if the hook is unknown.
-        pub(crate) fn register_hook(name: &str, hook: ExternalHook, hooks: &mut HookSet) -> bool {
+        /// Registers the hook with this name, if the hook table has it.
+        pub(crate) fn register_hook(name: &str, hook: ExternalHook, hooks: &mut HookSet) {
             match name {
                 $( stringify!($name) => wire!(@register [$($sync)?] $point hook hooks), )*
-                _ => return false,
+                _ => {}
             }
-            true
         }
 
         /// Returns the JSON Schema of the arguments and the result of each hook, by name.
@@ -284,7 +267,7 @@ macro_rules! wire {
             call: &HostCall<'_>,
             name: &str,
             raw_args: Map<String, Value>,
-        ) -> Result<Option<Value>> {
+        ) -> Result<Value> {
             match name {
                 $( stringify!($name) => served.call_hook::<point::$point>(call, raw_args).await, )*
                 _ => Err(Error::not_found(format!("unknown hook `{name}`"))),
@@ -297,20 +280,30 @@ macro_rules! wire {
         args::$point { $($arg: Argument::from_owned($arg),)* $($in_process: $value)? }
     };
 
-    (@call_next first) => {
-        fn call_next(call: HookCall<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
+    (@call_next first $point:ident $($arg:ident)*) => {
+        fn next(call: HookCall<'_, Self>) -> Result<Next<'_, Self>> {
+            Ok(call.next())
+        }
+
+        #[allow(unused_mut, unused_variables, reason = "not every hook has arguments")]
+        fn call_next(next: Next<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
             Box::pin(async move {
-                let is_kept = |name: &str| !replaced.contains_key(name);
-                let mut raw_args = Self::encode_args(call.args, &is_kept);
-                raw_args.append(&mut replaced);
-                let owned = Self::decode_args(raw_args, Some(call.args)).map_err(|error| invalid_argument_error(&error))?;
-                call.next().with_args(Self::replace_args(call.args, &owned)).call().await
+                let args = next.args();
+                $( let $arg = replaced.remove(stringify!($arg));
+                let $arg = $arg.map(|value| Argument::decode_replacement(args.$arg, value)).transpose();
+                let $arg = $arg.map_err(|error| invalid_argument_error(&error))?; )*
+                wire!(@replace_args $point args $($arg)*);
+                next.with_args(args).call().await
             })
         }
     };
-    (@call_next model) => { wire!(@call_next first); };
-    (@call_next approval) => { wire!(@call_next first); };
-    (@call_next $other:ident) => {};
+    (@replace_args $point:ident $args:ident) => {};
+    (@replace_args $point:ident $args:ident $($arg:ident)+) => {
+        let $args = args::$point { $($arg: $arg.as_ref().map_or($args.$arg, Argument::from_owned),)+ ..$args };
+    };
+    (@call_next model $($rest:ident)*) => { wire!(@call_next first $($rest)*); };
+    (@call_next approval $($rest:ident)*) => { wire!(@call_next first $($rest)*); };
+    (@call_next $($other:ident)*) => {};
 
     (@register [sync] $point:ident $hook:ident $hooks:ident) => { $hooks.add_sync::<point::$point>($hook) };
     (@register [] $point:ident $hook:ident $hooks:ident) => { $hooks.add_async::<point::$point>($hook) };

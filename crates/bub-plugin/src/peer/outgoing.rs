@@ -1,11 +1,13 @@
 //! Requests that this side sent, and the queues for the messages that belong to them.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc as blocking,
     },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Instant,
 };
 
@@ -17,7 +19,10 @@ use super::{IncomingMessage, MAX_PENDING_REQUESTS, Peer, Question};
 
 /// An unanswered request of this side.
 pub(super) struct Waiter {
-    pub(super) sink: ResponseSink,
+    /// Sending end of the queue of the request. The reading thread adds messages without blocking, so that a full queue
+    /// does not delay other requests. The capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`]
+    /// questions and the response. Events and questions are counted, so the response always fits.
+    queue: mpsc::Sender<(IncomingMessage, usize)>,
     /// Number of events that the other side may still send.
     pub(super) credits: usize,
     pub(super) backlog: Arc<Backlog>,
@@ -32,52 +37,32 @@ pub(super) struct Backlog {
     questions: AtomicUsize,
 }
 
-/// Sending end of the queue of a request. The reading thread adds messages without blocking, so that a full queue does
-/// not delay other requests. The capacity covers all events that the credits allow, [`MAX_PENDING_REQUESTS`] questions
-/// and the response. [`Waiter`] counts events and questions, so the response always fits.
-pub(super) enum ResponseSink {
-    Blocking(blocking::SyncSender<IncomingMessage>),
-    Async(mpsc::Sender<(IncomingMessage, usize)>),
-}
-
 /// Receives the messages that belong to a request, with their length in bytes.
-pub(crate) type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
+type IncomingReceiver = mpsc::Receiver<(IncomingMessage, usize)>;
 
-impl ResponseSink {
+impl Waiter {
+    /// Creates a request and the receiving end of its queue.
+    pub(super) fn new(credits: usize) -> (Self, IncomingReceiver) {
+        let (queue, receiver) = mpsc::channel(credits + MAX_PENDING_REQUESTS + 1);
+        let waiter = Self {
+            queue,
+            credits,
+            backlog: Arc::default(),
+        };
+        (waiter, receiver)
+    }
+
     /// Adds a message to the queue. Returns `false` if the queue is full. If the receiver was dropped, discards the
     /// message and returns `true`.
     pub(super) fn try_send(&self, incoming: IncomingMessage, length: usize) -> bool {
-        match self {
-            Self::Blocking(sender) => !matches!(
-                sender.try_send(incoming),
-                Err(blocking::TrySendError::Full(_))
-            ),
-            Self::Async(sender) => !matches!(
-                sender.try_send((incoming, length)),
-                Err(mpsc::error::TrySendError::Full(_))
-            ),
-        }
-    }
-}
-
-/// Returns the queue capacity of a request with this number of credits.
-pub(super) const fn queue_capacity(credits: usize) -> usize {
-    credits + MAX_PENDING_REQUESTS + 1
-}
-
-impl Waiter {
-    pub(super) fn new(sink: ResponseSink, credits: usize) -> Self {
-        Self {
-            sink,
-            credits,
-            backlog: Arc::default(),
-        }
+        let sent = self.queue.try_send((incoming, length));
+        !matches!(sent, Err(mpsc::error::TrySendError::Full(_)))
     }
 
     /// Delivers the response, which ends the request.
     pub(super) fn deliver_response(self, result: Result<Value>) {
         // The queue always has room for the response.
-        self.sink.try_send(IncomingMessage::Response(result), 0);
+        self.try_send(IncomingMessage::Response(result), 0);
     }
 
     /// Delivers an [`IncomingMessage::Question`] about the request. Returns `false` if the queue contains
@@ -88,21 +73,21 @@ impl Waiter {
             questions.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        self.sink.try_send(IncomingMessage::Question(question), 0)
+        self.try_send(IncomingMessage::Question(question), 0)
     }
 }
 
 /// A request of this side. Dropping it before the response arrives cancels the request.
-pub(crate) struct OutgoingRequest<R> {
+pub(crate) struct OutgoingRequest {
     pub(crate) peer: Arc<Peer>,
     pub(super) id: u64,
-    pub(super) receiver: R,
+    pub(super) receiver: IncomingReceiver,
     /// Whether the response has arrived.
     pub(super) is_over: bool,
     pub(super) backlog: Arc<Backlog>,
 }
 
-impl<R> Drop for OutgoingRequest<R> {
+impl Drop for OutgoingRequest {
     fn drop(&mut self) {
         let waiter = self.peer.waiting.lock().remove(&self.id);
         if let Some(waiter) = waiter.filter(|_| !self.is_over) {
@@ -114,7 +99,7 @@ impl<R> Drop for OutgoingRequest<R> {
     }
 }
 
-impl<R> OutgoingRequest<R> {
+impl OutgoingRequest {
     /// Returns whether the response has arrived.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
@@ -147,9 +132,7 @@ impl<R> OutgoingRequest<R> {
         }
         Some(incoming)
     }
-}
 
-impl OutgoingRequest<IncomingReceiver> {
     /// Waits for the next message of the request. Returns an error response if the connection is closed.
     pub(crate) async fn next_message(&mut self) -> IncomingMessage {
         while let Some((incoming, length)) = self.receiver.recv().await {
@@ -161,24 +144,29 @@ impl OutgoingRequest<IncomingReceiver> {
     }
 }
 
-impl OutgoingRequest<blocking::Receiver<IncomingMessage>> {
-    /// Blocks until the next message of the request arrives. Returns `None` after the deadline.
-    pub(crate) fn next_message_before(&mut self, deadline: Instant) -> Option<IncomingMessage> {
-        loop {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            match self.receiver.recv_timeout(remaining) {
-                Ok(incoming) => {
-                    let incoming = self.note_received(incoming, 0);
-                    // Cancelled questions do not extend the deadline.
-                    if incoming.is_some() || remaining.is_zero() {
-                        return incoming;
-                    }
-                }
-                Err(blocking::RecvTimeoutError::Timeout) => return None,
-                Err(blocking::RecvTimeoutError::Disconnected) => {
-                    return Some(IncomingMessage::Response(Err(self.peer.closed_error())));
-                }
-            }
+/// Wakes a thread that runs [`block_until`].
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks this thread until the future is ready. Returns `None` after the deadline. The thread may belong to an async
+/// runtime: a synchronous hook is called on it.
+pub(crate) fn block_until<T>(future: impl Future<Output = T>, deadline: Instant) -> Option<T> {
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
+    // Without the budget of the runtime's task that runs the hook: the budget is not renewed while the hook runs.
+    let mut future = pin!(tokio::task::unconstrained(future));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
         }
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return None;
+        }
+        thread::park_timeout(remaining);
     }
 }

@@ -6,6 +6,8 @@ fn main() -> std::process::ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match args.as_slice() {
         [first, rest @ ..] if first == bub_sandbox::SUBCOMMAND => bub_sandbox::supervise(rest),
-        _ => bub_plugin::serve_with("probe", plugin::Probe::new),
+        _ => bub_plugin::serve(Vec::new(), |builder| {
+            builder.plugin_with("probe", plugin::Probe::new)
+        }),
     }
 }
