@@ -1,4 +1,4 @@
-//! A plugin that runs in its own process. A linked-in plugin differs only in `main`.
+//! A plugin that runs in its own process. If it is linked in, `main` starts with `bub_cli::app()`.
 //!
 //! ```console
 //! $ cargo build --example served_plugin
@@ -24,5 +24,5 @@ impl Greeter {
 }
 
 fn main() -> ExitCode {
-    bub::plugin::serve("greeter", Greeter)
+    App::new().plugin("greeter", Greeter).main()
 }

@@ -15,7 +15,7 @@ use bub_kernel::{
     Error, ErrorKind, Framework, FrameworkBuilder, IntoPlugin, Plugin, PluginContext, Result, Tool,
 };
 use bub_model::LoginFactory;
-use bub_plugin::{HostContext, QuestionHandler};
+use bub_plugin::{HostContext, PROTOCOL_VARIABLE, QuestionHandler};
 use bub_settings::{
     Environment, Loader, Redactor, Section, Settings, SettingsError, WorkspaceTrust,
 };
@@ -39,7 +39,16 @@ const EXIT_USAGE: u8 = 2;
 #[derive(Debug, Default)]
 pub struct SettingsProblems(pub Vec<SettingsError>);
 
+/// A plugin or tool of the program: the name of the plugin, and the function that adds it to the framework.
+type AddPlugin = (
+    Option<&'static str>,
+    Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder + Send>,
+);
+
 /// A program with the plugin `builtin` and the plugins and commands you add.
+///
+/// If bub starts the program as an external plugin, [`main`](Self::main) serves the plugin that you add. So the same
+/// program can be used as a plugin of another bub.
 ///
 /// Plugins are registered after `builtin`, in the order in which you add them. The plugin that was
 /// registered last runs first. `bub_cli::app()` returns an `App` with the commands and channels of
@@ -47,7 +56,7 @@ pub struct SettingsProblems(pub Vec<SettingsError>);
 #[must_use]
 #[derive(Default)]
 pub struct App {
-    add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
+    add_plugins: Vec<AddPlugin>,
     commands: Vec<AppCommand>,
     sections: Vec<Section>,
     logins: Vec<LoginFactory>,
@@ -99,8 +108,8 @@ impl App {
 
     /// Adds a plugin under this name.
     pub fn plugin(mut self, name: &'static str, plugin: impl Plugin) -> Self {
-        self.add_plugins
-            .push(Box::new(move |builder| builder.plugin(name, plugin)));
+        let add = move |builder: FrameworkBuilder| builder.plugin(name, plugin);
+        self.add_plugins.push((Some(name), Box::new(add)));
         self
     }
 
@@ -111,15 +120,15 @@ impl App {
         name: &'static str,
         make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
     ) -> Self {
-        self.add_plugins
-            .push(Box::new(move |builder| builder.plugin_with(name, make)));
+        let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
+        self.add_plugins.push((Some(name), Box::new(add)));
         self
     }
 
     /// Adds a tool; see [`FrameworkBuilder::tool`].
     pub fn tool(mut self, tool: impl Tool) -> Self {
-        self.add_plugins
-            .push(Box::new(move |builder| builder.tool(tool)));
+        let add = move |builder: FrameworkBuilder| builder.tool(tool);
+        self.add_plugins.push((None, Box::new(add)));
         self
     }
 
@@ -156,10 +165,28 @@ impl App {
             return shell::supervise(rest);
         }
         set_process_undumpable();
+        // Not with arguments: a program that the plugin starts inherits the variable.
+        let is_plugin = Environment::from_process().get(PROTOCOL_VARIABLE).is_some();
+        if is_plugin && args.len() <= 1 {
+            return self.serve();
+        }
         let redactor = Redactor::new();
         let bundled_plugins = self.bundled_plugins.clone();
         self.try_run(&args, &redactor)
             .unwrap_or_else(|error| report_error(&error, &bundled_plugins, &redactor))
+    }
+
+    /// Serves the plugin of the program to the bub that started it. The bundled plugins are not served: that bub has
+    /// its own.
+    fn serve(self) -> ExitCode {
+        let bundled = self.bundled_plugins;
+        let own = self
+            .add_plugins
+            .into_iter()
+            .filter(move |(name, _)| name.is_none_or(|name| !bundled.contains(&name)));
+        bub_plugin::serve(self.sections, |builder| {
+            own.fold(builder, |builder, (_, add)| add(builder))
+        })
     }
 
     fn try_run(self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode> {
@@ -197,7 +224,7 @@ impl App {
                 Ok::<_, Error>(BuiltinPlugin::new(context, launcher, agent_logins))
             });
         let add_plugins = self.add_plugins.into_iter();
-        let builder = add_plugins.fold(builder, |builder, add| add(builder));
+        let builder = add_plugins.fold(builder, |builder, (_, add)| add(builder));
         let framework = plugins.add_to_builder(builder, &host).build();
         let mut commands = AppCommand::merge_commands(framework.cli_commands(), self.commands);
         let (name, matches) = match parse_args(args, &mut commands, workspace_arg.as_deref())? {
@@ -210,9 +237,8 @@ impl App {
                 parse_default_command(&self.default_command, &commands)?
             }
             ParsedArgs::Nothing => {
-                let help = || args::command_line(&commands).render_help().to_string();
-                let text = self.next_steps.map_or_else(help, str::to_owned);
-                return output::print(&text);
+                let text = self.next_steps.map(str::to_owned);
+                return output::print(&text.unwrap_or_else(|| describe_program(&commands)));
             }
             ParsedArgs::Print(text) => return output::print(&text),
             ParsedArgs::Wrong(line) => return Err(Error::invalid_input(line)),
@@ -312,6 +338,16 @@ fn describe_conflict(commands: &[AppCommand], panic: &(dyn Any + Send)) -> Strin
     let line = message.and_then(|message| message.lines().next());
     line.unwrap_or("two commands or arguments have the same name")
         .to_owned()
+}
+
+/// Returns the help of the program. A program without commands can only be a plugin.
+fn describe_program(commands: &[AppCommand]) -> String {
+    if !commands.is_empty() {
+        return args::command_line(commands).render_help().to_string();
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let program = bub_plugin::quote_for_shell(&program);
+    format!("this program is a plugin for bub; to use it, run: bub plugin add {program}\n")
 }
 
 fn parse_default_command(args: &[&str], commands: &[AppCommand]) -> Result<(String, ArgMatches)> {

@@ -1,5 +1,6 @@
 //! `bub plugin`: adds, lists, shows and removes external plugins.
 
+mod cargo;
 mod new;
 
 use std::{
@@ -126,6 +127,11 @@ async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode>
         return Err(Error::invalid_input(
             "cannot prompt: stdin is not a terminal; review the plugin and pass `--yes`",
         ));
+    }
+    if let Some(problem) = cargo::build_problem(&manifest, &directory) {
+        let name = &manifest.name;
+        let text = format!("plugin `{name}` was not added: {problem}");
+        return Err(Error::config(text));
     }
     let mut record = InstalledPlugin {
         manifest,

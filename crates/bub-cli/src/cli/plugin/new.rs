@@ -40,19 +40,22 @@ const PYTHON: &[(&str, &str)] = &[
     sdk!("serve.py"),
     sdk!("values.py"),
 ];
-/// Files of a Rust project, with `NAME` as a placeholder.
+/// Files of a Rust project. `NAME`, `CRATE` (the name as a Rust identifier) and `DEPENDENCY` (where cargo finds the
+/// library `bub`) are placeholders.
 const RUST: &[(&str, &str)] = &[
     (
         "bub-plugin.yml",
-        "name: NAME\ndescription: Says hello\ncommand: [cargo, run, --quiet, --release]\n",
+        "name: NAME\ndescription: Says hello\ncommand: [target/release/NAME]\n",
     ),
-    (
-        "Cargo.toml",
-        "[package]\nname = \"NAME\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\nserde_json = \"1\"\n\n[workspace]\n",
-    ),
-    (".gitignore", "target\n"),
-    ("src/main.rs", include_str!("new/main.rs.txt")),
+    ("Cargo.toml", include_str!("new/rust/Cargo.toml.txt")),
+    ("README.md", include_str!("new/rust/README.md.txt")),
+    (".gitignore", "/target\n"),
+    ("src/lib.rs", include_str!("new/rust/lib.rs.txt")),
+    ("src/main.rs", include_str!("new/rust/main.rs.txt")),
+    ("tests/plugin.rs", include_str!("new/rust/test.rs.txt")),
 ];
+/// Names that a Rust project cannot have, because it depends on crates with these names.
+const RUST_DEPENDENCIES: &[&str] = &["bub", "serde_json", "tokio"];
 /// Files of a shell project, with `NAME` as a placeholder.
 const SHELL: &[(&str, &str)] = &[
     (
@@ -73,6 +76,9 @@ pub(super) struct NewArgs {
     /// Directory of the project [default: NAME]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// With `--lang rust`, use the library from this checkout of bub
+    #[arg(long, value_name = "DIR")]
+    bub_path: Option<PathBuf>,
 }
 
 pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
@@ -110,18 +116,50 @@ pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
         "shell" => SHELL,
         _ => PYTHON,
     };
+    let is_rust = args.lang == "rust";
+    if is_rust && RUST_DEPENDENCIES.contains(&name) {
+        return Err(Error::invalid_input(format!(
+            "invalid plugin name `{name}`: the project depends on a crate of this name; choose another name"
+        )));
+    }
+    let crate_name = name.replace('-', "_");
+    let dependency = bub_dependency(args.bub_path.as_deref())?;
     for (file, text) in files {
         let text = if file.starts_with("bub_sdk/") {
             (*text).to_owned()
         } else {
-            text.replace("NAME", name)
+            let text = text.replace("NAME", name).replace("CRATE", &crate_name);
+            text.replace("DEPENDENCY", &dependency)
         };
         write_file(&directory.join(file), &text)?;
     }
     let shown = bub_plugin::quote_for_shell(&directory);
+    let build = if is_rust {
+        let manifest = bub_plugin::quote_for_shell(&directory.join("Cargo.toml"));
+        format!("cargo build --release --manifest-path {manifest} && ")
+    } else {
+        String::new()
+    };
     output::print(&format!(
-        "created {shown}; to try it, run: bub plugin add {shown} --unpinned\n"
+        "created {shown}; to try it, run: {build}bub plugin add {shown} --unpinned\n"
     ))
+}
+
+/// Returns where cargo finds the library `bub`: on crates.io in the version of this program, or in a checkout.
+fn bub_dependency(checkout: Option<&Path>) -> Result<String> {
+    let Some(checkout) = checkout else {
+        return Ok(format!("version = \"{}\"", env!("CARGO_PKG_VERSION")));
+    };
+    let library = checkout.join("crates/bub");
+    let library = library.canonicalize().map_err(|error| {
+        Error::invalid_input(format!(
+            "cannot read `{}`: {error}; pass a checkout of bub as `--bub-path`",
+            library.display()
+        ))
+    })?;
+    // A JSON string is also a string in TOML.
+    let path = serde_json::Value::from(library.to_string_lossy());
+    Ok(format!("path = {path}"))
 }
 
 fn write_file(path: &Path, text: &str) -> Result<()> {
