@@ -1,6 +1,6 @@
 //! The host of a plugin that writes any bytes continues and reports why the connection ended.
 
-use bub_plugin::{Descriptor, read_for_fuzzing};
+use bub_plugin::{Descriptor, testing::read_for_fuzzing};
 
 pub(crate) fn check(bytes: &[u8]) {
     assert!(!read_for_fuzzing(bytes).is_empty());

@@ -3,13 +3,16 @@
 //! bub requests the descriptor when the plugin is added and stores it. Later, bub registers the plugin without starting
 //! it.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    iter,
+};
 
 use bub_kernel::{
     CommandArg, CommandSpec, Error, Result,
     hooks::{HOOKS, HookPoint as _, point},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
 use crate::{command, manifest::has_control_chars, wire_hook::UNSUPPORTED_HOOKS};
@@ -30,7 +33,10 @@ pub struct Descriptor {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Hooks that the plugin implements.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "deserialize_hooks"
+    )]
     pub hooks: Vec<HookDecl>,
     /// Tools that the plugin provides, in the format of MCP (Model Context Protocol).
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,7 +51,6 @@ pub struct Descriptor {
 
 /// A hook that a plugin implements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "HookDeclForm")]
 pub struct HookDecl {
     /// Name of the hook.
     pub name: String,
@@ -53,7 +58,7 @@ pub struct HookDecl {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
     /// Whether a tool call proceeds if the hook fails. Only `before_tool_call` has this option.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observe_only: bool,
 }
 
@@ -64,38 +69,19 @@ impl HookDecl {
     }
 }
 
-/// The JSON forms of a [`HookDecl`]: the name of the hook, or a map.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum HookDeclForm {
-    Name(String),
-    Full {
-        name: String,
-        #[serde(default)]
-        args: Option<Vec<String>>,
-        #[serde(default)]
-        observe_only: bool,
-    },
-}
-
-impl From<HookDeclForm> for HookDecl {
-    fn from(form: HookDeclForm) -> Self {
-        match form {
-            HookDeclForm::Name(name) => Self {
-                name,
-                ..Self::default()
-            },
-            HookDeclForm::Full {
-                name,
-                args,
-                observe_only,
-            } => Self {
-                name,
-                args,
-                observe_only,
-            },
-        }
-    }
+/// Deserializes hooks. A hook without options can be its name only.
+pub(crate) fn deserialize_hooks<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<HookDecl>, D::Error> {
+    let hooks = Vec::<Value>::deserialize(from)?.into_iter();
+    let hooks = hooks.map(|hook| match hook {
+        Value::String(name) => Ok(HookDecl {
+            name,
+            ..HookDecl::default()
+        }),
+        other => HookDecl::deserialize(other).map_err(D::Error::custom),
+    });
+    hooks.collect()
 }
 
 /// A tool that a plugin provides.
@@ -165,7 +151,7 @@ impl Descriptor {
     /// # Errors
     ///
     /// Fails if the protocol version is not supported, or if a hook, tool, channel or command is invalid.
-    pub fn check(&self) -> Result<()> {
+    pub fn check<'a>(&'a self) -> Result<()> {
         if self.protocol != PROTOCOL_VERSION {
             return Err(Error::config(format!(
                 "unsupported protocol version {}: this version of bub supports {PROTOCOL_VERSION}; install a matching version of the plugin",
@@ -175,17 +161,13 @@ impl Descriptor {
         for hook in &self.hooks {
             check_hook(hook)?;
         }
-        let command_has_control_chars = |command: &CommandSpec| {
-            let arg_has_control_chars = |arg: &CommandArg| {
-                has_control_chars(&arg.help)
-                    || arg.default.as_deref().is_some_and(has_control_chars)
-            };
-            has_control_chars(&command.about) || command.args.iter().any(arg_has_control_chars)
+        let arg_texts = |arg: &'a CommandArg| iter::once(&arg.help).chain(&arg.default);
+        let command_texts = |command: &'a CommandSpec| {
+            iter::once(&command.about).chain(command.args.iter().flat_map(arg_texts))
         };
-        let mut texts = [&self.version, &self.description].into_iter().flatten();
-        if texts.any(|text| has_control_chars(text))
-            || self.commands.iter().any(command_has_control_chars)
-        {
+        let texts = self.version.iter().chain(&self.description);
+        let mut texts = texts.chain(self.commands.iter().flat_map(command_texts));
+        if texts.any(|text| has_control_chars(text)) {
             return Err(Error::config(
                 "control characters in the version, the description or a command; remove them from the descriptor",
             ));

@@ -15,7 +15,7 @@ use crate::{
     callbacks::{self, CallContext},
     codec::{Wire, type_error},
     descriptor::HookDecl,
-    peer::{IncomingMessage, OutgoingRequest, Peer, block_until},
+    peer::{IncomingMessage, OutgoingRequest, Peer},
     process::PluginProcess,
     stream::StreamHook,
     wire_hook::{self, WireHook},
@@ -180,28 +180,18 @@ impl ExternalHook {
         let _entered = self.plugin.call_span(Some(P::SPEC.name)).entered();
         let default = self.plugin.plugin_config.limits.hook;
         let limit = self.limit.unwrap_or(default);
-        let mut deadline = std::time::Instant::now() + limit;
+        let deadline = std::time::Instant::now() + limit;
         let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(limit))? else {
             return Ok(None);
         };
         let mut request = peer.send_request(&self.method, &self.build_params::<P>(args), 0);
-        loop {
-            match block_until(request.next_message(), deadline) {
-                Some(IncomingMessage::Response(answer)) => {
-                    return self.decode_response::<P>(P::facts(args).state, answer?);
-                }
-                Some(IncomingMessage::Question(question)) => {
-                    // The timeout does not include the time that the user takes to answer.
-                    let question_started = std::time::Instant::now();
-                    callbacks::answer_blocking(&peer, &self.plugin, &question);
-                    deadline += question_started.elapsed();
-                }
-                Some(IncomingMessage::Event(_)) => {}
-                None => {
-                    drop(request);
-                    return Err(self.plugin.handle_timeout_blocking(&peer, limit));
-                }
-            }
+        let answer = request.wait_blocking(deadline, |question| {
+            callbacks::answer_blocking(&peer, &self.plugin, &question);
+        });
+        drop(request);
+        match answer {
+            Some(answer) => self.decode_response::<P>(P::facts(args).state, answer?),
+            None => Err(self.plugin.handle_timeout_blocking(&peer, limit)),
         }
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    descriptor::{Descriptor, HookDecl},
+    descriptor::{Descriptor, HookDecl, deserialize_hooks},
     manifest::Manifest,
 };
 
@@ -67,7 +67,7 @@ impl DamagedRecord {
     pub fn is_guard(&self) -> bool {
         #[derive(Deserialize)]
         struct Hooks {
-            #[serde(default)]
+            #[serde(default, deserialize_with = "deserialize_hooks")]
             hooks: Vec<HookDecl>,
         }
         let is_enabled = self.record.get("enabled") != Some(&Value::Bool(false));

@@ -29,6 +29,9 @@ mod schema;
 mod serve;
 mod stderr;
 mod stream;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod tool;
 mod wire_hook;
 
@@ -40,8 +43,6 @@ pub use descriptor::{ChannelDecl, Descriptor, HookDecl, PROTOCOL_VERSION, ToolDe
 pub use installed::{DamagedRecord, InstalledPlugin, InstalledPlugins};
 pub use manifest::{MANIFEST_FILE, Manifest, SettingDecl};
 pub use parse::quote_for_shell;
-#[doc(hidden)]
-pub use peer::read_for_fuzzing;
 pub use pin::{PluginPin, compute_pin, pin_mismatch};
 pub use plugin::ExternalPlugin;
 pub use process::{HostContext, Limits, PluginConfig, PluginProcess};

@@ -22,16 +22,17 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-pub use self::lines::read_for_fuzzing;
-pub(crate) use self::outgoing::{OutgoingRequest, block_until};
-use self::{
-    lines::{read_lines, write_lines},
-    outgoing::Waiter,
+pub(crate) use self::{
+    lines::read_lines,
+    outgoing::{OutgoingRequest, block_until},
 };
+use self::{lines::write_lines, outgoing::Waiter};
 use crate::rpc_message::{self, PartialRpcMessage, RpcMessage};
 
 /// Maximum length of a JSON-RPC message in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
+/// Why a connection was closed, if the process ended.
+const PROCESS_ENDED_TEXT: &str = "the process ended; see the log";
 /// Maximum total size of a stream's unread events in bytes.
 const MAX_UNREAD_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum total size in bytes of the JSON-RPC messages that wait to be written. If it is exceeded, the connection is
@@ -101,7 +102,7 @@ pub(crate) struct ServedRequest {
 }
 
 impl Peer {
-    fn new(outgoing: blocking::Sender<Vec<u8>>, name: &str) -> Self {
+    pub(crate) fn new(outgoing: blocking::Sender<Vec<u8>>, name: &str) -> Self {
         Self {
             name: name.to_owned(),
             outgoing: Mutex::new(Some(outgoing)),
@@ -146,9 +147,7 @@ impl Peer {
 
     fn close_reason(&self) -> String {
         let reason = self.closed.get().map(String::as_str);
-        reason
-            .unwrap_or("the process ended; see the log")
-            .to_owned()
+        reason.unwrap_or(PROCESS_ENDED_TEXT).to_owned()
     }
 
     /// Closes the connection. Fails all unanswered requests of this side and cancels the requests of the other side.

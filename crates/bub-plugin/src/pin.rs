@@ -203,19 +203,11 @@ fn hash_file(hasher: &mut Sha256, file: &Path, remaining: u64) -> io::Result<u64
         return Ok(0);
     }
     let mut reader = File::open(file)?.take(remaining.saturating_add(1));
-    let mut block = vec![0; 64 * 1024];
-    let mut length = 0_u64;
-    loop {
-        let read = reader.read(&mut block)?;
-        if read == 0 {
-            return Ok(length);
-        }
-        length += u64::try_from(read).unwrap_or_default();
-        if length > remaining {
-            return Err(io::Error::other(format!(
-                "the files of the plugin exceed {MAX_TOTAL_BYTES} bytes; remove files that it does not need"
-            )));
-        }
-        hasher.update(block.get(..read).unwrap_or_default());
+    let length = io::copy(&mut reader, hasher)?;
+    if length > remaining {
+        return Err(io::Error::other(format!(
+            "the files of the plugin exceed {MAX_TOTAL_BYTES} bytes; remove files that it does not need"
+        )));
     }
+    Ok(length)
 }

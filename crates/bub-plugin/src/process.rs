@@ -21,10 +21,10 @@ use tracing::Instrument as _;
 use crate::{
     QuestionHandler,
     callbacks::{self, HostRequestHandler},
-    descriptor::{Descriptor, PROTOCOL_VERSION},
-    peer::{IncomingMessage, Peer, block_until},
+    descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION},
+    peer::{Peer, block_until},
     serve::PROTOCOL_VARIABLE,
-    stderr,
+    stderr::{self, LastLines},
 };
 
 /// How long a plugin may take to answer `ping` after a call timed out.
@@ -191,8 +191,7 @@ impl PluginProcess {
         host: HostContext,
     ) -> Result<Descriptor> {
         let plugin = Self::new(plugin_config, Descriptor::default(), host);
-        let running = plugin.start_process()?;
-        let described = plugin.initialize(&running)?;
+        let (_running, described) = plugin.start_process()?;
         described.check()?;
         Ok(described)
     }
@@ -346,8 +345,7 @@ impl PluginProcess {
             }
         }
         *self.start_began.lock() = Some(Instant::now());
-        let started = self.start_process().and_then(|running| {
-            let described = self.initialize(&running)?;
+        let started = self.start_process().and_then(|(running, described)| {
             self.check_declared_hooks(&described)?;
             Ok(running)
         });
@@ -387,8 +385,8 @@ impl PluginProcess {
         }
     }
 
-    /// Verifies the pinned files and starts the process, without sending `initialize`.
-    fn start_process(&self) -> Result<Arc<RunningProcess>> {
+    /// Verifies the pinned files and starts the process. Returns the process and its descriptor.
+    fn start_process(&self) -> Result<(Arc<RunningProcess>, Descriptor)> {
         crate::pin::verify_pin(&self.plugin_config)?;
         let settings = &self.host.settings;
         let environment = settings.plugin_environment(&self.plugin_config.granted);
@@ -420,17 +418,20 @@ impl PluginProcess {
                 program.unwrap_or_default().display()
             ))
         })?;
-        stderr::spawn_stderr_logger(self.name(), errors, settings.redactor().clone())?;
+        let redactor = settings.redactor().clone();
+        let last_lines = stderr::spawn_stderr_logger(self.name(), errors, redactor)?;
         let handler = Arc::new(HostRequestHandler::new(self.this.clone()));
         let peer = Peer::start(stream.try_clone()?, stream, self.name(), handler)?;
-        Ok(Arc::new(RunningProcess {
+        let running = Arc::new(RunningProcess {
             peer,
             process_guard: Mutex::new(process_guard),
-        }))
+        });
+        let described = self.initialize(&running, last_lines)?;
+        Ok((running, described))
     }
 
     /// Sends `initialize` and returns the descriptor in the response.
-    fn initialize(&self, running: &RunningProcess) -> Result<Descriptor> {
+    fn initialize(&self, running: &RunningProcess, last_lines: LastLines) -> Result<Descriptor> {
         let params = json!({
             "protocol": PROTOCOL_VERSION,
             "bub": env!("CARGO_PKG_VERSION"),
@@ -441,50 +442,42 @@ impl PluginProcess {
         let mut request = running.peer.send_request("initialize", &params, 0);
         let limit = self.plugin_config.limits.start;
         let deadline = Instant::now() + limit;
-        loop {
-            match block_until(request.next_message(), deadline) {
-                Some(IncomingMessage::Response(answer)) => {
-                    let answer = answer.map_err(|error| {
-                        let prefix = format!("plugin {}: ", self.name());
-                        let cause = error.message();
-                        let cause = cause.strip_prefix(&prefix).unwrap_or(cause);
-                        Error::config(format!("the process did not start: {cause}"))
-                    })?;
-                    return crate::parse::deserialize_map(&answer).map_err(|cause| {
-                        Error::config(format!("invalid response to `initialize`: {cause}"))
-                    });
-                }
-                Some(IncomingMessage::Question(question)) => {
-                    let error = Error::invalid_input(
-                        "request rejected: answer `initialize` before you send requests",
-                    );
-                    running.peer.respond(&question.id, Err(error));
-                }
-                Some(IncomingMessage::Event(_)) => {}
-                None => {
-                    running.process_guard.lock().kill();
-                    let (seconds, name) = (limit.as_secs_f32(), self.name());
-                    let text = format!(
-                        "the process did not answer `initialize` within {seconds} s; increase `plugins.{name}.limits.start` if it needs longer"
-                    );
-                    return Err(Error::new(ErrorKind::Temporary, text));
-                }
-            }
-        }
+        let answer = request.wait_blocking(deadline, |question| {
+            let text = "request rejected: answer `initialize` before you send requests";
+            running
+                .peer
+                .respond(&question.id, Err(Error::invalid_input(text)));
+        });
+        let Some(answer) = answer else {
+            running.process_guard.lock().kill();
+            let (seconds, name) = (limit.as_secs_f32(), self.name());
+            let text = format!(
+                "the process did not answer `initialize` within {seconds} s; increase `plugins.{name}.limits.start` if it needs longer"
+            );
+            return Err(Error::new(ErrorKind::Temporary, text));
+        };
+        let answer = answer.map_err(|error| {
+            let prefix = format!("plugin {}: ", self.name());
+            let cause = error.message();
+            let cause = cause.strip_prefix(&prefix).unwrap_or(cause);
+            let cause = if running.peer.is_closed() {
+                last_lines.append_to(cause, EXIT_GRACE_PERIOD)
+            } else {
+                cause.to_owned()
+            };
+            Error::config(format!("the process did not start: {cause}"))
+        })?;
+        crate::parse::deserialize_map(&answer)
+            .map_err(|cause| Error::config(format!("invalid response to `initialize`: {cause}")))
     }
 
     /// Fails if the plugin now implements hooks that it did not declare when the user added it. Also fails if the new
     /// descriptor is invalid.
     fn check_declared_hooks(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
-        let declared: Vec<_> = self
-            .descriptor
-            .hooks
-            .iter()
-            .map(|hook| &hook.name)
-            .collect();
-        let mut hooks = described.hooks.iter();
-        match hooks.find(|hook| !declared.contains(&&hook.name)) {
+        let declared = &self.descriptor.hooks;
+        let is_new = |hook: &&HookDecl| declared.iter().all(|other| other.name != hook.name);
+        match described.hooks.iter().find(is_new) {
             Some(hook) => Err(Error::config(format!(
                 "the plugin now implements hook `{}`, which it did not declare when it was added; review it and run `bub plugin add` again",
                 hook.name
@@ -559,7 +552,7 @@ impl PluginProcess {
     /// Blocking variant of [`Self::handle_timeout`].
     pub(crate) fn handle_timeout_blocking(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
         let mut ping = peer.send_request("ping", &Value::Null, 0);
-        let answer = block_until(ping.next_message(), Instant::now() + PING_TIMEOUT);
+        let answer = ping.wait_blocking(Instant::now() + PING_TIMEOUT, |_| {});
         self.end_if_hanging(peer, answer.is_none());
         self.timeout_error(limit)
     }

@@ -1,19 +1,17 @@
 //! Serves a plugin that is written in Rust over stdin and stdout, so that it runs as an external plugin.
 
 use std::{
-    path::PathBuf,
     process::ExitCode,
     sync::{Arc, OnceLock},
 };
 
 use bub_kernel::{
     BoxFuture, CancellationToken, Envelope, Error, Framework, FrameworkBuilder, Inbound, Plugin,
-    PluginState, PluginStatus, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
+    PluginState, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
     hooks::{AsyncHook, HookCall, HookReturn, HookSet, point::RunModelStream},
 };
 use bub_settings::{Environment, Loader, Section, Settings, SettingsError};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
@@ -81,84 +79,46 @@ pub(crate) struct ServedPlugin {
     framework: Framework,
 }
 
-/// The parameters of `initialize`.
-#[derive(Deserialize)]
-#[serde(default)]
-struct InitializeParams {
-    name: String,
-    workspace: PathBuf,
-    config: Map<String, Value>,
-}
-
-impl Default for InitializeParams {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            workspace: PathBuf::from("."),
-            config: Map::new(),
-        }
-    }
-}
-
-impl InitializeParams {
-    /// Returns settings with the values that the host sent.
-    fn settings(&self, sections: Vec<Section>) -> Result<Settings> {
-        let variables = self.config.iter().map(|(key, value)| {
-            let name = format!("BUB_{}_{key}", self.name).replace('-', "_");
-            let text = value.as_str().map(str::to_owned);
-            (
-                name.to_uppercase(),
-                text.unwrap_or_else(|| value.to_string()),
-            )
-        });
-        let loader = Loader::new(Environment::from_pairs(variables)).sections(sections);
-        let (settings, problems) = loader.load_lenient();
-        // The files of the user's home are read by the host only.
-        let mut problems = problems.into_iter();
-        match problems.find(|problem| !matches!(problem, SettingsError::NoHome)) {
-            Some(problem) => Err(Error::config(problem.to_string())),
-            None => Ok(settings),
-        }
+/// Returns settings with the values that the host sent with `initialize`. The host alone reads the user's files.
+fn host_settings(params: &Value, sections: Vec<Section>) -> Result<Settings> {
+    let name = params.get("name").and_then(Value::as_str);
+    let config = params.get("config").and_then(Value::as_object);
+    let variables = config.into_iter().flatten().map(|(key, value)| {
+        let variable = format!("BUB_{}_{key}", name.unwrap_or_default());
+        let text = value.as_str().map(str::to_owned);
+        let text = text.unwrap_or_else(|| value.to_string());
+        (variable.replace('-', "_").to_uppercase(), text)
+    });
+    let environment = Environment::from_pairs(variables);
+    let (settings, problems) = Loader::new(environment).sections(sections).load_lenient();
+    let is_wrong = |problem: &&SettingsError| !matches!(problem, SettingsError::NoHome);
+    match problems.iter().find(is_wrong) {
+        Some(problem) => Err(Error::config(problem.to_string())),
+        None => Ok(settings),
     }
 }
 
 impl ServedPlugin {
     /// Creates the plugin with the settings and the workspace of the host.
     fn new(params: &Value, sections: Vec<Section>, add_plugins: AddPlugins) -> Result<Self> {
-        let params: InitializeParams =
-            crate::parse::deserialize_map(params).map_err(Error::invalid_input)?;
+        let workspace = params.get("workspace").and_then(Value::as_str);
         let builder = Framework::builder()
-            .settings(Arc::new(params.settings(sections)?))
-            .workspace(params.workspace)
+            .settings(Arc::new(host_settings(params, sections)?))
+            .workspace(workspace.unwrap_or("."))
             .plugin("host", HostPlugins);
         let framework = add_plugins(builder).build();
-        match framework.plugins() {
-            [_] => {}
-            [
-                _,
-                PluginStatus {
-                    state: PluginState::Active,
-                    ..
-                },
-            ] => {}
-            [
-                _,
-                PluginStatus {
-                    name,
-                    state: PluginState::Failed(reason),
-                },
-            ] => {
-                return Err(Error::config(format!(
-                    "cannot create plugin `{name}`: {reason}"
-                )));
-            }
-            _ => {
-                return Err(Error::config(
-                    "the program has several plugins, but an external plugin is one; make a program for each",
-                ));
-            }
+        let own_plugins = framework.plugins().get(PLUGIN_INDEX..).unwrap_or_default();
+        if own_plugins.len() > 1 {
+            return Err(Error::config(
+                "the program has several plugins, but an external plugin is one; make a program for each",
+            ));
         }
-        Ok(Self { framework })
+        match own_plugins.first().map(|plugin| &plugin.state) {
+            Some(PluginState::Failed(reason)) => {
+                Err(Error::config(format!("cannot create the plugin: {reason}")))
+            }
+            _ => Ok(Self { framework }),
+        }
     }
 
     fn descriptor(&self) -> Descriptor {

@@ -1,31 +1,67 @@
 //! Copies the stderr of a plugin to the log, with the name of the plugin and a rate limit.
 
 use std::{
+    collections::VecDeque,
     io::{BufRead, BufReader, PipeReader, Read},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bub_kernel::Result;
 use bub_settings::Redactor;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::peer::block_until;
 
 /// Maximum length of a logged line in bytes. A longer line is logged in several parts.
 const MAX_LINE_BYTES: u64 = 4 * 1024;
 /// Maximum number of stderr lines logged per second. Further lines are only counted.
 const MAX_LINES_PER_SECOND: u32 = 200;
+/// Number of stderr lines that an error about the start of a plugin contains.
+const MAX_LAST_LINES: usize = 4;
 /// Maximum number of invalid protocol lines logged per minute.
 const MAX_INVALID_LINES_PER_MINUTE: u32 = 3;
+
+/// The last lines that a plugin wrote to stderr.
+pub(crate) struct LastLines {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    /// Closed when the plugin has closed its stderr.
+    closed: oneshot::Receiver<()>,
+}
+
+impl LastLines {
+    /// Adds the last lines to an error text. Waits until the plugin has closed its stderr, but not longer than
+    /// `timeout`.
+    pub(crate) fn append_to(self, text: &str, timeout: Duration) -> String {
+        let _ = block_until(self.closed, Instant::now() + timeout);
+        let lines = self.lines.lock();
+        let lines: Vec<_> = lines.iter().map(|line| line.trim()).collect();
+        match lines.join(" | ").as_str() {
+            "" => text.to_owned(),
+            lines => format!("{text}; last lines of its stderr: {lines}"),
+        }
+    }
+}
 
 /// Starts a thread that logs the lines that a plugin writes to stderr.
 pub(crate) fn spawn_stderr_logger(
     plugin: &str,
     errors: PipeReader,
     redactor: Redactor,
-) -> Result<()> {
+) -> Result<LastLines> {
     let name = plugin.to_owned();
+    let lines = Arc::<Mutex<VecDeque<String>>>::default();
+    let (close_sender, closed) = oneshot::channel();
+    let logged_lines = Arc::clone(&lines);
+    let log = move || {
+        log_lines(&name, errors, &redactor, &logged_lines);
+        drop(close_sender);
+    };
     std::thread::Builder::new()
         .name("plugin-log".to_owned())
-        .spawn(move || log_lines(&name, errors, &redactor))?;
-    Ok(())
+        .spawn(log)?;
+    Ok(LastLines { lines, closed })
 }
 
 /// Limits the log lines of a plugin per interval and counts the suppressed lines.
@@ -83,8 +119,13 @@ impl LogRateLimiter {
     }
 }
 
-/// Logs the lines of a plugin's stderr until it is closed.
-fn log_lines(plugin: &str, errors: PipeReader, redactor: &Redactor) {
+/// Logs the lines of a plugin's stderr until it is closed. Keeps the last ones in `last_lines`.
+fn log_lines(
+    plugin: &str,
+    errors: PipeReader,
+    redactor: &Redactor,
+    last_lines: &Mutex<VecDeque<String>>,
+) {
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
     let mut limiter = LogRateLimiter::for_log_lines();
@@ -98,6 +139,11 @@ fn log_lines(plugin: &str, errors: PipeReader, redactor: &Redactor) {
             let text = String::from_utf8_lossy(&line);
             let line = redactor.redact(text.trim_end());
             tracing::info!(plugin, %line, "plugin.stderr");
+            let mut last_lines = last_lines.lock();
+            if last_lines.len() == MAX_LAST_LINES {
+                last_lines.pop_front();
+            }
+            last_lines.push_back(line.into_owned());
         }
     }
     limiter.log_suppressed(plugin);

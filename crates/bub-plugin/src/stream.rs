@@ -17,6 +17,7 @@ use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
+use tokio_util::sync::DropGuard;
 use tracing::{Instrument as _, Span};
 
 use crate::{
@@ -51,20 +52,11 @@ pub(crate) struct StreamCall {
     /// Credits of the running `next/call` requests of the plugin.
     next_call_credits: Arc<Mutex<Vec<Arc<Semaphore>>>>,
     /// Cancels `over` when the stream is dropped. `None` in clones that answer requests of the plugin.
-    _owner: Option<Arc<CancelOnDrop>>,
+    _owner: Option<Arc<DropGuard>>,
     /// Cancelled when the stream is dropped.
     over: CancellationToken,
     /// The span in which the hook was called. The next plugins run in it.
     caller: Span,
-}
-
-/// Cancels the running `next/call` requests of a stream when the stream is dropped.
-struct CancelOnDrop(CancellationToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 impl AsyncHook<RunModelStream> for StreamHook {
@@ -105,7 +97,7 @@ impl StreamHook {
             state: state.clone(),
             turn: turn.clone(),
             next_call_credits: Arc::default(),
-            _owner: Some(Arc::new(CancelOnDrop(over.clone()))),
+            _owner: Some(Arc::new(over.clone().drop_guard())),
             over,
             caller,
         };
@@ -318,29 +310,33 @@ impl StreamReader {
     /// Waits for the next event or the response. Answers the requests that the plugin sends meanwhile.
     pub(crate) async fn next_step(&mut self, remaining: Option<Duration>) -> Result<StreamStep> {
         loop {
-            let Some(call) = &self.call else {
-                match self.request.next_message().await {
-                    IncomingMessage::Response(end) => return end.map(StreamStep::End),
-                    IncomingMessage::Event(event) => {
-                        return Ok(StreamStep::Event(StreamEvent::from_value(&event)));
-                    }
-                    IncomingMessage::Question(question) => {
-                        reject_question(&self.request.peer, &question);
-                    }
+            let incoming = match &self.call {
+                Some(call) => {
+                    let is_waiting = || call.is_waiting_for_next();
+                    let next = call
+                        .hook
+                        .next_message(&mut self.request, remaining, is_waiting);
+                    next.await?
                 }
-                continue;
+                None => self.request.next_message().await,
             };
-            let is_waiting = || call.is_waiting_for_next();
-            let incoming = call
-                .hook
-                .next_message(&mut self.request, remaining, is_waiting);
-            match incoming.await? {
-                IncomingMessage::Response(end) => return end.map(StreamStep::End),
-                IncomingMessage::Event(event) => {
+            match (incoming, &self.call) {
+                (IncomingMessage::Response(end), _) => return end.map(StreamStep::End),
+                (IncomingMessage::Event(event), Some(call)) => {
                     return call.decode_event(&event).map(StreamStep::Event);
                 }
-                IncomingMessage::Question(question) => {
+                (IncomingMessage::Event(event), None) => {
+                    return Ok(StreamStep::Event(StreamEvent::from_value(&event)));
+                }
+                (IncomingMessage::Question(question), Some(call)) => {
                     call.answer_request(&self.request.peer, question);
+                }
+                // The host sends no requests about a `next/call` request.
+                (IncomingMessage::Question(question), None) => {
+                    let error =
+                        "unsupported request: the caller of `next/call` accepts no requests";
+                    let error = Error::invalid_input(error);
+                    self.request.peer.respond(&question.id, Err(error));
                 }
             }
         }
@@ -373,11 +369,4 @@ impl StreamReader {
             (StreamStep::End(_), None) => Ok(None),
         }
     }
-}
-
-/// Rejects a request about a `next/call` request. The host sends none.
-fn reject_question(peer: &Peer, question: &Question) {
-    let error =
-        Error::invalid_input("unsupported request: the caller of `next/call` accepts no requests");
-    peer.respond(&question.id, Err(error));
 }

@@ -53,7 +53,9 @@ pub(crate) trait InProcess<'a>: Copy {
 
     /// Returns the sender of the turn or of the inbound message, or `None` if an optional turn is absent. The role of a
     /// sender that no channel authenticated is guest.
-    fn sender(self) -> Option<Cow<'a, Sender>>;
+    fn sender(self) -> Option<Cow<'a, Sender>> {
+        self.turn().map(|turn| Cow::Borrowed(turn.sender()))
+    }
 }
 
 impl<'a> InProcess<'a> for &'a Turn {
@@ -63,10 +65,6 @@ impl<'a> InProcess<'a> for &'a Turn {
 
     fn turn(self) -> Option<&'a Turn> {
         Some(self)
-    }
-
-    fn sender(self) -> Option<Cow<'a, Sender>> {
-        Some(Cow::Borrowed(Turn::sender(self)))
     }
 }
 
@@ -78,10 +76,6 @@ impl<'a> InProcess<'a> for Option<&'a Turn> {
 
     fn turn(self) -> Self {
         self
-    }
-
-    fn sender(self) -> Option<Cow<'a, Sender>> {
-        self.and_then(InProcess::sender)
     }
 }
 
@@ -163,10 +157,10 @@ macro_rules! wire {
         }
 
         $(
+            #[allow(unused_variables, unused_mut, reason = "not every hook has arguments, a turn and a chain")]
             impl WireHook for point::$point {
                 type Owned = ($(<types::$name::$arg<'static> as Argument<'static>>::Owned,)*);
 
-                #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
                 fn encode_args(args: Self::Args<'_>, is_requested: &dyn Fn(&str) -> bool) -> Map<String, Value> {
                     let mut written = Map::new();
                     $( if is_requested(stringify!($arg)) {
@@ -175,14 +169,12 @@ macro_rules! wire {
                     written
                 }
 
-                #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
                 fn decode_args(mut raw_args: Map<String, Value>) -> Result<Self::Owned> {
                     Ok(($(
                         Wire::decode(raw_args.remove(stringify!($arg)).unwrap_or_default())?,
                     )*))
                 }
 
-                #[allow(unused_mut, reason = "not every hook has arguments")]
                 fn owned_facts(owned: &Self::Owned) -> TurnFacts<'_> {
                     let ($($arg,)*) = owned;
                     let mut facts = TurnFacts::default();
@@ -190,32 +182,27 @@ macro_rules! wire {
                     facts
                 }
 
-                #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn args_from_owned<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a> {
                     let ($($arg,)*) = owned;
                     wire!(@args $point ($($arg)*) ($($in_process: InProcess::from_call(call))?))
                 }
 
-                #[allow(unused_variables, unused_mut, reason = "not every hook has arguments")]
                 fn facts(args: Self::Args<'_>) -> TurnFacts<'_> {
                     let mut facts = TurnFacts::default();
                     $( Argument::add_facts(args.$arg, &mut facts); )*
                     facts
                 }
 
-                #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn turn(args: Self::Args<'_>) -> Option<&Turn> {
                     None $(.or(InProcess::turn(args.$in_process)))?
                 }
 
-                #[allow(unused_variables, reason = "not every hook has a turn")]
                 fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>> {
                     let sender = None $(.or(InProcess::sender(args.$in_process)))?;
                     // No channel authenticated the sender of a message outside a turn.
                     sender.or_else(|| Self::facts(args).message.map(|message| Cow::Owned(Sender::guest(message))))
                 }
 
-                #[allow(unused_variables, unused_mut, reason = "not every hook has a chain")]
                 fn next_hooks(chain: &HostChain) -> HookSet {
                     let mut hooks = HookSet::default();
                     wire!(@add_host_chain $kind [$($sync)?] $point chain hooks);
@@ -285,7 +272,6 @@ macro_rules! wire {
             Ok(call.next())
         }
 
-        #[allow(unused_mut, unused_variables, reason = "not every hook has arguments")]
         fn call_next(next: Next<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
             Box::pin(async move {
                 let args = next.args();

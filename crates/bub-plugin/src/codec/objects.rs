@@ -12,95 +12,25 @@ use serde_json::{Map, Value, json};
 
 use super::{TurnFacts, Wire, type_error};
 
-/// The encoding of one field of an object.
-trait FieldCodec<T> {
-    fn encode(field: &T) -> Value;
-    /// Decodes the field. Null stands for a field that is missing.
-    fn decode(value: Value) -> Result<T>;
-    fn schema() -> Value;
-}
+/// A duration that is sent in milliseconds.
+#[derive(Default)]
+pub(super) struct Milliseconds(pub(super) Duration);
 
-/// A field that has its default value if it is missing or invalid.
-struct Lenient;
+/// A duration that is sent in seconds.
+#[derive(Default)]
+pub(super) struct Seconds(pub(super) Duration);
 
-impl<T: Wire + Default> FieldCodec<T> for Lenient {
-    fn encode(field: &T) -> Value {
-        field.encode()
-    }
-
-    fn decode(value: Value) -> Result<T> {
-        Ok(T::decode(value).unwrap_or_default())
-    }
-
-    fn schema() -> Value {
-        T::schema()
-    }
-}
-
-/// A field that must be present and valid.
-struct Required;
-
-impl<T: Wire> FieldCodec<T> for Required {
-    fn encode(field: &T) -> Value {
-        field.encode()
-    }
-
-    fn decode(value: Value) -> Result<T> {
-        T::decode(value)
-    }
-
-    fn schema() -> Value {
-        T::schema()
-    }
-}
-
-/// A duration in milliseconds.
-struct Milliseconds;
-
-impl FieldCodec<Duration> for Milliseconds {
-    fn encode(field: &Duration) -> Value {
-        u64::try_from(field.as_millis()).unwrap_or(u64::MAX).into()
-    }
-
-    fn decode(value: Value) -> Result<Duration> {
-        let milliseconds = value.as_u64();
-        Ok(Duration::from_millis(milliseconds.unwrap_or_default()))
-    }
-
-    fn schema() -> Value {
-        json!({"type": "integer"})
-    }
-}
-
-/// A duration in seconds.
-struct Seconds;
-
-impl FieldCodec<Duration> for Seconds {
-    fn encode(field: &Duration) -> Value {
-        field.as_secs_f64().into()
-    }
-
-    fn decode(value: Value) -> Result<Duration> {
-        let seconds = value.as_f64().unwrap_or_default();
-        Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
-    }
-
-    fn schema() -> Value {
-        json!({"type": "number"})
-    }
-}
-
-/// Implements [`Wire`] for the objects of a table. A row lists the fields of a struct, each with its codec and its name
-/// in the protocol if they differ from [`Lenient`] and the name in Rust. `in` names the field that is a fact about the
-/// turn.
+/// Implements [`Wire`] for the objects of a table. A row lists the fields of a struct. A field that is missing or invalid
+/// has its default value, unless it is `required`. A field with another name in the protocol also has the type that it is
+/// sent as. `in` names the field that is a fact about the turn.
 macro_rules! wire_objects {
-    ($( $ty:ident $(in $fact:ident)? { $($field:ident $(($codec:ident $($name:literal)?))?),* } )*) => {$(
+    ($( $ty:ident $(in $fact:ident)? { $($field:ident $(($($how:tt)+))?),* } )*) => {$(
         impl Wire for $ty {
             fn encode(&self) -> Value {
                 let mut fields = Map::new();
                 $( fields.insert(
-                    wire_objects!(@name $field $($($name)?)?).to_owned(),
-                    <wire_objects!(@codec $($codec)?)>::encode(&self.$field),
+                    wire_objects!(@name $field $($($how)+)?).to_owned(),
+                    wire_objects!(@encode self.$field, $($($how)+)?),
                 ); )*
                 fields.into()
             }
@@ -109,15 +39,15 @@ macro_rules! wire_objects {
                 let mut fields = Map::decode(value)?;
                 let mut take = |name| fields.remove(name).unwrap_or_default();
                 Ok(Self {$(
-                    $field: <wire_objects!(@codec $($codec)?)>::decode(take(wire_objects!(@name $field $($($name)?)?)))?,
+                    $field: wire_objects!(@decode take(wire_objects!(@name $field $($($how)+)?)), $($($how)+)?),
                 )*})
             }
 
             fn schema() -> Value {
                 let mut properties = Map::new();
                 $( properties.insert(
-                    wire_objects!(@name $field $($($name)?)?).to_owned(),
-                    field_schema::<wire_objects!(@codec $($codec)?), Self, _>(|object| &object.$field),
+                    wire_objects!(@name $field $($($how)+)?).to_owned(),
+                    wire_objects!(@schema $field, $($($how)+)?),
                 ); )*
                 object_schema(&properties.into())
             }
@@ -127,26 +57,31 @@ macro_rules! wire_objects {
             } )?
         }
     )*};
-    (@name $field:ident) => { stringify!($field) };
-    (@name $field:ident $name:literal) => { $name };
-    (@codec) => { Lenient };
-    (@codec $codec:ident) => { $codec };
+    (@name $field:ident $(required)?) => { stringify!($field) };
+    (@name $field:ident $name:literal as $ty:ident) => { $name };
+    (@encode $field:expr, $(required)?) => { Wire::encode(&$field) };
+    (@encode $field:expr, $name:literal as $ty:ident) => { Wire::encode(&$ty($field)) };
+    (@decode $value:expr,) => { Wire::decode($value).unwrap_or_default() };
+    (@decode $value:expr, required) => { Wire::decode($value)? };
+    (@decode $value:expr, $name:literal as $ty:ident) => { $ty::decode($value).unwrap_or_default().0 };
+    (@schema $field:ident, $(required)?) => { field_schema(|object: &Self| &object.$field) };
+    (@schema $field:ident, $name:literal as $ty:ident) => { $ty::schema() };
 }
 
 wire_objects! {
     Sender { role, channel, chat_id, id, name }
-    LlmRequest in run_id { run_id, model, messages (Required), tool_names, max_tokens }
-    LlmResult in run_id { run_id, text, tool_calls, usage, error, duration (Milliseconds "duration_ms") }
-    ToolCall in run_id { run_id, tool, arguments (Required) }
+    LlmRequest in run_id { run_id, model, messages (required), tool_names, max_tokens }
+    LlmResult in run_id { run_id, text, tool_calls, usage, error, duration ("duration_ms" as Milliseconds) }
+    ToolCall in run_id { run_id, tool, arguments (required) }
     TurnSnapshot { session_id, is_running, running_count, pending_count, steering_count }
     ApprovalRequest in session_id {
-        id, tool, arguments (Required), sender, session_id, expires (Seconds "expires_seconds"), reason
+        id, tool, arguments (required), sender, session_id, expires ("expires_seconds" as Seconds), reason
     }
 }
 
 /// Returns the schema of the field that a function selects.
-fn field_schema<C: FieldCodec<T>, O, T>(_: fn(&O) -> &T) -> Value {
-    C::schema()
+fn field_schema<O, T: Wire>(_: fn(&O) -> &T) -> Value {
+    T::schema()
 }
 
 /// Returns the JSON Schema of an object whose properties are all required.
@@ -241,7 +176,7 @@ impl Wire for State {
 impl Wire for ToolOutcome {
     fn encode(&self) -> Value {
         let error = self.result.as_ref().err().map(Error::to_value);
-        let duration = Milliseconds::encode(&self.duration);
+        let duration = Milliseconds(self.duration).encode();
         json!({"result": self.result.as_ref().ok(), "error": error, "duration_ms": duration})
     }
 
@@ -251,7 +186,7 @@ impl Wire for ToolOutcome {
         let error = Option::<Error>::decode(take("error"))?;
         Ok(Self {
             result: error.map_or_else(|| Ok(take("result")), Err),
-            duration: Milliseconds::decode(take("duration_ms"))?,
+            duration: Milliseconds::decode(take("duration_ms"))?.0,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Types of the plugin protocol that are one JSON value, such as a string.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
     Channel, CliApp, Envelope, Error, Fields, MessageHandler, ModelStream, Prompt, Provided,
@@ -9,7 +9,11 @@ use bub_kernel::{
 use bub_tape::{Sidecar, TapeStore};
 use serde_json::{Map, Value, json};
 
-use super::{TurnFacts, Wire, type_error};
+use super::{
+    TurnFacts, Wire,
+    objects::{Milliseconds, Seconds},
+    type_error,
+};
 
 /// Implements [`Wire`] for the types of a table. The columns are the type, the fact about the turn that it is, what an
 /// error message calls it, its JSON Schema, its encoding, and its decoding.
@@ -52,6 +56,12 @@ wire_values! {
     };
     usize: "a whole number", {"type": "integer", "minimum": 0}, |number| (*number).into(), {
         number if number.is_u64() => usize::try_from(u64::decode(number)?).unwrap_or(usize::MAX)
+    };
+    Milliseconds: "milliseconds", {"type": "integer"},
+        |duration| u64::try_from(duration.0.as_millis()).unwrap_or(u64::MAX).into(),
+        { number => Self(Duration::from_millis(number.as_u64().unwrap_or_default())) };
+    Seconds: "seconds", {"type": "number"}, |duration| duration.0.as_secs_f64().into(), {
+        number => Self(Duration::try_from_secs_f64(number.as_f64().unwrap_or_default()).unwrap_or_default())
     };
     String: "a string", {"type": "string"}, |text| text.as_str().into(), { Value::String(text) => text };
     SessionId, is session_id: "a string", {"type": "string"}, |id| id.into(), { Value::String(text) => text.into() };

@@ -1,14 +1,11 @@
 //! The threads that read and write the lines of a peer.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     sync::{Arc, atomic::Ordering, mpsc as blocking},
 };
 
-use bub_kernel::Error;
-use serde_json::Value;
-
-use super::{MAX_LINE_BYTES, Peer, Question, RequestHandler};
+use super::{MAX_LINE_BYTES, PROCESS_ENDED_TEXT, Peer, RequestHandler};
 use crate::{rpc_message, stderr::LogRateLimiter};
 
 /// Number of invalid lines tolerated before the connection is closed.
@@ -16,29 +13,6 @@ const MAX_INVALID_LINES: u32 = 100;
 /// Size in bytes at which the writing thread stops combining queued lines into one write. Also the size of the read
 /// buffer.
 const WRITE_BATCH_BYTES: usize = 64 * 1024;
-
-/// Reads arbitrary bytes as the output of a plugin, for fuzzing. Returns why the connection was closed.
-///
-/// The simulated host has three unanswered requests and rejects all requests of the plugin.
-#[doc(hidden)]
-pub fn read_for_fuzzing(bytes: &[u8]) -> String {
-    struct RejectingHandler;
-    impl RequestHandler for RejectingHandler {
-        fn handle_request(&self, peer: &Arc<Peer>, question: Question) {
-            peer.respond(&question.id, Err(Error::not_found(question.method)));
-        }
-        fn handle_notification(&self, _method: &str, _params: &Value) {}
-        fn handle_close(&self, _peer: &Peer, _cause: &str) {}
-    }
-    let (outgoing, _lines) = blocking::channel();
-    let peer = Arc::new(Peer::new(outgoing, "fuzz"));
-    let _requests: Vec<_> = (0..3)
-        .map(|credits| peer.send_request("hook", &Value::Null, credits))
-        .collect();
-    let cause = read_lines(bytes, &peer, &RejectingHandler);
-    peer.close(&cause);
-    cause
-}
 
 /// Writes queued lines until the connection is closed.
 pub(super) fn write_lines(
@@ -64,7 +38,7 @@ pub(super) fn write_lines(
 }
 
 /// Reads lines and passes their messages to the peer until the connection ends. Returns why it ended.
-pub(super) fn read_lines(
+pub(crate) fn read_lines(
     reader: impl Read,
     peer: &Arc<Peer>,
     handler: &dyn RequestHandler,
@@ -79,7 +53,10 @@ pub(super) fn read_lines(
             .take(MAX_LINE_BYTES as u64 + 1)
             .read_until(b'\n', &mut line)
         {
-            Ok(0) => return "the process ended; see the log".to_owned(),
+            Ok(0) => return PROCESS_ENDED_TEXT.to_owned(),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                return PROCESS_ENDED_TEXT.to_owned();
+            }
             Ok(_) if line.len() > MAX_LINE_BYTES => {
                 return format!(
                     "the process sent a line longer than {MAX_LINE_BYTES} bytes; send shorter messages"

@@ -142,6 +142,26 @@ impl OutgoingRequest {
         }
         IncomingMessage::Response(Err(self.peer.closed_error()))
     }
+
+    /// Blocks until the response arrives. Returns `None` after the deadline, which does not include the time that
+    /// `answer` takes for the requests of the other side.
+    pub(crate) fn wait_blocking(
+        &mut self,
+        mut deadline: Instant,
+        answer: impl Fn(Question),
+    ) -> Option<Result<Value>> {
+        loop {
+            match block_until(self.next_message(), deadline)? {
+                IncomingMessage::Response(response) => return Some(response),
+                IncomingMessage::Question(question) => {
+                    let started = Instant::now();
+                    answer(question);
+                    deadline += started.elapsed();
+                }
+                IncomingMessage::Event(_) => {}
+            }
+        }
+    }
 }
 
 /// Wakes a thread that runs [`block_until`].
