@@ -170,6 +170,10 @@ impl App {
         if is_plugin && args.len() <= 1 {
             return self.serve();
         }
+        let is_plain = self.commands.is_empty() && self.next_steps.is_none();
+        if is_plain && args.len() <= 1 {
+            return print_plugin_notice();
+        }
         let redactor = Redactor::new();
         let bundled_plugins = self.bundled_plugins.clone();
         self.try_run(&args, &redactor)
@@ -237,8 +241,9 @@ impl App {
                 parse_default_command(&self.default_command, &commands)?
             }
             ParsedArgs::Nothing => {
-                let text = self.next_steps.map(str::to_owned);
-                return output::print(&text.unwrap_or_else(|| describe_program(&commands)));
+                let help = || args::command_line(&commands).render_help().to_string();
+                let text = self.next_steps.map_or_else(help, str::to_owned);
+                return output::print(&text);
             }
             ParsedArgs::Print(text) => return output::print(&text),
             ParsedArgs::Wrong(line) => return Err(Error::invalid_input(line)),
@@ -340,14 +345,13 @@ fn describe_conflict(commands: &[AppCommand], panic: &(dyn Any + Send)) -> Strin
         .to_owned()
 }
 
-/// Returns the help of the program. A program without commands can only be a plugin.
-fn describe_program(commands: &[AppCommand]) -> String {
-    if !commands.is_empty() {
-        return args::command_line(commands).render_help().to_string();
-    }
+/// Prints how to use a program without commands: as a plugin.
+fn print_plugin_notice() -> ExitCode {
     let program = std::env::current_exe().unwrap_or_default();
     let program = bub_plugin::quote_for_shell(&program);
-    format!("this program is a plugin for bub; to use it, run: bub plugin add {program}\n")
+    let text =
+        format!("this program is a plugin for bub; to use it, run: bub plugin add {program}\n");
+    output::print(&text).unwrap_or(ExitCode::FAILURE)
 }
 
 fn parse_default_command(args: &[&str], commands: &[AppCommand]) -> Result<(String, ArgMatches)> {

@@ -43,6 +43,7 @@ mod permissions;
 mod picture;
 mod plugin;
 mod plugin_lifecycle;
+mod rust_plugin;
 mod sandbox;
 mod secrets;
 mod settings;
