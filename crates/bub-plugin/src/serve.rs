@@ -309,25 +309,23 @@ fn placeholder_message(sender: Option<&Sender>) -> Envelope {
         .with("chat_id", sender.chat_id.as_str())
 }
 
-/// The state of a turn, and its content before a hook was called.
-struct StateRecord {
-    state: State,
-    before: Value,
-}
+/// The state of a turn, if the hook has it, and its content before the hook was called.
+struct StateRecord(Option<(State, Value)>);
 
 impl StateRecord {
     fn new(state: Option<&State>) -> Self {
-        let state = state.cloned().unwrap_or_default();
-        let before = state.encode();
-        Self { state, before }
+        Self(state.map(|state| (state.clone(), state.encode())))
     }
 
     /// Returns a map with the field `state` of the response: the changes that the hook made to the state. The map is
     /// empty if the hook changed nothing.
     fn changes(&self) -> Map<String, Value> {
         let empty = Map::new();
-        let after = self.state.encode();
-        let before = self.before.as_object().unwrap_or(&empty);
+        let Some((state, before)) = &self.0 else {
+            return empty;
+        };
+        let after = state.encode();
+        let before = before.as_object().unwrap_or(&empty);
         let mut set = after.as_object().cloned().unwrap_or_default();
         let mut remove: Vec<_> = before.keys().collect();
         remove.retain(|name| !set.contains_key(*name));
