@@ -1,21 +1,19 @@
 //! Layout of Markdown while it streams.
 //!
-//! [`Markdown::push`] returns lines as soon as they are final: blocks when they end, code line by line, lists item by
-//! item. Lines depend only on the text and the width, never on how the stream was split. The unfinished text is
-//! limited: a block longer than [`MAX_BLOCK_BYTES`] continues as another block. Adding text therefore does not get
-//! slower as the text grows.
+//! [`Markdown::push`] returns lines as soon as they are final: blocks when they end, fenced code and HTML line
+//! by line, lists item by item. Lines depend only on the text and the width, never on how the stream was split. The
+//! unfinished text is limited: a block longer than [`MAX_BLOCK_BYTES`] continues as another block. Adding text therefore
+//! does not get slower as the text grows.
 //!
 //! Limitation: a link definition (`[name]: address`) applies only in its own block. It is shown verbatim, and so is a
 //! link that refers to a definition in another block. Footnotes and HTML are also shown verbatim.
 //!
-//! * `start`: recognizes the block that a line starts.
 //! * `blocks`: groups lines into blocks.
 //! * `layout`, `inline`, `table`: lay out a block as lines of the screen.
 
 mod blocks;
 mod inline;
 mod layout;
-mod start;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -70,8 +68,6 @@ pub struct Markdown {
     partial: String,
     /// Whether the last character was a carriage return. A line feed that follows belongs to the same line ending.
     ends_with_cr: bool,
-    /// Whether `partial` is the rest of a line that was split because it was too long.
-    is_continuation: bool,
     blocks: Blocks,
 }
 
@@ -81,7 +77,6 @@ impl Markdown {
         Self {
             partial: String::new(),
             ends_with_cr: false,
-            is_continuation: false,
             blocks: Blocks::new(width, style),
         }
     }
@@ -118,10 +113,7 @@ impl Markdown {
         let mut blocks = self.blocks.preview_copy();
         let partial = blocks::preview_tail(&self.partial);
         if !partial.is_empty() {
-            blocks.push_preview_line(
-                partial,
-                self.is_continuation || partial.len() < self.partial.len(),
-            );
+            blocks.push_preview_line(partial);
         }
         blocks.close_block();
         let mut lines = Vec::new();
@@ -138,7 +130,7 @@ impl Markdown {
         }
         self.blocks.close_block();
         let lines = self.blocks.take_lines();
-        (self.ends_with_cr, self.is_continuation) = (false, false);
+        self.ends_with_cr = false;
         self.blocks = self.blocks.empty_copy();
         lines
     }
@@ -146,11 +138,7 @@ impl Markdown {
     /// Ends the partial line and passes it to `blocks`.
     fn end_line(&mut self) {
         self.split_long_partial();
-        let line = std::mem::take(&mut self.partial);
-        let is_continuation = std::mem::take(&mut self.is_continuation);
-        self.blocks.push_line(&line, is_continuation);
-        // Reuse the allocation.
-        self.partial = line;
+        self.blocks.push_line(&self.partial);
         self.partial.clear();
     }
 
@@ -159,9 +147,8 @@ impl Markdown {
     fn split_long_partial(&mut self) {
         while self.partial.len() > MAX_BLOCK_BYTES && !self.blocks.is_in_code() {
             let rest = self.partial.split_off(blocks::split_offset(&self.partial));
-            self.blocks.push_line(&self.partial, self.is_continuation);
+            self.blocks.push_line(&self.partial);
             self.partial = rest;
-            self.is_continuation = true;
         }
     }
 }

@@ -1,18 +1,15 @@
 //! Groups source lines into blocks. A block is laid out as soon as it has certainly ended.
 //!
-//! The lines are recognized here and not by `pulldown-cmark`, because it parses only whole blocks: to ask it after every
-//! line whether a block has ended would take time that grows with the square of the block.
+//! If a line may start another block, `pulldown-cmark` parses the open block again. Most lines need no parser, and the
+//! open block is limited, so the work does not grow with the length of the text.
 
+use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::{
     MAX_BLOCK_BYTES, MarkdownStyle,
     inline::InlineText,
     layout::{self, BlockContext, code_close_line, code_line, code_open_line},
-    start::{
-        BlockStart, Fence, ListItemStart, dedent, is_delimiter_row, is_heading_underline,
-        split_indent,
-    },
 };
 use crate::{Line, Style};
 
@@ -22,52 +19,34 @@ const MIN_WIDTH: usize = 4;
 const PREVIEW_BYTES: usize = 1024;
 
 /// The kind of the open block: the block that the next line may belong to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum OpenBlock {
-    /// No block is open.
-    Nothing,
-    /// A paragraph, possibly with a table or HTML. For a table, `head` is a range of byte offsets in the source of the
-    /// block: from the table head to the end of the delimiter row.
-    Text {
-        head: Option<(usize, usize)>,
-    },
+    /// A paragraph, or no block.
+    Text,
+    Table,
     Quote,
-    /// A list item. If it was split, its rest is laid out separately and indented by `shift` columns, which is 0 for
-    /// the first part.
-    Item {
-        offset: usize,
-        number: Option<u64>,
-        shift: usize,
-        blank: bool,
-    },
-    Fence(Fence),
-    /// Indented code, and the number of blank lines after it that may belong to it.
-    Indented {
-        blanks: usize,
-    },
-    /// HTML that ends at this text.
-    Raw(&'static str),
+    /// An item of a top-level list. The items of a list are laid out one by one.
+    Item,
+    IndentedCode,
+    /// Fenced code with its info string. Its lines are emitted one by one.
+    FencedCode(String),
+    /// HTML. Its lines are emitted one by one.
+    Html,
+    /// A heading or a thematic break, to which no other line can belong.
+    Complete,
 }
 
 impl OpenBlock {
-    /// Returns the rest of a block whose first part is laid out separately.
-    fn rest(self, width: usize) -> Self {
-        match self {
-            Self::Item {
-                offset,
-                number,
-                shift: 0,
-                blank,
-            } => {
-                let shift = number.map_or(2, |number| number.to_string().len() + 2);
-                Self::Item {
-                    offset,
-                    number: None,
-                    shift: shift.min(width / 2),
-                    blank,
-                }
-            }
-            other => other,
+    fn from_tag(tag: Tag<'_>) -> Self {
+        match tag {
+            Tag::Table(_) => Self::Table,
+            Tag::BlockQuote(_) => Self::Quote,
+            Tag::Item => Self::Item,
+            Tag::CodeBlock(CodeBlockKind::Indented) => Self::IndentedCode,
+            Tag::CodeBlock(CodeBlockKind::Fenced(info)) => Self::FencedCode(info.into_string()),
+            Tag::HtmlBlock => Self::Html,
+            Tag::Heading { .. } => Self::Complete,
+            _ => Self::Text,
         }
     }
 }
@@ -78,18 +57,17 @@ pub(super) struct Blocks {
     pub(super) width: usize,
     style: MarkdownStyle,
     open: OpenBlock,
-    /// The source of the open block.
+    /// The source of the open block. For code and HTML whose lines are emitted one by one, only the first line.
     block: String,
-    /// Byte offset in `block` at which its last line starts.
-    last: usize,
+    /// Whether `block` is the rest of a list item that was split. Its marker is not shown.
+    is_rest_of_item: bool,
     /// The list that the next item may belong to: its marker and next number.
     list: Option<(char, u64)>,
     /// Whether a blank line must precede the next list item: the source has one there, or the last block ends with
     /// code.
     after_blank: bool,
-    /// Whether the next block follows without a blank line.
+    /// Whether the next block follows without a blank line, as the first one does.
     tight: bool,
-    has_output: bool,
     lines: Vec<Line>,
     /// Number of bytes laid out so far.
     #[cfg(test)]
@@ -101,13 +79,12 @@ impl Blocks {
         Self {
             width: width.max(MIN_WIDTH),
             style,
-            open: OpenBlock::Nothing,
+            open: OpenBlock::Text,
             block: String::new(),
-            last: 0,
+            is_rest_of_item: false,
             list: None,
             after_blank: false,
-            tight: false,
-            has_output: false,
+            tight: true,
             lines: Vec::new(),
             #[cfg(test)]
             laid_out_bytes: std::sync::Arc::default(),
@@ -128,7 +105,10 @@ impl Blocks {
     }
 
     pub(super) fn is_in_code(&self) -> bool {
-        matches!(self.open, OpenBlock::Fence(_) | OpenBlock::Indented { .. })
+        matches!(
+            self.open,
+            OpenBlock::FencedCode(_) | OpenBlock::IndentedCode
+        )
     }
 
     /// Returns the finished lines. Each line is returned once.
@@ -136,301 +116,212 @@ impl Blocks {
         std::mem::take(&mut self.lines)
     }
 
-    /// Adds a source line. With `is_continuation`, the line is the rest of a line that was split, and starts no block.
-    pub(super) fn push_line(&mut self, line: &str, is_continuation: bool) {
-        let start = if is_continuation {
-            BlockStart::Text
+    /// Adds a source line.
+    pub(super) fn push_line(&mut self, line: &str) {
+        if matches!(self.open, OpenBlock::FencedCode(_) | OpenBlock::Html) {
+            return self.push_verbatim_line(line);
+        }
+        let is_blank = is_blank(line);
+        if is_blank && !matches!(self.open, OpenBlock::Item | OpenBlock::IndentedCode) {
+            return self.close_block();
+        }
+        if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
+            self.split_block(line);
         } else {
-            BlockStart::parse(line)
-        };
-        if !self.try_continue(line, start, is_continuation) {
-            self.close_block();
-            self.begin_block(line, start);
+            self.block.push_str(line);
+            self.block.push('\n');
+        }
+        if !is_blank && !self.is_continued_by(line) {
+            self.find_last_block();
         }
     }
 
     /// Adds an incomplete line for a preview. Call it only on a copy from [`Self::preview_copy`].
-    pub(super) fn push_preview_line(&mut self, line: &str, is_continuation: bool) {
+    pub(super) fn push_preview_line(&mut self, line: &str) {
         // Skip an incomplete closing fence; it would appear as code for a moment.
-        let is_closing_fence = matches!(self.open, OpenBlock::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
+        let fence = self.block.trim_start().chars().next();
+        let is_closing_fence = matches!(self.open, OpenBlock::FencedCode(_))
+            && line.trim().chars().all(|mark| Some(mark) == fence);
         if !is_closing_fence {
-            self.push_line(line, is_continuation);
+            self.push_line(line);
         }
     }
 
-    /// Adds the line to the open block if the line belongs to it. Returns whether it was added.
-    fn try_continue(&mut self, line: &str, start: BlockStart, is_continuation: bool) -> bool {
-        let blank_line = start == BlockStart::Blank;
+    /// Lays out the blocks before the last one, which stays open if other lines can belong to it.
+    fn find_last_block(&mut self) {
+        let (start, open) = last_block(&self.block);
+        if start > 0 {
+            let rest = self.block.split_off(start);
+            self.lay_out_block();
+            self.block = rest;
+        }
+        self.open = open;
+        match &self.open {
+            OpenBlock::Complete => self.close_block(),
+            OpenBlock::FencedCode(info) => {
+                let open_line = code_open_line(info, self.style);
+                self.begin_verbatim();
+                self.lines.extend(open_line);
+            }
+            OpenBlock::Html => {
+                self.begin_verbatim();
+                let line = std::mem::take(&mut self.block);
+                self.emit_html_line(&line);
+                if verbatim_line("", line.trim_end()).1 {
+                    self.block = line;
+                } else {
+                    self.open = OpenBlock::Text;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether a line certainly belongs to the open block, so that the block need not be parsed again.
+    fn is_continued_by(&self, line: &str) -> bool {
+        let indent = |text: &str| text.len() - text.trim_start_matches(' ').len();
         match self.open {
-            OpenBlock::Nothing => false,
-            OpenBlock::Fence(fence) if fence.is_closed_by(line) => {
-                self.end_code();
-                true
+            OpenBlock::Text => line.starts_with(char::is_alphabetic),
+            OpenBlock::Table => line.starts_with('|'),
+            OpenBlock::Quote => line.starts_with('>'),
+            OpenBlock::Item => {
+                let marker = item_marker(&self.block);
+                let content = self.block.get(marker.len()..).unwrap_or_default();
+                indent(line) >= marker.len() + indent(content).max(1)
             }
-            OpenBlock::Fence(fence) => {
-                self.emit_code_line(line, fence.indent);
-                true
-            }
-            OpenBlock::Raw(end) => {
-                self.emit_raw_line(line, end);
-                true
-            }
-            OpenBlock::Indented { blanks } => {
-                self.try_continue_indented(line, start, blanks, is_continuation)
-            }
-            OpenBlock::Text { head } => {
-                if head.is_none() && !is_continuation && is_heading_underline(line) {
-                    self.append_source(line);
-                    self.close_block();
-                    return true;
-                }
-                if start.can_interrupt_paragraph() {
-                    return false;
-                }
-                self.append_text_line(line, head);
-                true
-            }
-            OpenBlock::Quote => {
-                let belongs = start == BlockStart::Quote || !start.can_interrupt_paragraph();
-                if belongs {
-                    self.append_source(line);
-                }
-                belongs
-            }
-            OpenBlock::Item { offset, blank, .. } => {
-                let is_nested = split_indent(line).0 >= offset || blank_line || is_continuation;
-                let is_lazy = !blank
-                    && !start.can_interrupt_paragraph()
-                    && !matches!(start, BlockStart::Item(_));
-                if is_nested || is_lazy {
-                    self.append_source(line);
-                    if let OpenBlock::Item { blank, .. } = &mut self.open {
-                        *blank = blank_line;
-                    }
-                }
-                is_nested || is_lazy
-            }
+            OpenBlock::IndentedCode => indent(line) >= 4,
+            _ => false,
         }
     }
 
-    fn try_continue_indented(
-        &mut self,
-        line: &str,
-        start: BlockStart,
-        blanks: usize,
-        is_continuation: bool,
-    ) -> bool {
-        match start {
-            _ if is_continuation || start == BlockStart::Indented => {
-                let blank_lines = std::iter::repeat_n(Line::default(), blanks);
-                self.lines.extend(blank_lines);
-                self.emit_code_line(line, 4);
-                self.open = OpenBlock::Indented { blanks: 0 };
-            }
-            BlockStart::Blank => self.open = OpenBlock::Indented { blanks: blanks + 1 },
-            _ => return false,
-        }
-        true
+    fn begin_verbatim(&mut self) {
+        self.list = None;
+        self.emit_separator();
     }
 
-    /// Opens the block that a line starts.
-    fn begin_block(&mut self, line: &str, start: BlockStart) {
-        if start == BlockStart::Blank {
-            self.after_blank = true;
+    /// Emits a line of fenced code or HTML.
+    fn push_verbatim_line(&mut self, line: &str) {
+        // Most lines of code need no parser.
+        if self.block.starts_with(['`', '~']) && !line.contains(['`', '~']) {
+            self.lines.push(code_line(line));
             return;
         }
-        self.tight = false;
-        let list = self.list.take();
-        match start {
-            BlockStart::Item(item) => return self.begin_item(line, item, list),
-            BlockStart::Text | BlockStart::Heading => self.open = OpenBlock::Text { head: None },
-            BlockStart::Quote => self.open = OpenBlock::Quote,
-            BlockStart::Rule => {
-                let rule = layout::rule_line(self.style, self.width);
-                self.emit_lines(vec![rule]);
-            }
-            BlockStart::Fence(fence) => {
-                self.emit_separator();
-                let info = line.trim_start().trim_start_matches(fence.mark);
-                self.lines.extend(code_open_line(info, self.style));
-                self.open = OpenBlock::Fence(fence);
-            }
-            BlockStart::Indented => {
-                self.emit_separator();
-                self.lines.extend(code_open_line("", self.style));
-                self.emit_code_line(line, 4);
-                self.open = OpenBlock::Indented { blanks: 0 };
-            }
-            BlockStart::Raw(end) => {
-                self.emit_separator();
-                self.open = OpenBlock::Raw(end);
-                self.emit_raw_line(line, end);
-            }
-            BlockStart::Blank => {}
+        let (text, is_open) = verbatim_line(&self.block, line);
+        match (&self.open, text) {
+            (OpenBlock::Html, Some(html)) => self.emit_html_line(&html),
+            (_, Some(code)) => self.lines.push(code_line(&code)),
+            (_, None) => {}
         }
-        if matches!(self.open, OpenBlock::Text { .. } | OpenBlock::Quote) {
-            self.append_source(line);
-        }
-        if start == BlockStart::Heading {
+        if !is_open {
             self.close_block();
         }
     }
 
-    fn begin_item(&mut self, line: &str, item: ListItemStart, list: Option<(char, u64)>) {
-        let sibling = list.filter(|(marker, _)| *marker == item.marker);
-        self.tight = sibling.is_some() && !self.after_blank;
-        let next = sibling.map(|(_, next)| next);
-        let number = item.number.map(|number| next.unwrap_or(number));
-        self.list = Some((item.marker, number.unwrap_or(0).saturating_add(1)));
-        self.open = OpenBlock::Item {
-            offset: item.offset,
-            number,
-            shift: 0,
-            blank: false,
-        };
-        self.append_source(line);
-    }
-
-    /// Adds a line to a paragraph. Recognizes the delimiter row of a table.
-    fn append_text_line(&mut self, line: &str, head: Option<(usize, usize)>) {
-        let above = self.last;
-        self.append_source(line);
-        if head.is_none() && self.last > above && is_delimiter_row(line) {
-            self.open = OpenBlock::Text {
-                head: Some((above, self.block.len())),
-            };
-        }
-    }
-
-    /// Adds a line to the source of the open block. A block that is too long is laid out and continues as another
-    /// block.
-    fn append_source(&mut self, line: &str) {
-        if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
-            self.split_block();
-        }
-        self.last = self.block.len();
-        match self.open {
-            OpenBlock::Item {
-                offset, shift: 1.., ..
-            } => self.block.push_str(&dedent(line, offset)),
-            _ => self.block.push_str(line),
-        }
-        self.block.push('\n');
-    }
-
-    /// Lays out the open block and continues it as another block.
-    fn split_block(&mut self) {
-        let open = self.open;
-        let carried_prefix = self.carried_prefix();
+    /// Lays out the open block, which is too long, and continues it as another block with a line.
+    fn split_block(&mut self, line: &str) {
+        let rest = self.continued(&format!("{line}\n"));
         self.lay_out_block();
         self.tight = true;
-        self.block = carried_prefix;
-        self.open = match open {
-            OpenBlock::Text {
-                head: Some((start, end)),
-            } => OpenBlock::Text {
-                head: Some((0, end - start)),
-            },
-            other => other.rest(self.width),
-        };
+        self.is_rest_of_item = self.open == OpenBlock::Item;
+        self.block = rest;
     }
 
-    /// Returns the text that the rest of a split block must start with: the table head or the opening code fence.
-    /// Returns an empty text if the block has neither, or if the text would be too long.
-    fn carried_prefix(&self) -> String {
-        let fence = |prefix: &str| Some(format!("{prefix}{}\n", unclosed_fence(&self.block)?));
-        let carried_prefix = match self.open {
-            OpenBlock::Text {
-                head: Some((start, end)),
-            } => self.block.get(start..end).map(str::to_owned),
-            OpenBlock::Quote => fence("> "),
-            OpenBlock::Item { .. } => fence(""),
-            _ => None,
+    /// Returns the source of a block that continues the open block with `rest`. It starts with the table head, the list
+    /// marker, or the opening code fence.
+    fn continued(&self, rest: &str) -> String {
+        let fence = unclosed_fence(&self.block);
+        let marker = item_marker(&self.block);
+        let prefix = match (&self.open, fence) {
+            (OpenBlock::Table, _) => self.block.split_inclusive('\n').take(2).collect(),
+            (OpenBlock::Quote, Some(fence)) => format!("> {fence}\n"),
+            (OpenBlock::Item, Some(fence)) => {
+                let indent = " ".repeat(marker.len() + 1);
+                format!("{marker}\n{indent}{fence}\n")
+            }
+            (OpenBlock::Item, None) => format!("{marker}\n"),
+            _ => String::new(),
         };
         let is_short = |prefix: &String| prefix.len() <= MAX_BLOCK_BYTES / 8;
-        carried_prefix.filter(is_short).unwrap_or_default()
+        let prefix = Some(prefix).filter(is_short).unwrap_or_default();
+        // A blank line after the marker would end the list item.
+        prefix
+            + if fence.is_none() {
+                rest.trim_start_matches('\n')
+            } else {
+                rest
+            }
     }
 
     /// Ends the open block.
     pub(super) fn close_block(&mut self) {
         match self.open {
-            OpenBlock::Nothing => {}
-            OpenBlock::Fence(_) | OpenBlock::Indented { .. } => {
-                self.after_blank = matches!(self.open, OpenBlock::Indented { blanks: 1.. });
-                self.end_code();
+            OpenBlock::FencedCode(_) => {
+                self.lines.extend(code_close_line(self.style));
+                self.block.clear();
             }
-            OpenBlock::Raw(_) => self.open = OpenBlock::Nothing,
-            OpenBlock::Text { .. } | OpenBlock::Quote => drop(self.lay_out_block()),
-            OpenBlock::Item { blank, .. } => {
-                self.after_blank = self.lay_out_block() || blank;
-            }
+            OpenBlock::Html => self.block.clear(),
+            _ => self.lay_out_block(),
         }
-        self.open = OpenBlock::Nothing;
+        self.open = OpenBlock::Text;
     }
 
-    /// Lays out the source of the open block. Returns whether it ends with code.
-    fn lay_out_block(&mut self) -> bool {
-        let (indent, number) = match self.open {
-            OpenBlock::Item { shift, number, .. } => (shift, number),
-            _ => (0, None),
-        };
+    /// Lays out the source of the open block.
+    fn lay_out_block(&mut self) {
+        if self.block.is_empty() {
+            return;
+        }
+        let number = self.begin_list_item();
         let context = BlockContext {
             width: self.width,
             markdown_style: self.style,
-            indent,
             number,
+            is_rest_of_item: std::mem::take(&mut self.is_rest_of_item),
         };
         #[cfg(test)]
         self.laid_out_bytes
             .fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
         let (lines, after_code) = layout::lay_out_block(&self.block, context);
-        self.block.clear();
-        self.last = 0;
-        self.emit_lines(lines);
-        after_code
-    }
-
-    /// Emits the lines of a block, after a blank line if one must separate the block from the block before it.
-    fn emit_lines(&mut self, lines: Vec<Line>) {
         if !lines.is_empty() {
             self.emit_separator();
             self.lines.extend(lines);
         }
+        self.after_blank = after_code || self.block.lines().next_back().is_some_and(is_blank);
+        self.block.clear();
+    }
+
+    /// Returns the number of the list item that is laid out next, if the open block is one.
+    fn begin_list_item(&mut self) -> Option<u64> {
+        if self.is_rest_of_item {
+            return None;
+        }
+        let list = self.list.take();
+        if self.open != OpenBlock::Item {
+            return None;
+        }
+        let marker = item_marker(&self.block).trim_start();
+        let kind = marker.chars().next_back()?;
+        let sibling = list.filter(|(marker, _)| *marker == kind);
+        self.tight |= sibling.is_some() && !self.after_blank;
+        let written = marker.strip_suffix(kind)?.parse().unwrap_or(0);
+        let number = sibling.map_or(written, |(_, next)| next);
+        self.list = Some((kind, number.saturating_add(1)));
+        Some(number)
     }
 
     /// Emits the blank line before a block, unless the block is the first one or must follow without a blank line.
     fn emit_separator(&mut self) {
-        if self.has_output && !self.tight {
+        if !self.tight {
             self.lines.push(Line::default());
         }
-        self.has_output = true;
         self.tight = false;
-        self.after_blank = false;
     }
 
-    /// Emits a line of code without its first `columns` columns of indentation.
-    fn emit_code_line(&mut self, line: &str, columns: usize) {
-        self.lines.push(match columns {
-            0 => code_line(line),
-            _ => code_line(&dedent(line, columns)),
-        });
-    }
-
-    fn end_code(&mut self) {
-        self.lines.extend(code_close_line(self.style));
-        self.open = OpenBlock::Nothing;
-    }
-
-    /// Emits a line of HTML verbatim. Closes the block if the line contains `end`.
-    fn emit_raw_line(&mut self, line: &str, end: &str) {
-        let mut flow = InlineText::default();
-        flow.push(line, Style::DIM);
-        let mut lines = flow.wrap(self.width);
+    fn emit_html_line(&mut self, html: &str) {
+        let mut text = InlineText::default();
+        text.push(html.trim_end_matches('\n'), Style::DIM);
+        let mut lines = text.wrap(self.width);
         lines.resize_with(lines.len().max(1), Line::default);
         self.lines.append(&mut lines);
-        if line.to_ascii_lowercase().contains(end) {
-            self.open = OpenBlock::Nothing;
-        }
     }
 
     #[cfg(test)]
@@ -440,31 +331,91 @@ impl Blocks {
 
     /// Returns a copy with as much of the open block as a preview needs.
     pub(super) fn preview_copy(&self) -> Self {
-        let preview_tail = preview_tail(&self.block);
-        let is_truncated = preview_tail.len() < self.block.len();
-        let mut tail = Self {
-            open: self.open,
-            last: self.last,
+        let tail = preview_tail(&self.block);
+        let is_truncated = tail.len() < self.block.len();
+        Self {
+            open: self.open.clone(),
+            block: if is_truncated {
+                self.continued(tail)
+            } else {
+                tail.to_owned()
+            },
+            is_rest_of_item: self.is_rest_of_item || (is_truncated && self.open == OpenBlock::Item),
             list: self.list,
             after_blank: self.after_blank,
             tight: self.tight,
-            has_output: self.has_output,
             ..self.empty_copy()
-        };
-        tail.block = match self.open {
-            _ if !is_truncated => preview_tail.to_owned(),
-            OpenBlock::Text { head: Some(_) } => self.carried_prefix() + preview_tail,
-            OpenBlock::Item {
-                offset, shift: 0, ..
-            } => {
-                tail.open = self.open.rest(self.width);
-                let lines = preview_tail.lines();
-                lines.map(|line| dedent(line, offset) + "\n").collect()
-            }
-            _ => preview_tail.to_owned(),
-        };
-        tail
+        }
     }
+}
+
+/// Returns the start and the kind of the last block in a source. The items of a list count as blocks.
+fn last_block(source: &str) -> (usize, OpenBlock) {
+    let mut last = (0, OpenBlock::Text);
+    let mut is_first = true;
+    let mut depth = 0;
+    for (event, range) in Parser::new_ext(source, layout::OPTIONS).into_offset_iter() {
+        let open = match event {
+            Event::Start(tag) => {
+                depth += 1;
+                match tag {
+                    Tag::Item if depth == 2 => Some(OpenBlock::Item),
+                    Tag::List(_) => None,
+                    tag => (depth == 1).then(|| OpenBlock::from_tag(tag)),
+                }
+            }
+            Event::End(_) => {
+                depth -= 1;
+                None
+            }
+            Event::Rule => (depth == 0).then_some(OpenBlock::Complete),
+            _ => None,
+        };
+        let Some(open) = open else { continue };
+        // Link definitions before the first paragraph belong to it.
+        let start = match source.get(..range.start).and_then(|text| text.rfind('\n')) {
+            Some(end) if !(is_first && open == OpenBlock::Text) => end + 1,
+            _ => 0,
+        };
+        last = (start, open);
+        is_first = false;
+    }
+    last
+}
+
+/// Returns the text of a line in the code or HTML that starts with `opener`, and whether the block is still open after
+/// the line. The text of the line that closes code is `None`.
+fn verbatim_line(opener: &str, line: &str) -> (Option<String>, bool) {
+    const NEXT_LINE: &str = "\nx\n";
+    let source = format!("{opener}{line}{NEXT_LINE}");
+    let mut text = String::new();
+    for (event, range) in Parser::new_ext(&source, layout::OPTIONS).into_offset_iter() {
+        match event {
+            Event::End(TagEnd::CodeBlock | TagEnd::HtmlBlock) => break,
+            Event::Text(part) | Event::Html(part) if range.start >= opener.len() => {
+                text.push_str(&part);
+            }
+            _ => {}
+        }
+    }
+    match text.strip_suffix(NEXT_LINE) {
+        Some(line) => (Some(line.to_owned()), true),
+        None => (text.strip_suffix('\n').map(str::to_owned), false),
+    }
+}
+
+fn is_blank(line: &str) -> bool {
+    line.trim_matches([' ', '\t']).is_empty()
+}
+
+/// Returns the marker of a list item with its indentation, such as `-` or ` 2.`.
+fn item_marker(source: &str) -> &str {
+    let indent = source.len() - source.trim_start_matches(' ').len();
+    let is_marker_end =
+        |(offset, character): &(usize, char)| *offset >= indent && character.is_whitespace();
+    let end = source.char_indices().find(is_marker_end);
+    let end = end.map_or(source.len(), |(offset, _)| offset);
+    source.get(..end).unwrap_or_default()
 }
 
 /// Returns the end of a text, starting at a line or word. The start moves in steps, so that the preview of a growing
@@ -496,14 +447,19 @@ pub(super) fn split_offset(line: &str) -> usize {
 
 /// Returns the opening line of fenced code that is not closed in the text. The code may be inside quotes or list items.
 fn unclosed_fence(text: &str) -> Option<&str> {
-    let mut open: Option<(Fence, &str)> = None;
+    let is_closed_by = |fence: &str, line: &str| {
+        let mark = fence.chars().next().unwrap_or('`');
+        let length = fence.len() - fence.trim_start_matches(mark).len();
+        line.len() >= length && line.chars().all(|character| character == mark)
+    };
+    let mut open: Option<&str> = None;
     for line in text.lines() {
-        let inner = line.trim_start_matches([' ', '\t', '>']);
+        let line = line.trim_matches([' ', '\t', '>']);
         open = match open {
-            Some((fence, _)) if fence.is_closed_by(inner) => None,
-            None => Fence::parse(0, inner).map(|fence| (fence, inner)),
+            Some(fence) if is_closed_by(fence, line) => None,
+            None if line.starts_with("```") || line.starts_with("~~~") => Some(line),
             open => open,
         };
     }
-    open.map(|(_, line)| line)
+    open
 }

@@ -18,11 +18,16 @@ const CODE_STYLE: Style = Style::CYAN;
 pub(super) struct BlockContext {
     pub(super) width: usize,
     pub(super) markdown_style: MarkdownStyle,
-    /// Indentation in columns of a block that continues a list item.
-    pub(super) indent: usize,
     /// The number of the list item, if the block is one.
     pub(super) number: Option<u64>,
+    /// Whether the block is the rest of a list item that was split. Its marker is not shown.
+    pub(super) is_rest_of_item: bool,
 }
+
+/// The extensions of Markdown that are recognized.
+pub(super) const OPTIONS: Options = Options::ENABLE_TABLES
+    .union(Options::ENABLE_STRIKETHROUGH)
+    .union(Options::ENABLE_TASKLISTS);
 
 /// Returns a line of code. Tabs are kept, so that the code can be copied.
 pub(super) fn code_line(text: &str) -> Line {
@@ -30,7 +35,7 @@ pub(super) fn code_line(text: &str) -> Line {
 }
 
 /// Returns the line for a thematic break (a horizontal rule).
-pub(super) fn rule_line(markdown_style: MarkdownStyle, width: usize) -> Line {
+fn rule_line(markdown_style: MarkdownStyle, width: usize) -> Line {
     match markdown_style {
         MarkdownStyle::Styled => Line::new("─".repeat(width), Style::DIM),
         MarkdownStyle::Plain => Line::new("---", Style::NONE),
@@ -54,16 +59,7 @@ pub(super) fn lay_out_block(source: &str, context: BlockContext) -> (Vec<Line>, 
         after_code: false,
         shown_until: 0,
     };
-    if context.indent > 0 {
-        layout.containers.push(Container::Item {
-            marker: String::new(),
-            indent: context.indent,
-            loose: true,
-        });
-    }
-    let options =
-        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
-    for (event, range) in Parser::new_ext(source, options).into_offset_iter() {
+    for (event, range) in Parser::new_ext(source, OPTIONS).into_offset_iter() {
         layout.show_skipped_definitions(&event, &range);
         layout.handle_event(event);
     }
@@ -311,8 +307,11 @@ impl BlockRenderer<'_> {
             _ => markdown_style.bullet_marker().to_owned(),
         };
         let indent = columns(&marker);
-        // If the number takes more than half of the line, show it as text.
-        let marker = if indent > self.context.width / 2 {
+        let is_hidden = self.context.is_rest_of_item && self.containers.len() == 1;
+        let marker = if is_hidden {
+            String::new()
+        } else if indent > self.context.width / 2 {
+            // If the number takes more than half of the line, show it as text.
             self.inline_text.push(&marker, Style::NONE);
             String::new()
         } else {
