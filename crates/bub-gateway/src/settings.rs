@@ -50,7 +50,7 @@ pub static GATEWAY_DRAIN: SettingKey<Duration> = SettingKey::new(
 pub static GATEWAY_SESSION_QUEUE: SettingKey<u64> = SettingKey::new(
     "gateway.session_queue",
     100,
-    "Maximum queued messages per session; further messages are rejected.",
+    "Maximum unfinished messages per session, including those of the running turn; further messages are rejected.",
 )
 .at_least(1);
 
