@@ -14,13 +14,13 @@ pub static PLUGINS: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
-/// Log verbosity: 0 logs warnings, 1 also info, 2 also debug.
+/// Log verbosity: 0 logs warnings, 1 also info, 2 also debug, 3 also trace.
 pub static VERBOSE: SettingKey<u64> = SettingKey::new(
     "verbose",
     0,
-    "Log verbosity: 0 warnings, 1 info, 2 debug. For trace, pass `-vvv` or set `log.filter`.",
+    "Log verbosity: 0 warnings, 1 info, 2 debug, 3 trace.",
 )
-.at_most(2);
+.at_most(3);
 
 /// Plugin project directory of the Python version. bub accepts the setting but does not use it.
 pub static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(

@@ -6,7 +6,10 @@
 use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{Error, FrameworkBuilder, Result, Role, ToolDecision, hooks::HOOKS};
+use bub_kernel::{
+    Error, FrameworkBuilder, Result, Role, ToolDecision,
+    hooks::{HOOK_TIMEOUT, HOOKS},
+};
 use bub_model::settings::{API_BASE, API_KEY, API_KEY_COMMAND};
 use bub_plugin::{
     Descriptor, ExternalPlugin, HostContext, InstalledPlugin, InstalledPlugins, Limits, Manifest,
@@ -57,7 +60,9 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
             settings
                 .register(record.manifest.settings_section())
                 .map_err(|error| Error::config(error.to_string()))?;
-            Ok((plugin_config(&record, settings)?, record.descriptor))
+            let plugin_config = plugin_config(&record, settings)?;
+            warn_ineffective_limits(&plugin_config);
+            Ok((plugin_config, record.descriptor))
         });
         loaded.add_plugin(name, is_guard, configured);
     }
@@ -219,6 +224,25 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
     })
+}
+
+/// Warns about timeouts that are longer than the kernel waits for any plugin.
+fn warn_ineffective_limits(plugin_config: &PluginConfig) {
+    let limits = &plugin_config.limits;
+    let has_time_limit = |name: &str| {
+        let mut specs = HOOKS.iter();
+        specs.any(|spec| spec.name == name && spec.time_limit.is_some())
+    };
+    let single = limits.hooks.iter();
+    let single = single.filter(|(name, _)| has_time_limit(name));
+    let single = single.map(|(name, limit)| (format!("hooks.{name}"), *limit));
+    let all = single.chain([("hook".to_owned(), limits.hook)]);
+    for (key, _) in all.filter(|(_, limit)| *limit > HOOK_TIMEOUT) {
+        let key = format!("plugins.{}.limits.{key}", plugin_config.name);
+        let max_seconds = HOOK_TIMEOUT.as_secs();
+        let hint = "a hook fails after the maximum; set a shorter timeout";
+        tracing::warn!(key, max_seconds, hint, "plugin.limit_ineffective");
+    }
 }
 
 /// Builds the error for an invalid value in the setting `plugins`.

@@ -8,6 +8,7 @@ use bub_agent::{
     policy::{Policy, PolicyAction, PolicyRule},
     tools::resolve_path,
 };
+use bub_gateway::pairing::Pairings;
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, Framework, Result, Role, Sender, ToolSpec};
 use bub_settings::{SettingSource, Settings};
@@ -42,7 +43,7 @@ struct ExplainArgs {
     /// Arguments of the call, as in a comma command
     #[arg(value_name = "ARG=VALUE", num_args = 0..)]
     arguments: Vec<String>,
-    /// Role of the sender [default: from `owners`, otherwise guest]
+    /// Role of the sender [default: from `owners` and `bub pair`, otherwise guest]
     #[arg(long, value_parser = ["owner", "member", "guest"])]
     role: Option<String>,
     /// Channel of the message [default: this terminal]
@@ -57,13 +58,14 @@ pub(super) async fn run(context: CommandContext, args: PolicyArgs) -> Result<Exi
     let (framework, settings) = (&context.framework, &context.settings);
     let policy = Policy::new(settings);
     match args.command {
-        PolicyCommand::Explain(args) => explain_call(framework, &policy, args),
+        PolicyCommand::Explain(args) => explain_call(&context, &policy, args),
         PolicyCommand::List => output::print_untrusted(&rules_text(framework, &policy, settings)),
     }
 }
 
-fn explain_call(framework: &Framework, policy: &Policy, args: ExplainArgs) -> Result<ExitCode> {
-    let sender = args.sender(policy)?;
+fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) -> Result<ExitCode> {
+    let framework = &context.framework;
+    let sender = args.sender(policy, &Pairings::new(context.settings.home()))?;
     // The tool is named as in the configuration, or as the model names it.
     let is_named = |spec: &ToolSpec| spec.name == args.tool || spec.model_name() == args.tool;
     let mut tools = framework.tools().iter();
@@ -122,7 +124,7 @@ fn explain_call(framework: &Framework, policy: &Policy, args: ExplainArgs) -> Re
 }
 
 impl ExplainArgs {
-    fn sender(&self, policy: &Policy) -> Result<Sender> {
+    fn sender(&self, policy: &Policy, pairings: &Pairings) -> Result<Sender> {
         let role = self.role.as_deref().and_then(Role::from_name);
         if self.channel.is_none() && self.sender.is_none() && role.is_none() {
             return Ok(Sender::terminal());
@@ -134,8 +136,10 @@ impl ExplainArgs {
         }
         let channel = self.channel.clone().unwrap_or_else(|| "cli".to_owned());
         let id = self.sender.clone().unwrap_or_default();
+        let paired = pairings.role(&channel, &id)?.unwrap_or_default();
+        let known = policy.resolve_role(&channel, &id, false).max(paired);
         Ok(Sender {
-            role: role.unwrap_or_else(|| policy.resolve_role(&channel, &id, false)),
+            role: role.unwrap_or(known),
             channel,
             id,
             ..Sender::default()

@@ -128,6 +128,20 @@ fn sessions_policy_pins_and_pairings_of_the_first_release_hold() {
         "{paired}"
     );
 
+    for (sender, role) in [("42", "owner"), ("43", "member"), ("7", "guest")] {
+        let explain = [
+            "policy",
+            "explain",
+            "--channel",
+            "telegram",
+            "--sender",
+            sender,
+        ];
+        let explained = sandbox.bub([&explain[..], &["fs.read", "path=x"]].concat());
+        let expected = format!(" for {role} (telegram:{sender})");
+        assert!(explained.stdout.contains(&expected), "{explained:?}");
+    }
+
     // A pin still detects a change.
     let plugin = sandbox.home().parent().unwrap().join("plugin/plugin.sh");
     let text = fs::read_to_string(&plugin).unwrap();
