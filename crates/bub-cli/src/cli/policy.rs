@@ -94,10 +94,7 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     } else {
         sender.to_string()
     };
-    let origin = match &decision.origin {
-        SettingSource::Default => "default".to_owned(),
-        origin => origin.to_string(),
-    };
+    let origin = &decision.origin;
     let mut text = format!(
         "{}: {} for {} ({sender_name})\nbecause: {} ({origin})\n",
         tool.name,
@@ -173,11 +170,10 @@ fn rules_text(framework: &Framework, policy: &Policy, settings: &Settings) -> St
     for (role, summary) in Policy::defaults() {
         let _ = writeln!(text, "{}: {summary} (default)", role.name());
     }
-    let terminal = "this terminal".to_owned();
-    let owners: Vec<_> = [terminal]
-        .into_iter()
-        .chain(settings.get(&OWNERS))
-        .collect();
-    let _ = writeln!(text, "owners: {}", owners.join(", "));
+    text.push_str("owners: this terminal");
+    for owner in settings.get(&OWNERS) {
+        text.extend([", ", &owner]);
+    }
+    text.push('\n');
     text
 }
