@@ -136,6 +136,13 @@ impl ModelServer {
         self.shared.log.wait_request(index).await
     }
 
+    /// Waits until the head and this many events of the answer to the request with this index are
+    /// sent. With a [`ManualClock`], a test waits for this before it advances the clock: otherwise
+    /// the clock runs ahead of the answer on a busy machine.
+    pub async fn wait_sent(&self, index: usize, events: usize) {
+        self.shared.log.wait_sent(index, events).await;
+    }
+
     /// Returns the number of connections that were opened.
     pub fn connections(&self) -> usize {
         self.shared.log.connections()

@@ -21,6 +21,16 @@ impl ManualClock {
         Self { _release: release }
     }
 
+    /// Runs all tasks that have something to read. Call it after the peer has sent its data, before the clock advances.
+    ///
+    /// While the runtime waits for a blocking task, it polls its sockets. Data passes several tasks: the connection, the
+    /// decoder, the reader.
+    pub async fn settle(&self) {
+        for _ in 0..16 {
+            let _ = tokio::task::spawn_blocking(std::thread::yield_now).await;
+        }
+    }
+
     /// Advances the clock, then runs the tasks that waited for it.
     pub async fn advance(&self, by: Duration) {
         tokio::time::advance(by).await;

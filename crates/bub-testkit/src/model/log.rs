@@ -65,6 +65,8 @@ pub(super) struct Log {
 #[derive(Default)]
 struct RequestLogState {
     requests: Vec<Request>,
+    /// How many parts of the answer to each request are sent: the head, then the events.
+    sent_parts: Vec<usize>,
     is_forgetful: bool,
     /// Whether each connection is open.
     open: Vec<bool>,
@@ -94,12 +96,24 @@ impl Log {
         state.open.len() - 1
     }
 
-    pub(super) fn record_request(&self, request: Request) {
+    /// Returns the index of the request.
+    pub(super) fn record_request(&self, request: Request) -> usize {
         let mut state = self.state();
+        let index = state.requests.len();
         if !state.is_forgetful {
             state.requests.push(request);
+            state.sent_parts.push(0);
         }
         drop(state);
+        self.notify_waiters();
+        index
+    }
+
+    /// Records that the head or an event of the answer to a request is sent.
+    pub(super) fn record_sent_part(&self, index: usize) {
+        if let Some(count) = self.state().sent_parts.get_mut(index) {
+            *count += 1;
+        }
         self.notify_waiters();
     }
 
@@ -107,6 +121,7 @@ impl Log {
         let mut state = self.state();
         state.is_forgetful = true;
         state.requests = Vec::new();
+        state.sent_parts = Vec::new();
     }
 
     pub(super) fn record_disconnect(&self, connection: usize) {
@@ -119,6 +134,14 @@ impl Log {
     pub(super) async fn wait_request(&self, index: usize) -> Request {
         self.wait_for(|state| state.requests.get(index).cloned())
             .await
+    }
+
+    pub(super) async fn wait_sent(&self, index: usize, events: usize) {
+        self.wait_for(|state| {
+            let parts = state.sent_parts.get(index)?;
+            (*parts > events).then_some(())
+        })
+        .await;
     }
 
     pub(super) async fn wait_closed(&self, connection: usize) {

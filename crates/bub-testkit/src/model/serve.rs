@@ -33,10 +33,11 @@ async fn serve_requests(
             let Some(request) = reader.next_request(&mut input).await? else {
                 return Ok(());
             };
-            shared.log.record_request(request.clone());
+            let index = shared.log.record_request(request.clone());
             let reply = shared.next_reply(&request);
+            let on_sent = || shared.log.record_sent_part(index);
             let cut = tokio::select! {
-                cut = write_reply(&mut output, &request, &reply) => cut?,
+                cut = write_reply(&mut output, &request, &reply, on_sent) => cut?,
                 () = wait_disconnect(&input) => return Ok(()),
             };
             if let Some(cut) = cut {
@@ -58,14 +59,17 @@ async fn wait_disconnect(input: &ReadHalf<'_>) {
     }
 }
 
-/// Writes one answer; returns how to break the connection, if requested.
+/// Writes one answer, and calls `on_sent` after the head and after each event. Returns how to break the connection, if
+/// requested.
 async fn write_reply(
     output: &mut WriteHalf<'_>,
     request: &Request,
     reply: &Reply,
+    on_sent: impl Fn(),
 ) -> io::Result<Option<ReplyCut>> {
     let (content_type, events) = body_events(request, reply);
     write_head(output, reply.status, &content_type, &reply.headers).await?;
+    on_sent();
     let ReplyTransport {
         pace, cut, split, ..
     } = &reply.delivery;
@@ -79,6 +83,7 @@ async fn write_reply(
         for part in event.chunks(split.unwrap_or(usize::MAX)) {
             write_chunk(output, part).await?;
         }
+        on_sent();
     }
     match cut {
         Some((_, how)) => cut_reply(output, *how).await,

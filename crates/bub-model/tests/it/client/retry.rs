@@ -114,16 +114,14 @@ async fn measured_delay(server: &ModelServer, reply: Reply, options: CallOptions
         request(true),
         options,
     )));
-    server.wait_request(0).await;
+    server.wait_sent(0, 1).await;
+    clock.settle().await;
     let mut passed = Duration::ZERO;
     let step = Duration::from_millis(100);
     while !call.is_finished() {
         clock.advance(step).await;
         passed += step;
-        // Let the sockets make progress between two steps of the clock.
-        tokio::task::spawn_blocking(std::thread::yield_now)
-            .await
-            .unwrap();
+        clock.settle().await;
         if server.requests().len() > 1 {
             break;
         }

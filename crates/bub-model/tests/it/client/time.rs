@@ -27,14 +27,18 @@ async fn until_text(stream: &mut ModelEventStream) {
     while !matches!(stream.next().await.unwrap().unwrap(), ModelEvent::Text(_)) {}
 }
 
-/// Advances the clock until the stream returns an error. Returns the error and the elapsed time.
+/// Waits until the server has sent the head of its answer and nothing more. Then it advances the clock until the stream
+/// returns an error. Returns the error and the elapsed time.
 async fn silence(
+    server: &ModelServer,
     clock: &ManualClock,
     mut stream: ModelEventStream,
     step: Duration,
 ) -> (ModelError, Duration) {
     let started = Instant::now();
     let mut reading = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
+    server.wait_sent(0, 0).await;
+    clock.settle().await;
     loop {
         tokio::select! {
             biased;
@@ -55,6 +59,8 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
         let clock = ManualClock::pause();
         let mut stream = client().stream(endpoint(&server, wire), request(true), once());
         until_text(&mut stream).await;
+        server.wait_sent(0, 5).await;
+        clock.settle().await;
         // The number of text events differs between formats, so read all allowed events.
         let (error, passed) = loop {
             let (item, passed) = tick(&clock, &mut stream).await;
@@ -89,6 +95,27 @@ async fn tick(
     }
 }
 
+/// Sends a request and waits for the head of its answer. Then it advances the clock, and returns the next item.
+async fn attempt(
+    server: &ModelServer,
+    request: usize,
+    clock: &ManualClock,
+    stream: &mut ModelEventStream,
+) -> Result<ModelEvent, ModelError> {
+    // The delay before another attempt is short, so small steps leave the connection its time.
+    let mut is_sent = std::pin::pin!(server.wait_sent(request, 0));
+    loop {
+        tokio::select! {
+            biased;
+            item = stream.next() => return item.unwrap(),
+            () = &mut is_sent => break,
+            () = clock.advance(Duration::from_millis(1)) => clock.settle().await,
+        }
+    }
+    clock.settle().await;
+    tick(clock, stream).await.0
+}
+
 #[tokio::test]
 async fn a_server_that_never_begins_is_abandoned() {
     let server = ModelServer::start();
@@ -100,7 +127,7 @@ async fn a_server_that_never_begins_is_abandoned() {
         request(true),
         once(),
     );
-    let (error, passed) = silence(&clock, stream, Duration::from_secs(5)).await;
+    let (error, passed) = silence(&server, &clock, stream, Duration::from_secs(5)).await;
     assert_eq!(error.kind, ModelErrorKind::Timeout);
     assert!(
         error
@@ -112,16 +139,6 @@ async fn a_server_that_never_begins_is_abandoned() {
         passed >= Duration::from_secs(119) && passed < Duration::from_secs(200),
         "{passed:?}"
     );
-}
-
-/// Lets all tasks run that have data to read. The sockets are real, so they need real time: without it, the clock of the
-/// test runs ahead of the connection on a busy machine.
-async fn settle() {
-    for _ in 0..5 {
-        tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(500)))
-            .await
-            .unwrap();
-    }
 }
 
 /// A stream of comments and pings times out later than a stream without data.
@@ -149,7 +166,7 @@ async fn a_server_that_only_keeps_the_connection_alive_is_abandoned() {
         let started = Instant::now();
         let error = loop {
             let _ = socket.write_all(sign.as_bytes()).await;
-            settle().await;
+            clock.settle().await;
             tokio::select! {
                 biased;
                 error = &mut reading => break error.unwrap(),
@@ -187,7 +204,7 @@ async fn silence_is_tried_once_more_and_said() {
         request(true),
         quick(),
     );
-    let (notice, _) = tick(&clock, &mut stream).await;
+    let notice = attempt(&server, 0, &clock, &mut stream).await;
     let Ok(ModelEvent::Retry(notice)) = notice else {
         panic!("{notice:?}")
     };
@@ -195,13 +212,12 @@ async fn silence_is_tried_once_more_and_said() {
         (notice.attempt, notice.error.kind),
         (2, ModelErrorKind::Timeout)
     );
-    let (error, _) = tick(&clock, &mut stream).await;
+    let error = attempt(&server, 1, &clock, &mut stream).await;
     let error = error.unwrap_err();
     assert!(
         error.message.ends_with("failed after 2 attempts"),
         "{error}"
     );
-    // Not the time decides: on a busy machine, the clock runs ahead of the client.
     assert_eq!(server.requests().len(), 2);
 }
 
@@ -227,7 +243,7 @@ async fn the_idle_timeout_is_a_setting() {
         let clock = ManualClock::pause();
         let endpoint = endpoint(&server, WireFormat::ChatCompletions);
         let stream = client().stream(endpoint, request(stream), options.clone());
-        let (error, passed) = silence(&clock, stream, Duration::from_secs(1)).await;
+        let (error, passed) = silence(&server, &clock, stream, Duration::from_secs(1)).await;
         assert_eq!(error.kind, ModelErrorKind::Timeout);
         assert!(passed >= Duration::from_secs(least - 1), "{passed:?}");
         assert!(passed <= Duration::from_secs(2 * least + 2), "{passed:?}");
@@ -275,7 +291,11 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
     let error = loop {
         let (item, _) = tick(&clock, &mut stream).await;
         match item {
-            Ok(_) => pace.allow(1),
+            Ok(_) => {
+                // Every event takes time, so that the timeout comes before the last one.
+                clock.advance(Duration::from_secs(1)).await;
+                pace.allow(1);
+            }
             Err(error) => break error,
         }
     };
@@ -381,6 +401,8 @@ async fn after_the_finish_reason_the_end_mark_is_not_needed() {
         once(),
     );
     until_text(&mut stream).await;
+    server.wait_sent(0, 3).await;
+    clock.settle().await;
     let (item, passed) = tick(&clock, &mut stream).await;
     assert!(
         matches!(item, Ok(ModelEvent::Finish(_) | ModelEvent::Usage(_))),
@@ -411,9 +433,9 @@ async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
             .write_all(format!("data: {event}\n\n").as_bytes())
             .await
             .unwrap();
-        settle().await;
+        clock.settle().await;
         clock.advance(Duration::from_secs(30)).await;
-        settle().await;
+        clock.settle().await;
     }
     drop(socket);
     let (events, error) = timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
