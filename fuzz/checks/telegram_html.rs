@@ -3,7 +3,7 @@
 
 use bub_telegram::html::{MAX_MESSAGE_UNITS, render};
 
-#[path = "../../plugins/telegram/tests/text/checker.rs"]
+#[path = "../../plugins/telegram/tests/it/text/checker.rs"]
 #[allow(dead_code, reason = "its own test")]
 mod checker;
 

@@ -2,9 +2,9 @@
 //!
 //! - [`Faults`] and [`FaultFs`]: a file system with injected failures, short and torn writes, a
 //!   full disk, and crashes at a chosen step.
-//! - [`fixtures`] and [`run_process`]: fixture data, and simulated processes.
+//! - [`needs_fixtures`] and [`fixtures`]: tests with data that is not in the repository.
+//! - [`run_process`] and [`run_alone`]: simulated processes, and tests that need a separate process.
 //! - [`bench_output`]: output format of benchmarks.
-//! - [`run_fixture_tests`]: tests with data that is not in the repository.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
 //! - [`picture`]: the picture of a session in the README.
 //! - [`program`]: the built program, measured from outside.
@@ -14,7 +14,6 @@
 pub mod bench_output;
 mod environment;
 mod fault_fs;
-mod fixtures;
 mod loopback;
 pub mod model;
 pub mod picture;
@@ -22,6 +21,6 @@ pub mod program;
 pub mod pty;
 pub mod telegram;
 
-pub use environment::{fixtures, run_process};
+pub use bub_testkit_macros::needs_fixtures;
+pub use environment::{fixtures, has_fixtures, run_alone, run_process};
 pub use fault_fs::{FaultFs, Faults, PowerLossEffect};
-pub use fixtures::{FixtureTest, run_fixture_tests};

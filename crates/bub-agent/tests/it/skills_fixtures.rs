@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::skills::SkillFixture;
 
 // H-136, H-137
+#[bub_testkit::needs_fixtures]
 #[test]
-#[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]
 fn every_fixture_gets_the_verdict_of_the_original() {
     let root = bub_testkit::fixtures("skills");
     let manifest = fs::read_to_string(root.join("manifest.jsonl")).unwrap();

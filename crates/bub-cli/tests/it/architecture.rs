@@ -62,10 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "bub-settings",
         ],
     ),
-    (
-        "bub-testkit",
-        &["bub-tape", "bub-kernel", "bub-model", "bub-settings"],
-    ),
+    ("bub-testkit", &["bub-tape", "bub-testkit-macros"]),
 ];
 
 /// Modules that may contain vendor names. The redactor knows the token formats of vendors.

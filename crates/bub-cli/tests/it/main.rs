@@ -43,6 +43,7 @@ mod permissions;
 mod picture;
 mod plugin;
 mod plugin_lifecycle;
+mod python_home;
 mod rust_plugin;
 mod sandbox;
 mod secrets;

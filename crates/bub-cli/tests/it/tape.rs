@@ -1,4 +1,4 @@
-//! Tests `bub tape` on tapes of real turns, damaged tapes, and tapes of the Python version.
+//! Tests `bub tape` on tapes of real turns and damaged tapes.
 
 mod input;
 mod maintenance;
@@ -361,65 +361,4 @@ fn an_export_is_the_tape_or_a_document() {
         &["export", "cli:local", "--output", "no/such/place"],
     );
     assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
-}
-
-// L6: tapes of the Python version, with its statistics.
-#[test]
-#[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]
-fn the_tapes_of_the_python_version_are_read() {
-    let fixtures = bub_testkit::fixtures("tapes");
-    let sandbox = Sandbox::new();
-    fs::create_dir_all(tapes(&sandbox)).unwrap();
-    for file in fs::read_dir(&fixtures)
-        .unwrap()
-        .map(|file| file.unwrap().path())
-    {
-        fs::write(
-            tapes(&sandbox).join(file.file_name().unwrap()),
-            fs::read(&file).unwrap(),
-        )
-        .unwrap();
-    }
-    let answers: Value =
-        serde_json::from_slice(&fs::read(fixtures.join("answers.json")).unwrap()).unwrap();
-    let sessions = answers["sessions"].as_object().unwrap();
-    let listed = json(tape(&sandbox, &["list", "--all-workspaces", "--json"]));
-    assert!(listed.len() >= sessions.len());
-    for (session, answer) in sessions {
-        let name = answer["tape"].as_str().unwrap();
-        let info = &json(tape(&sandbox, &["info", name, "--json"]))[0];
-        for key in [
-            "entries",
-            "anchors",
-            "last_anchor",
-            "entries_since_last_anchor",
-            "last_token_usage",
-        ] {
-            assert_eq!(info[key], answer[key], "{session} {key}");
-        }
-        let anchors = json(tape(&sandbox, &["anchors", name, "--json"]));
-        let names: Vec<_> = anchors
-            .iter()
-            .map(|anchor| anchor["payload"]["name"].clone())
-            .collect();
-        let expected: Vec<_> = answer["anchor_list"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|anchor| anchor["name"].clone())
-            .collect();
-        assert_eq!(names, expected, "{session}");
-        let shown = tape(&sandbox, &["show", name]).ok();
-        assert_eq!(
-            shown.lines().filter(|line| line.starts_with('#')).count() as u64,
-            answer["entries"].as_u64().unwrap()
-        );
-        let original = fs::read_to_string(fixtures.join(format!("{name}.jsonl"))).unwrap();
-        assert_eq!(
-            tape(&sandbox, &["export", name]).ok(),
-            original,
-            "{session}"
-        );
-        tape(&sandbox, &["export", name, "--format", "markdown"]).ok();
-    }
 }

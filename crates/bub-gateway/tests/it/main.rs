@@ -13,6 +13,8 @@ mod admission;
 mod channels;
 mod contract;
 mod debounce;
+#[cfg(target_os = "linux")]
+mod growth;
 mod harness;
 mod journal;
 mod lanes;

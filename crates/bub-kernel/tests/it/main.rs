@@ -8,10 +8,12 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     reason = "a failing test should panic"
 )]
 
 mod admission_and_steering;
+mod allocations;
 mod calling;
 mod cancel;
 mod channel_message;

@@ -14,6 +14,7 @@ mod faults;
 mod laws;
 mod lines;
 mod processes;
+mod python;
 mod query;
 mod repair;
 mod search;

@@ -6,5 +6,7 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod commonmark;
+mod markdown;
 mod screen;
 mod view;

@@ -10,17 +10,15 @@ use serde_json::{Map, Value};
 pub(super) struct BotApiSpec(Value);
 
 impl BotApiSpec {
-    /// Reads `telegram/bot-api-spec.json` below `BUB_FIXTURES`.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a variable of the tests, not a setting"
-    )]
+    /// Reads `telegram/bot-api-spec.json` below `BUB_FIXTURES`. Returns `None` if the variable is not set.
+    #[expect(clippy::expect_used, reason = "missing data must fail the test")]
     pub(super) fn load() -> Option<Self> {
-        let root = std::env::var_os("BUB_FIXTURES")?;
-        let text =
-            std::fs::read_to_string(std::path::Path::new(&root).join("telegram/bot-api-spec.json"))
-                .ok()?;
-        serde_json::from_str(&text).ok().map(Self)
+        if !crate::has_fixtures() {
+            return None;
+        }
+        let path = crate::fixtures("telegram").join("bot-api-spec.json");
+        let text = std::fs::read_to_string(path).expect("the specification can be read");
+        Some(Self(serde_json::from_str(&text).expect("it is JSON")))
     }
 
     /// Returns the violations of a call.

@@ -14,3 +14,4 @@ mod failures;
 mod harness;
 mod hostile;
 mod many_chats;
+mod text;

@@ -18,8 +18,8 @@ fn demanded(label: &str) -> Option<&'static [RecoveryAction]> {
     })
 }
 
+#[bub_testkit::needs_fixtures]
 #[test]
-#[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]
 fn every_recorded_error_has_the_right_class() {
     let root = bub_testkit::fixtures("wire");
     let manifest = std::fs::read_to_string(root.join("manifest.jsonl")).unwrap();

@@ -32,7 +32,7 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
 fn streams() -> &'static [(WireFormat, Vec<u8>)] {
     static STREAMS: OnceLock<Vec<(WireFormat, Vec<u8>)>> = OnceLock::new();
     STREAMS.get_or_init(|| {
-        let recorded = if cfg!(fixtures) {
+        let recorded = if bub_testkit::has_fixtures() {
             fixtures::all()
         } else {
             Vec::new()

@@ -8,8 +8,8 @@ use super::fixtures::{self, Recording};
 use super::reference::{self, Expected};
 use super::support::{self, DecodeBody as _};
 
+#[bub_testkit::needs_fixtures]
 #[test]
-#[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]
 fn every_recording_decodes_to_what_it_says() {
     let recordings = fixtures::all();
     let mut failures = Vec::new();

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::fixtures;
 
+#[bub_testkit::needs_fixtures]
 #[test]
-#[cfg_attr(not(fixtures), ignore = "BUB_FIXTURES is not set")]
 fn recorded_conversations_survive_every_encoding() {
     let recordings = fixtures::all();
     let mut count = 0;

@@ -1,19 +1,6 @@
-//! Ten thousand turns do not increase memory use. A separate test program, because it measures the whole process.
-#![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
-    dead_code,
-    missing_docs,
-    reason = "tests that use a part of the harness"
-)]
+//! Ten thousand turns do not increase memory use. They run in a separate process, because the test measures the process.
 
-#[path = "it/harness.rs"]
-mod fixture;
-
-use crate::fixture::{FakeChannel, GatewayFixture};
+use crate::harness::{FakeChannel, GatewayFixture};
 
 const CHATS: usize = 20;
 const TURNS: usize = 10_000;
@@ -21,16 +8,8 @@ const TURNS: usize = 10_000;
 const MAX_GROWTH_BYTES: usize = 400;
 
 fn memory() -> usize {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim()
-        .trim_end_matches(" kB")
-        .parse::<usize>()
-        .unwrap()
-        * 1024
+    let bytes = bub_testkit::program::process_memory("self").unwrap();
+    usize::try_from(bytes).unwrap()
 }
 
 async fn turns(fixture: &GatewayFixture, count: usize) {
@@ -61,15 +40,24 @@ async fn turns(fixture: &GatewayFixture, count: usize) {
 }
 
 // L5: memory does not grow with the number of finished turns.
-#[tokio::test]
-async fn ten_thousand_turns_keep_nothing() {
+#[test]
+fn ten_thousand_turns_keep_nothing() {
+    bub_testkit::run_alone("growth::ten_thousand_turns_keep_nothing", || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(measure_growth());
+    });
+}
+
+async fn measure_growth() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = GatewayFixture::open(dir.path(), vec![FakeChannel::new("lab")]).await;
     turns(&fixture, TURNS / 5).await;
     let before = memory();
     turns(&fixture, TURNS).await;
     let grown = memory().saturating_sub(before);
-    println!("{} bytes per turn", grown / TURNS);
     assert!(
         grown < TURNS * MAX_GROWTH_BYTES,
         "{TURNS} turns kept {grown} bytes"

@@ -4,7 +4,7 @@ use bub::kernel::MediaKind::{self, Audio, Document, Image, Video};
 use bub_telegram::inbound::{Attachment, sanitize_file_name};
 use serde_json::{Value, json};
 
-use crate::inbound::{inbound_message, message};
+use super::inbound::{inbound_message, message};
 
 /// The fields of a message, its text, the metadata of the file, and the media for the model.
 type Row = (

@@ -1,5 +1,4 @@
 //! Output of the budget check for programs that exceed budgets or fail.
-#![cfg(target_os = "linux")]
 
 use std::{
     path::PathBuf,

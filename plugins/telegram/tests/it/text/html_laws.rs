@@ -6,7 +6,7 @@ use bub_telegram::html::{MAX_ENTITIES, MAX_MESSAGE_UNITS, MessagePart, render};
 use proptest::prelude::*;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
 
-use crate::checker::text_of;
+use super::checker::text_of;
 
 /// Checks the properties of every part of a text.
 fn check(markdown: &str) -> Vec<MessagePart> {
@@ -202,16 +202,10 @@ proptest! {
     }
 }
 
+#[bub_testkit::needs_fixtures]
 #[test]
-#[allow(
-    clippy::disallowed_methods,
-    reason = "where the fixtures are is no setting"
-)]
 fn every_example_of_commonmark_becomes_valid_messages() {
-    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
-        return;
-    };
-    let file = std::path::Path::new(&fixtures).join("markdown/commonmark-0.31.2.json");
+    let file = bub_testkit::fixtures("markdown").join("commonmark-0.31.2.json");
     let examples: Vec<serde_json::Value> =
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let mut all = String::new();

@@ -1,8 +1,5 @@
 //! The number of allocations of hooks and turns. Unlike time, it does not depend on the machine.
 
-#![allow(clippy::unwrap_used, reason = "a failing test should panic")]
-#![allow(clippy::print_stdout, reason = "the test prints its measurements")]
-
 use std::{future::Future, sync::Arc};
 
 use bub_kernel::{

@@ -1,11 +1,4 @@
 //! Tests of the scripted model server over a raw socket.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test may stop at the first surprise"
-)]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

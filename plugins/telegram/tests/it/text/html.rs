@@ -2,7 +2,7 @@
 
 use bub_telegram::html::{MAX_MESSAGE_UNITS, MessagePart, render};
 
-use crate::checker::text_of;
+use super::checker::text_of;
 
 /// Returns the only part of a text.
 fn one(markdown: &str) -> MessagePart {

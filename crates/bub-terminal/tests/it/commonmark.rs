@@ -1,41 +1,16 @@
 //! The examples of `CommonMark`: no word is lost, and the lines do not depend on where the stream is split.
 //!
 //! `BUB_FIXTURES` is the directory that contains `markdown/commonmark-0.31.2.json`. Without it, the tests are ignored.
-//! They have a separate binary, because only another test harness can ignore them at run time.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "tests"
-)]
-
-use std::{path::Path, process::ExitCode};
 
 use bub_terminal::{
     Line,
     markdown::{Markdown, MarkdownStyle},
 };
-
-fn main() -> ExitCode {
-    bub_testkit::run_fixture_tests(&[
-        (
-            "no_example_of_commonmark_loses_a_word",
-            no_example_of_commonmark_loses_a_word,
-        ),
-        (
-            "no_example_of_commonmark_depends_on_where_it_is_cut",
-            no_example_of_commonmark_depends_on_where_it_is_cut,
-        ),
-        (
-            "no_example_of_commonmark_loses_a_word_of_its_source",
-            no_example_of_commonmark_loses_a_word_of_its_source,
-        ),
-    ])
-}
+use bub_testkit::{fixtures, needs_fixtures};
 
 /// Returns the number, the source and the HTML of each example.
-fn examples(root: &Path) -> Vec<(u64, String, String)> {
-    let path = root.join("markdown/commonmark-0.31.2.json");
+fn examples() -> Vec<(u64, String, String)> {
+    let path = fixtures("markdown").join("commonmark-0.31.2.json");
     let examples: serde_json::Value =
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
@@ -118,8 +93,10 @@ fn letters_of(text: &str) -> String {
         .collect()
 }
 
-fn no_example_of_commonmark_loses_a_word(root: &Path) {
-    for (number, source, html) in examples(root) {
+#[needs_fixtures]
+#[test]
+fn no_example_of_commonmark_loses_a_word() {
+    for (number, source, html) in examples() {
         for (width, style) in [
             (10, MarkdownStyle::Styled),
             (40, MarkdownStyle::Styled),
@@ -137,8 +114,10 @@ fn no_example_of_commonmark_loses_a_word(root: &Path) {
     }
 }
 
-fn no_example_of_commonmark_depends_on_where_it_is_cut(root: &Path) {
-    for (number, source, _) in examples(root) {
+#[needs_fixtures]
+#[test]
+fn no_example_of_commonmark_depends_on_where_it_is_cut() {
+    for (number, source, _) in examples() {
         let whole = lines(&source, 40, MarkdownStyle::Styled);
         let every: Vec<usize> = (0..source.len()).collect();
         assert_eq!(
@@ -157,8 +136,10 @@ fn no_example_of_commonmark_depends_on_where_it_is_cut(root: &Path) {
 }
 
 /// Includes text that a browser does not show: targets, titles, definitions, HTML, languages of code.
-fn no_example_of_commonmark_loses_a_word_of_its_source(root: &Path) {
-    for (number, source, _) in examples(root) {
+#[needs_fixtures]
+#[test]
+fn no_example_of_commonmark_loses_a_word_of_its_source() {
+    for (number, source, _) in examples() {
         // Entities are decoded, and item numbers lose leading zeros.
         if source.contains('&') || source.starts_with("003.") {
             continue;

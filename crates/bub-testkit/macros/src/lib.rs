@@ -1,0 +1,37 @@
+//! The attribute `#[needs_fixtures]` for tests with data that is not in the repository.
+
+use proc_macro::TokenStream;
+
+/// Marks a test that reads the directory `BUB_FIXTURES`. Put it above `#[test]` or `#[tokio::test]`.
+///
+/// Without the variable, the test is reported as ignored. With it, the test runs, and missing data must fail it.
+///
+/// Rust's test harness cannot ignore a test when it runs, so this attribute decides when the test is compiled. The
+/// expansion names the variable with `option_env!`, so that cargo compiles the tests again when the variable changes.
+#[proc_macro_attribute]
+#[expect(clippy::disallowed_methods, reason = "tests have no settings")]
+pub fn needs_fixtures(_options: TokenStream, test: TokenStream) -> TokenStream {
+    let mut code = String::from("const _: Option<&str> = option_env!(\"BUB_FIXTURES\");");
+    if !has_test_attribute(test.clone()) {
+        code += "compile_error!(\"write #[needs_fixtures] above #[test] or #[tokio::test]\");";
+    }
+    if std::env::var_os("BUB_FIXTURES").is_none() {
+        code += "#[ignore = \"BUB_FIXTURES is not set\"]";
+    }
+    let mut tokens: TokenStream = code.parse().unwrap_or_default();
+    tokens.extend(test);
+    tokens
+}
+
+/// Returns whether an attribute below this one makes the function a test. An attribute above is expanded first, and would
+/// not see `#[ignore]`.
+fn has_test_attribute(item: TokenStream) -> bool {
+    let mut attributes = item.into_iter().filter_map(|token| match token {
+        proc_macro::TokenTree::Group(group) => Some(group.to_string()),
+        _ => None,
+    });
+    attributes.any(|group| {
+        let name = group.trim_matches(['[', ']', ' ']);
+        name == "test" || name.replace(' ', "").starts_with("tokio::test")
+    })
+}
