@@ -103,11 +103,20 @@ fn is_alive(pid: u32) -> bool {
         .is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
+/// How long a command has to end after the signal TERM.
+const GRACE_PERIOD: Duration = Duration::from_secs(3);
+
+/// Asserts that the end of a command did not take the grace period. A smaller bound would measure the load of the machine.
+fn assert_no_grace_period(started: Instant, limit: Duration) {
+    let took = started.elapsed();
+    assert!(took < limit + GRACE_PERIOD, "{took:?}");
+}
+
 async fn eventually(is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(
-            started.elapsed() < Duration::from_secs(10),
+            started.elapsed() < Duration::from_secs(30),
             "it did not happen"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -157,19 +166,14 @@ async fn a_command_runs_in_its_directory_with_bash() {
 // W-24
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
-    // Orphans without a supervisor count until the init process has reaped them.
-    for (fixture, most) in ShellFixture::both().into_iter().zip([1500, 4000]) {
+    for fixture in ShellFixture::both() {
         let started = Instant::now();
         let command = "echo before; sleep 99 & echo $! > child; echo $$ > shell; sleep 99; true";
         let outcome = fixture
             .run_for(command, Duration::from_secs(1))
             .await
             .unwrap();
-        assert!(
-            started.elapsed() < Duration::from_millis(most),
-            "{:?}",
-            started.elapsed()
-        );
+        assert_no_grace_period(started, Duration::from_secs(1));
         assert_eq!(
             outcome,
             ShellOutcome {
@@ -195,10 +199,7 @@ async fn a_command_that_will_not_hear_is_killed_after_the_grace_period() {
             .await
             .unwrap();
         let took = started.elapsed();
-        assert!(
-            took > Duration::from_secs(3) && took < Duration::from_secs(5),
-            "{took:?}"
-        );
+        assert!(took > GRACE_PERIOD, "{took:?}");
         assert!(!is_alive(fixture.pid("shell").await));
     }
 }
@@ -212,11 +213,7 @@ async fn a_stopped_command_is_ended_too() {
             .run_for("echo $$ > shell; kill -STOP $$", Duration::from_millis(500))
             .await
             .unwrap();
-        assert!(
-            started.elapsed() < Duration::from_secs(2),
-            "{:?}",
-            started.elapsed()
-        );
+        assert_no_grace_period(started, Duration::from_millis(500));
         assert!(!is_alive(fixture.pid("shell").await));
     }
 }
@@ -239,11 +236,7 @@ async fn processes_that_left_the_group_are_ended_as_well() {
             .run_for(command, Duration::from_millis(500))
             .await
             .unwrap();
-        assert!(
-            started.elapsed() < Duration::from_millis(1500),
-            "{command}: {:?}",
-            started.elapsed()
-        );
+        assert_no_grace_period(started, Duration::from_millis(500));
         assert!(!is_alive(fixture.pid("pid").await), "{command}");
     }
 }
@@ -254,11 +247,7 @@ async fn what_a_command_leaves_in_the_background_goes_on_and_ends_with_the_sessi
     for fixture in ShellFixture::both() {
         let started = Instant::now();
         let outcome = fixture.run("sleep 99 & echo $! > pid; echo started").await;
-        assert!(
-            started.elapsed() < Duration::from_secs(1),
-            "{:?}",
-            started.elapsed()
-        );
+        assert_no_grace_period(started, Duration::ZERO);
         assert_eq!(
             (outcome.exit, outcome.output.as_str()),
             (Some(Exit::Code(0)), "started\n")

@@ -198,7 +198,7 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     (options.file_idle_timeout, options.file_timeout) =
-        (Duration::from_millis(100), Duration::from_secs(2));
+        (Duration::from_secs(1), Duration::from_secs(20));
     server.add_file("stalls", "a/stalls.txt", b"x".to_vec());
     server.add_file("long", "a/long.txt", vec![b'x'; 3 << 20]);
     server.add_file("up", "../up.txt", b"x".to_vec());
@@ -237,7 +237,7 @@ async fn connections_do_not_stay_open_after_a_crowd() {
     let mut options = options(&server, home.path());
     options.allow_users = Some((1000..1040).map(|id: i64| id.to_string()).collect());
     server.set_fault_fn(|method, _| {
-        (method == "sendChatAction").then_some(Fault::Slow(Duration::from_millis(500)))
+        (method == "sendChatAction").then_some(Fault::Slow(Duration::from_secs(3)))
     });
     let fixture = TelegramFixture::with(options, home.path()).await;
     for person in 1000..1040 {
