@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask bench`, `cargo xtask dist` and `cargo xtask picture`.
+//! Development tasks: `cargo xtask api`, `cargo xtask bench`, `cargo xtask dist` and `cargo xtask picture`.
 #![allow(
     clippy::indexing_slicing,
     reason = "indexing a missing JSON field returns null"
@@ -16,6 +16,7 @@ use std::{
 
 use serde_json::Value;
 
+mod api;
 mod baseline;
 mod bench;
 mod dist;
@@ -24,10 +25,13 @@ mod picture;
 mod report;
 
 const USAGE: &str = "\
-usage: cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
+usage: cargo xtask api [--check]
+       cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
        cargo xtask dist [--images]
        cargo xtask picture
 
+api     write the public API of the crate `bub` to crates/bub/public-api.txt
+          --check       compare the API with the file instead
 bench   run every benchmark of the workspace, print tables and write target/bench.json
           --quick       use few samples and small sizes
           --only NAME   run only a crate (bub-tape), a benchmark (view), or both (bub-tape/view)
@@ -41,9 +45,14 @@ picture run a chat with a scripted model and write docs/images/session.svg";
 pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
+    if let Some(code) = api::run_as_rustdoc() {
+        return code;
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        ["api"] => api::run(false),
+        ["api", "--check"] => api::run(true),
         ["bench", options @ ..] => {
             bench::BenchOptions::parse(options).and_then(|options| bench::run(&options))
         }
