@@ -948,21 +948,23 @@ async fn the_system_prompt_is_fragments_tools_and_skills() {
     let fixture = AgentFixture::asking(&server.url());
     std::fs::write(fixture.dir.path().join("workspace/AGENTS.md"), "Use tabs.").unwrap();
     fixture
-        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .own_turn(ChannelMessage::new("s", "lab", "go").chat_id("room"))
         .await
         .unwrap();
-    let request = server.requests().last().unwrap().json();
+    let mut request = server.requests().last().unwrap().json();
+    let directory = fixture.dir.path().canonicalize().unwrap();
     let system = request["messages"][0]["content"].as_str().unwrap();
-    let places: Vec<_> = [
-        "<general_instruction>",
-        "Use tabs.\n\n<available_tools>",
-        "</available_tools>\n\n<available_skills>",
-    ]
-    .iter()
-    .map(|part| system.find(part))
-    .collect();
-    assert!(
-        places.iter().all(Option::is_some) && places.is_sorted(),
-        "{places:?}: {system}"
-    );
+    let system = system.replace(directory.to_str().unwrap(), "[DIRECTORY]");
+    insta::assert_snapshot!("system_prompt", system);
+
+    // The schemas of the tools have their own tests.
+    request["messages"][0]["content"] = json!("[SYSTEM PROMPT]");
+    for tool in request["tools"].as_array_mut().unwrap() {
+        *tool = tool["function"]["name"].take();
+    }
+    let text = serde_json::to_string_pretty(&request).unwrap();
+    let (before, rest) = text.split_once("---Date: ").expect(&text);
+    let (_, after) = rest.split_once("---").unwrap();
+    let text = format!("{before}---Date: [DATE]---{after}");
+    insta::assert_snapshot!("first_request", text);
 }
