@@ -124,6 +124,9 @@ fn a_session_of_the_python_version_continues() {
         assert_eq!(Run::from_output(run).ok(), "[cli:local]\nwelcome back\n");
 
         let request = model.requests()[0].json();
+        // `,model` in the Python version holds for the rest of the session.
+        let expected = if session == "model" { "large" } else { "small" };
+        assert_eq!(request["model"], expected, "{session}");
         let sent = request["messages"].as_array().unwrap();
         let shown = sent.iter().map(|message| message["content"].clone());
         let shown: Vec<Value> = shown.collect();

@@ -59,7 +59,7 @@ class Writer:
     def prompt(self, text):
         return f"{CONTEXT}\n---Date: {self.now.isoformat(timespec='seconds')}---\n{text}"
 
-    def turn(self, text, *steps, model="demo:small"):
+    def turn(self, text, *steps, model="openai:small"):
         """Each step is an answer (text), tool calls with results (list of triples), or an error (exception)."""
         prompt = self.prompt(text)
         self.event("loop.start", {"model": model, "prompt": prompt, "allowed_skills": None, "allowed_tools": None})
@@ -221,11 +221,11 @@ def sessions():
 
     model = Writer(7)
     model.start()
-    model.event("model_switch", {"model": "demo:large"})
-    model.command("model demo:large", "the model is demo:large")
+    model.event("model_switch", {"model": "openai:large"})
+    model.command("model openai:large", "the model is openai:large")
     model.event("reasoning_effort_switch", {"reasoning_effort": "high"})
     model.command("reasoning_effort high", "the effort is high")
-    model.turn("Think.", "I thought.", model="demo:large")
+    model.turn("Think.", "I thought.", model="openai:large")
 
     archive = Writer(8)
     archive.start()
