@@ -41,6 +41,7 @@ pub(crate) fn run(is_check: bool) -> TaskResult<()> {
 }
 
 /// Runs rustdoc if cargo started this program in its place.
+#[expect(clippy::disallowed_methods, reason = "a tool has no settings")]
 pub(crate) fn run_as_rustdoc() -> Option<ExitCode> {
     env::var_os(RUSTDOC_VARIABLE)?;
     let rustdoc = Path::new(env!("CARGO")).with_file_name("rustdoc");

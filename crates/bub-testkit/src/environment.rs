@@ -58,7 +58,10 @@ pub fn run_alone(name: &str, test: impl FnOnce()) {
         .env(MARK, "1")
         .output()
         .expect("the test program can be started");
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains("1 passed"), "no test is named {name}: {text}");
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    assert!(
+        printed.contains("1 passed"),
+        "no test is named {name}: {printed}"
+    );
 }
