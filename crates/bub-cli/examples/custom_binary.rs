@@ -5,35 +5,28 @@
 //! $ cargo run --example custom_binary -- run hello
 //! ```
 
-use std::{io::Write, process::ExitCode, sync::Arc};
+use std::{io::Write, process::ExitCode};
 
-use bub::{
-    CliApp, CliCommand, CommandArg,
-    prelude::*,
-    settings::{AnySetting, Section, SettingKey},
-};
+use bub::{CliApp, CliCommand, CommandArg, prelude::*};
 use serde_json::{Value, json};
 
-/// `greeter.word` in config.yml, `BUB_GREETER_WORD` in the environment.
-static WORD: SettingKey<String> = SettingKey::new("greeter.word", "Hello", "Word to greet with");
-static KEYS: &[&dyn AnySetting] = &[&WORD];
-
-struct Greeter {
-    settings: Arc<Settings>,
+/// Settings under `greeter:` in config.yml and `BUB_GREETER_*` in the environment.
+#[derive(Settings)]
+#[settings(section = "greeter")]
+struct GreeterSettings {
+    /// Word to greet with.
+    #[setting(default = "Hello")]
+    word: String,
 }
 
-impl Greeter {
-    fn new(context: &PluginContext<'_>) -> Self {
-        Self {
-            settings: Arc::clone(context.settings),
-        }
-    }
+struct Greeter {
+    settings: GreeterSettings,
 }
 
 #[hooks]
 impl Greeter {
     fn run_model(&self, session_id: &str) -> String {
-        format!("{}, {session_id}!", self.settings.get(&WORD))
+        format!("{}, {session_id}!", self.settings.word)
     }
 
     /// Asks for the settings of this plugin during `bub onboard` and returns its part of the config file.
@@ -44,7 +37,7 @@ impl Greeter {
         write!(
             std::io::stderr(),
             "word to greet with [{}]: ",
-            self.settings.get(&WORD)
+            self.settings.word
         )?;
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
@@ -54,7 +47,7 @@ impl Greeter {
 
     fn register_cli_commands(&self, app: &CliApp) {
         let name = CommandArg::option("name", "Name of the person").default_value("world");
-        let word = self.settings.get(&WORD);
+        let word = self.settings.word.clone();
         let greet = CliCommand::new("greet", "Greet a person").arg(name);
         app.add(greet.handler(move |context| {
             let name = context.args.text("name").unwrap_or_default();
@@ -69,7 +62,6 @@ impl Greeter {
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .settings(Section::new("greeter", KEYS))
-        .plugin_with("greeter", Greeter::new)
+        .plugin("greeter", |settings: GreeterSettings| Greeter { settings })
         .main()
 }

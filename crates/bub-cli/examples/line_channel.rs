@@ -7,17 +7,21 @@
 
 use std::{collections::HashMap, net::SocketAddr, process::ExitCode, sync::Arc};
 
-use bub::{AnySetting, Role, Section, Sender, SettingKey, prelude::*};
+use bub::{Role, Sender, prelude::*, settings::text_format};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, tcp::OwnedWriteHalf},
     sync::Mutex,
 };
 
-/// `lines.listen` in config.yml, `BUB_LINES_LISTEN` in the environment.
-static LISTEN: SettingKey<String> =
-    SettingKey::new("lines.listen", "127.0.0.1:7070", "Address to listen on");
-static KEYS: &[&dyn AnySetting] = &[&LISTEN];
+/// Settings under `lines:` in config.yml and `BUB_LINES_*` in the environment.
+#[derive(Settings)]
+#[settings(section = "lines")]
+struct LineSettings {
+    /// Address and port to listen on.
+    #[setting(default = "127.0.0.1:7070", format = &text_format::LISTEN, trusted)]
+    listen: String,
+}
 
 struct LineChannel {
     listen: String,
@@ -93,26 +97,20 @@ impl Channel for LineChannel {
 }
 
 struct Lines {
-    settings: Arc<Settings>,
+    settings: LineSettings,
 }
 
 #[hooks]
 impl Lines {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        let listen = self.settings.get(&LISTEN);
-        vec![Arc::new(LineChannel::new(
-            listen,
-            Arc::clone(message_handler),
-        ))]
+        let (listen, handler) = (self.settings.listen.clone(), Arc::clone(message_handler));
+        vec![Arc::new(LineChannel::new(listen, handler))]
     }
 }
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .settings(Section::new("lines", KEYS))
-        .plugin_with("lines", |context| Lines {
-            settings: Arc::clone(context.settings),
-        })
+        .plugin("lines", |settings: LineSettings| Lines { settings })
         .main()
 }
 

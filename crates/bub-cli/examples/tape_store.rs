@@ -262,7 +262,7 @@ fn plugin(context: &PluginContext<'_>) -> TextTapes {
 }
 
 fn main() -> ExitCode {
-    bub_cli::app().plugin_with("text-tapes", plugin).main()
+    bub_cli::app().plugin("text-tapes", plugin).main()
 }
 
 #[cfg(test)]
@@ -285,7 +285,7 @@ mod tests {
     #[tokio::test]
     async fn turns_are_recorded_in_the_store() {
         let turn = testing::turn("hi")
-            .plugin_with("text-tapes", plugin)
+            .plugin("text-tapes", plugin)
             .model_says("Hello.")
             .run()
             .await

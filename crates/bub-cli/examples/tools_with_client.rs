@@ -9,28 +9,29 @@
 
 use std::process::ExitCode;
 
-use bub::{AnySetting, Section, SettingKey, prelude::*};
+use bub::prelude::*;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
 };
 
-/// `dictionary.server` in config.yml, `BUB_DICTIONARY_SERVER` in the environment.
-static SERVER: SettingKey<String> = SettingKey::new(
-    "dictionary.server",
-    "127.0.0.1:2628",
-    "Address of the dictionary server",
-);
-static KEYS: &[&dyn AnySetting] = &[&SERVER];
+/// Settings under `dictionary:` in config.yml and `BUB_DICTIONARY_*` in the environment.
+#[derive(Settings)]
+#[settings(section = "dictionary")]
+struct DictionarySettings {
+    /// Address of the dictionary server.
+    #[setting(default = "127.0.0.1:2628")]
+    server: String,
+}
 
 struct Dictionary {
     server: String,
 }
 
 impl Dictionary {
-    fn new(context: &PluginContext<'_>) -> Self {
+    fn new(settings: DictionarySettings) -> Self {
         Self {
-            server: context.settings.get(&SERVER),
+            server: settings.server,
         }
     }
 
@@ -75,10 +76,7 @@ impl Dictionary {
 }
 
 fn main() -> ExitCode {
-    bub_cli::app()
-        .settings(Section::new("dictionary", KEYS))
-        .plugin_with("dictionary", Dictionary::new)
-        .main()
+    bub_cli::app().plugin("dictionary", Dictionary::new).main()
 }
 
 #[cfg(test)]
@@ -115,9 +113,8 @@ mod tests {
     #[tokio::test]
     async fn the_tools_ask_the_configured_server() {
         let turn = testing::turn("What does 'tape' mean?")
-            .settings(Section::new("dictionary", KEYS))
             .setting("dictionary.server", serve().await)
-            .plugin_with("dictionary", Dictionary::new)
+            .plugin("dictionary", Dictionary::new)
             .model_calls("dictionary.define", json!({"word": "tape"}))
             .model_calls("dictionary.complete", json!({"prefix": "ta", "limit": 2}))
             .model_says("A strip that records.")

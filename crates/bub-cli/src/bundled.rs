@@ -27,9 +27,11 @@ pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
         .settings(bub_http::settings::section())
         .login(bub_codex::login)
         .settings(bub_codex::settings::section())
-        .bundled_plugin(CLI, &[bub_terminal::channel::CHANNEL_NAME], move |_| {
-            Ok::<_, Error>(CliPlugin(hooks))
-        })
+        .bundled_plugin(
+            CLI,
+            &[bub_terminal::channel::CHANNEL_NAME],
+            CliPlugin(hooks),
+        )
 }
 
 /// Builds a framework with the given settings. It has the plugin `builtin` and the bundled tools and channels, but

@@ -1,7 +1,6 @@
 //! Settings that several crates read: owners and tape durability.
 
-use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind};
-use serde::{Deserialize, Serialize};
+use bub_settings::{AnySetting, Section, SettingChoice, SettingKey};
 
 use crate::Role;
 
@@ -23,8 +22,8 @@ pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(
 );
 
 /// The value of [`TAPE_DURABILITY`]: the failures that acknowledged tape entries survive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, SettingChoice)]
+#[settings(crate = bub_settings)]
 pub enum TapeDurability {
     /// Entries survive the end of the process, including a crash.
     #[default]
@@ -42,22 +41,10 @@ impl From<TapeDurability> for bub_tape::Durability {
     }
 }
 
-impl SettingType for TapeDurability {
-    type Default = Self;
-    const KIND: ValueKind = ValueKind::Choice(&["os", "always"]);
-
-    fn from_default(default: Self) -> Self {
-        default
-    }
-}
-
-impl SettingType for Role {
-    type Default = Self;
-    const KIND: ValueKind = ValueKind::Choice(&["owner", "member", "guest"]);
-
-    fn from_default(default: Self) -> Self {
-        default
-    }
+/// The highest role is listed first.
+impl SettingChoice for Role {
+    const WORDS: &'static [&'static str] = &["owner", "member", "guest"];
+    const VALUES: &'static [Self] = &[Self::Owner, Self::Member, Self::Guest];
 }
 
 static ROOT: &[&dyn AnySetting] = &[&OWNERS];

@@ -56,25 +56,36 @@ impl BlockOptions {
             kernel: parse2(quote!(::bub))?,
             has_flag: false,
         };
-        while !input.is_empty() {
+        parse_options(input, |input| {
             if input.peek(Token![crate]) {
                 options.kernel = parse_crate_path(input)?;
-            } else {
-                let name: Ident = input.parse()?;
-                if name != flag {
-                    let message = format!(
-                        "unknown option `{name}`; the options are `{flag}` and `crate = path`"
-                    );
-                    return Err(Error::new(name.span(), message));
-                }
-                options.has_flag = true;
+                return Ok(());
             }
-            if !input.is_empty() {
-                input.parse::<Token![,]>()?;
+            let name: Ident = input.parse()?;
+            if name != flag {
+                let message =
+                    format!("unknown option `{name}`; the options are `{flag}` and `crate = path`");
+                return Err(Error::new(name.span(), message));
             }
-        }
+            options.has_flag = true;
+            Ok(())
+        })?;
         Ok(options)
     }
+}
+
+/// Parses options that are separated by commas.
+pub(crate) fn parse_options(
+    input: ParseStream<'_>,
+    mut parse_option: impl FnMut(ParseStream<'_>) -> Result<()>,
+) -> Result<()> {
+    while !input.is_empty() {
+        parse_option(input)?;
+        if !input.is_empty() {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    Ok(())
 }
 
 /// Parses the option `crate = path`. A path that starts with neither `crate` nor `::` gets a leading `::`.

@@ -1,7 +1,9 @@
-//! The attributes `#[hooks]`, `#[tool]` and `#[tools]`. Use them through the `bub` crate.
+//! The attributes `#[hooks]`, `#[tool]` and `#[tools]`, and the derives `Settings` and `SettingChoice`. Use them through
+//! the `bub` crate.
 
 mod block;
 mod hooks;
+mod settings;
 mod tool;
 mod tools;
 
@@ -61,7 +63,7 @@ pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
 /// ```
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
-    tool::expand(options.into(), &function.into()).into()
+    expand_or_report(tool::expand(options.into(), function.into()))
 }
 
 /// Makes tools from the methods of an `impl` block. They share one value, such as a client.
@@ -75,4 +77,52 @@ pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {
     tools::expand(options.into(), &block.into()).into()
+}
+
+/// Declares the settings of a section and implements `FromSettings`: each field of the struct is a setting.
+///
+/// `#[settings(section = "github")]` names the section. The field `base` is then `github.base` in the config file and
+/// `BUB_GITHUB_BASE` in the environment. The first paragraph of a field's doc comment is its help text in `bub config`.
+/// The type determines which values are valid: an `Option` can be unset, and a `Secret` is never shown.
+///
+/// Options of a field, in `#[setting(…)]`:
+///
+/// * `default = …`: the value if nothing sets the setting. A constant; text for a `String`, a path or a list, and
+///   `Some(…)` for an `Option`. Without it, an `Option` is `None`, and a list or map is empty; other types need it.
+/// * `name = "timeout_seconds"`: the name of the setting, if it is not the name of the field.
+/// * The methods of `SettingKey`: `trusted`, `env_only`, `write_as_list`, `at_least = 1`, `at_most = 9`,
+///   `format = &text_format::BASE_URL`, `variable = "NAME"`, `deprecated_names = &["github.url"]`.
+///
+/// For each field, there is a constant with its declaration, a `SettingKey`: `GithubSettings::BASE`.
+///
+/// `#[settings(crate = some_path)]` sets the path of `bub_settings`, if it is not `::bub::settings`.
+///
+/// ```ignore
+/// #[derive(Settings)]
+/// #[settings(section = "github")]
+/// struct GithubSettings {
+///     /// Token for the API.
+///     token: Option<Secret>,
+///     /// Base URL of the server.
+///     #[setting(default = "https://api.github.com", format = &text_format::BASE_URL, trusted)]
+///     base: String,
+/// }
+/// ```
+#[proc_macro_derive(Settings, attributes(settings, setting))]
+pub fn derive_settings(item: TokenStream) -> TokenStream {
+    expand_or_report(settings::expand_struct(item.into()))
+}
+
+/// Makes an enum the type of a setting. Its variants are the words that users can write: `ReadOnly` is `read-only`.
+///
+/// The variants have no fields, and the enum is `Copy`. `#[setting(name = "…")]` on a variant sets another word.
+/// `#[settings(crate = some_path)]` sets the path of `bub_settings`, if it is not `::bub::settings`.
+#[proc_macro_derive(SettingChoice, attributes(settings, setting))]
+pub fn derive_setting_choice(item: TokenStream) -> TokenStream {
+    expand_or_report(settings::expand_choice(item.into()))
+}
+
+fn expand_or_report(expanded: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
+    let tokens = expanded.unwrap_or_else(syn::Error::into_compile_error);
+    tokens.into()
 }

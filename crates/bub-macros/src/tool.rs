@@ -11,13 +11,12 @@ use syn::{
     spanned::Spanned,
 };
 
-use crate::{block::parse_crate_path, hooks::take_attribute};
+use crate::{
+    block::{parse_crate_path, parse_options},
+    hooks::take_attribute,
+};
 
-pub(crate) fn expand(options: TokenStream, function: &TokenStream) -> TokenStream {
-    try_expand(options, function.clone()).unwrap_or_else(|error| error.to_compile_error())
-}
-
-fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream> {
+pub(crate) fn expand(options: TokenStream, function: TokenStream) -> Result<TokenStream> {
     let mut options = ToolOptions::parse(options)?;
     let kernel = match options.kernel.take() {
         Some(kernel) => kernel,
@@ -208,15 +207,8 @@ pub(crate) struct ToolOptions {
 impl ToolOptions {
     pub(crate) fn parse(tokens: TokenStream) -> Result<Self> {
         let mut options = Self::default();
-        let parser = |input: ParseStream<'_>| {
-            while !input.is_empty() {
-                options.parse_option(input)?;
-                if !input.is_empty() {
-                    input.parse::<Token![,]>()?;
-                }
-            }
-            Ok(())
-        };
+        let parser =
+            |input: ParseStream<'_>| parse_options(input, |input| options.parse_option(input));
         parser.parse2(tokens)?;
         Ok(options)
     }
@@ -381,21 +373,8 @@ fn lint_attributes(attributes: &[Attribute]) -> Vec<Attribute> {
 fn doc_comment_text(attributes: &[Attribute]) -> String {
     let mut text = String::new();
     let mut is_new_paragraph = false;
-    for attribute in attributes
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("doc"))
-    {
-        let Meta::NameValue(meta) = &attribute.meta else {
-            continue;
-        };
-        let Expr::Lit(ExprLit {
-            lit: Lit::Str(line),
-            ..
-        }) = &meta.value
-        else {
-            continue;
-        };
-        for line in line.value().lines().map(str::trim) {
+    for line in doc_comment_lines(attributes) {
+        for line in line.lines().map(str::trim) {
             if line.is_empty() {
                 is_new_paragraph = true;
                 continue;
@@ -412,4 +391,18 @@ fn doc_comment_text(attributes: &[Attribute]) -> String {
         }
     }
     text
+}
+
+/// Returns the content of the doc attributes: the lines of a doc comment.
+pub(crate) fn doc_comment_lines(attributes: &[Attribute]) -> impl Iterator<Item = String> {
+    attributes.iter().filter_map(|attribute| {
+        let meta = attribute.meta.require_name_value().ok()?;
+        match &meta.value {
+            Expr::Lit(ExprLit {
+                lit: Lit::Str(line),
+                ..
+            }) if meta.path.is_ident("doc") => Some(line.value()),
+            _ => None,
+        }
+    })
 }

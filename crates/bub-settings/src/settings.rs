@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::node::Node;
 use crate::secret::Secret;
 use crate::sources::Sources;
-use crate::spec::{AnySetting, RegisteredSetting, SettingKey, SettingSpec, ValueKind};
+use crate::spec::{AnySetting, RegisteredSetting, Section, SettingKey, SettingSpec, ValueKind};
 use crate::types::SettingType;
 use crate::{
     Environment, Redactor, SettingSource, SettingsError, SettingsWarning, display, validate,
@@ -30,6 +30,16 @@ pub struct Settings {
     pub(crate) warnings: Vec<SettingsWarning>,
     pub(crate) redactor: Redactor,
     secret_variables: Mutex<BTreeSet<String>>,
+}
+
+/// A struct whose fields are the settings of a section. Derive it with
+/// [`Settings`](macro@crate::Settings).
+pub trait FromSettings: Sized {
+    /// Returns the declarations.
+    fn section() -> Section;
+
+    /// Reads the values. A setting of a section that is not registered has its default.
+    fn from_settings(settings: &Settings) -> Self;
 }
 
 /// A declaration and the merged value of all sources; `None` means the default.

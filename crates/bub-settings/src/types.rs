@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Secret, ValueKind};
 
 /// A type that can be the value of a setting.
 ///
-/// Implement it for your own enum with [`ValueKind::Choice`]; the serialized names of its variants
-/// are the words. Values are validated against the declaration before they reach
-/// [`from_value`](Self::from_value).
-pub trait SettingType: DeserializeOwned {
+/// Derive [`SettingChoice`] for your own enum. Values are validated against the declaration before
+/// they reach [`from_value`](Self::from_value).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the type of a setting",
+    label = "use a type of settings, or derive `SettingChoice` for your own enum"
+)]
+pub trait SettingType: Sized {
     /// Type of the default in a declaration.
-    type Default: Copy + Send + Sync + Serialize + 'static;
+    type Default: Copy + Send + Sync + 'static;
     /// Kind of value that users write.
     const KIND: ValueKind;
     /// Whether `null` is a valid value.
@@ -31,13 +32,54 @@ pub trait SettingType: DeserializeOwned {
     fn from_default(default: Self::Default) -> Self;
 
     /// Converts the default to JSON.
-    fn default_value(default: Self::Default) -> Value {
-        serde_json::to_value(default).unwrap_or_default()
-    }
+    fn default_value(default: Self::Default) -> Value;
 
     /// Converts a validated value; returns `None` if the value does not fit.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+/// A type that is empty if no source sets the setting, so that its declaration needs no default.
+#[diagnostic::on_unimplemented(
+    message = "a setting of the type `{Self}` needs a default",
+    label = "add `#[setting(default = …)]` to the field, or use `Option<{Self}>`"
+)]
+pub trait EmptyDefault: SettingType {
+    /// The default for the empty value.
+    const EMPTY: Self::Default;
+}
+
+/// An enum whose variants are the words of a setting. Derive it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the type of a setting",
+    label = "use a type of settings, or derive `SettingChoice` for your own enum",
+    note = "types of settings: `bool`, `i64`, `u64`, `f64`, `String`, `PathBuf`, `Duration`, `Secret`, `Vec<String>`, \
+            `Map<String, Value>`, `Vec<Map<String, Value>>`, `PerProvider<String>`, `PerProvider<Secret>`, and `Option` of these"
+)]
+pub trait SettingChoice: Copy + PartialEq + Send + Sync + 'static {
+    /// The words that users write, in the order of `VALUES`.
+    const WORDS: &'static [&'static str];
+    /// The values.
+    const VALUES: &'static [Self];
+}
+
+impl<T: SettingChoice> SettingType for T {
+    type Default = Self;
+    const KIND: ValueKind = ValueKind::Choice(T::WORDS);
+
+    fn from_default(default: Self) -> Self {
+        default
+    }
+
+    fn default_value(default: Self) -> Value {
+        let position = T::VALUES.iter().position(|value| *value == default);
+        let word = position.and_then(|position| T::WORDS.get(position));
+        Value::from(word.copied())
+    }
+
     fn from_value(value: Value) -> Option<Self> {
-        serde_json::from_value(value).ok()
+        let word = value.as_str()?;
+        let position = T::WORDS.iter().position(|other| *other == word)?;
+        T::VALUES.get(position).copied()
     }
 }
 
@@ -50,6 +92,14 @@ macro_rules! setting_type {
 
             fn from_default(default: $default) -> Self {
                 Self::from(default)
+            }
+
+            fn default_value(default: $default) -> Value {
+                Value::from(default)
+            }
+
+            fn from_value(value: Value) -> Option<Self> {
+                serde_json::from_value(value).ok()
             }
         }
     };
@@ -95,33 +145,44 @@ impl SettingType for Vec<String> {
     fn default_value(default: &'static str) -> Value {
         Value::from(Self::from_default(default))
     }
-}
 
-impl SettingType for Map<String, Value> {
-    type Default = ();
-    const KIND: ValueKind = ValueKind::Map;
-
-    fn from_default((): ()) -> Self {
-        Self::new()
-    }
-
-    fn default_value((): ()) -> Value {
-        Value::Object(Self::new())
+    fn from_value(value: Value) -> Option<Self> {
+        serde_json::from_value(value).ok()
     }
 }
 
-impl SettingType for Vec<Map<String, Value>> {
-    type Default = ();
-    const KIND: ValueKind = ValueKind::Maps;
-
-    fn from_default((): ()) -> Self {
-        Self::new()
-    }
-
-    fn default_value((): ()) -> Value {
-        Value::Array(Vec::new())
-    }
+impl EmptyDefault for Vec<String> {
+    const EMPTY: &'static str = "";
 }
+
+/// Implements the traits for a JSON collection, whose only default is the empty one.
+macro_rules! collection_type {
+    ($type:ty, $kind:ident) => {
+        impl SettingType for $type {
+            type Default = ();
+            const KIND: ValueKind = ValueKind::$kind;
+
+            fn from_default((): ()) -> Self {
+                Self::new()
+            }
+
+            fn default_value((): ()) -> Value {
+                Value::from(Self::new())
+            }
+
+            fn from_value(value: Value) -> Option<Self> {
+                serde_json::from_value(value).ok()
+            }
+        }
+
+        impl EmptyDefault for $type {
+            const EMPTY: () = ();
+        }
+    };
+}
+
+collection_type!(Map<String, Value>, Map);
+collection_type!(Vec<Map<String, Value>>, Maps);
 
 impl<T: SettingType> SettingType for Option<T> {
     type Default = Option<T::Default>;
@@ -146,13 +207,15 @@ impl<T: SettingType> SettingType for Option<T> {
     }
 }
 
+impl<T: SettingType> EmptyDefault for Option<T> {
+    const EMPTY: Self::Default = None;
+}
+
 /// One value for all providers, values for single providers, or both.
 ///
 /// `api_key: abc` sets the value for all providers. `api_key: {openai: abc}` and
 /// `BUB_OPENAI_API_KEY=abc` set the value of one provider, which takes precedence.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "BTreeMap<String, Option<T>>")]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PerProvider<T> {
     any: Option<T>,
     each: BTreeMap<String, T>,
@@ -194,17 +257,6 @@ impl<T> PerProvider<T> {
     }
 }
 
-impl<T> From<BTreeMap<String, Option<T>>> for PerProvider<T> {
-    fn from(map: BTreeMap<String, Option<T>>) -> Self {
-        let set = map.into_iter();
-        let mut each: BTreeMap<_, _> = set
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect();
-        let any = each.remove(ANY_PROVIDER);
-        Self { any, each }
-    }
-}
-
 impl<T: SettingType> SettingType for PerProvider<T> {
     type Default = ();
     const KIND: ValueKind = ValueKind::PerProvider;
@@ -212,15 +264,30 @@ impl<T: SettingType> SettingType for PerProvider<T> {
     const SECRET: bool = T::SECRET;
 
     fn from_default((): ()) -> Self {
-        Self::from(BTreeMap::new())
+        Self {
+            any: None,
+            each: BTreeMap::new(),
+        }
+    }
+
+    fn default_value((): ()) -> Value {
+        Value::Null
     }
 
     fn from_value(value: Value) -> Option<Self> {
         let map = match value {
-            Value::Null => return Some(Self::from_default(())),
-            Value::Object(map) => Value::Object(map),
-            value => Value::Object(Map::from_iter([(ANY_PROVIDER.to_owned(), value)])),
+            Value::Object(map) => map,
+            value => Map::from_iter([(ANY_PROVIDER.to_owned(), value)]),
         };
-        serde_json::from_value(map).ok()
+        let values = map.into_iter();
+        let mut each: BTreeMap<_, _> = values
+            .filter_map(|(name, value)| Some((name, T::from_value(value)?)))
+            .collect();
+        let any = each.remove(ANY_PROVIDER);
+        Some(Self { any, each })
     }
+}
+
+impl<T: SettingType> EmptyDefault for PerProvider<T> {
+    const EMPTY: () = ();
 }

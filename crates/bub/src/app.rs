@@ -11,9 +11,7 @@ use std::{
 };
 
 use bub_agent::shell::{self, Launcher};
-use bub_kernel::{
-    Error, ErrorKind, Framework, FrameworkBuilder, IntoPlugin, Plugin, PluginContext, Result, Tool,
-};
+use bub_kernel::{Error, ErrorKind, Framework, FrameworkBuilder, Result, Tool};
 use bub_model::LoginFactory;
 use bub_plugin::{HostContext, PROTOCOL_VARIABLE, QuestionHandler};
 use bub_settings::{
@@ -26,6 +24,7 @@ use crate::{
     args::{self, ParsedArgs},
     builtin::BuiltinPlugin,
     command::{AppCommand, CommandContext},
+    constructor::PluginConstructor,
     logging, output, plugins,
     prompt::{self, PluginPrompt},
 };
@@ -82,15 +81,15 @@ impl App {
     /// Adds a plugin that is part of the program, with the names of its channels.
     ///
     /// External plugins cannot replace these channels. Error messages do not name a bundled plugin.
-    pub fn bundled_plugin<P: IntoPlugin + 'static>(
+    pub fn bundled_plugin<A>(
         mut self,
         name: &'static str,
         channels: &[&'static str],
-        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
+        plugin: impl PluginConstructor<A>,
     ) -> Self {
         self.bundled_plugins.push(name);
         self.bundled_channels.extend(channels);
-        self.plugin_with(name, make)
+        self.plugin(name, plugin)
     }
 
     /// Sets the text that the program prints if no command is given. Default: the help.
@@ -106,21 +105,39 @@ impl App {
         self
     }
 
-    /// Adds a plugin under this name.
-    pub fn plugin(mut self, name: &'static str, plugin: impl Plugin) -> Self {
-        let add = move |builder: FrameworkBuilder| builder.plugin(name, plugin);
-        self.add_plugins.push((Some(name), Box::new(add)));
-        self
-    }
-
-    /// Adds a plugin that `make` creates from a [`PluginContext`]; see
-    /// [`FrameworkBuilder::plugin_with`].
-    pub fn plugin_with<P: IntoPlugin + 'static>(
-        mut self,
-        name: &'static str,
-        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
-    ) -> Self {
-        let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
+    /// Adds a plugin under this name: the plugin itself, or a function that creates it.
+    ///
+    /// The function takes a struct with `#[derive(Settings)]`, a [`PluginContext`](crate::PluginContext), or both in
+    /// this order. It returns the plugin, or a `Result` with it. The settings are declared, too, so that bub reads,
+    /// validates and documents them.
+    ///
+    /// ```no_run
+    /// use bub::prelude::*;
+    ///
+    /// #[derive(Settings)]
+    /// #[settings(section = "greeter")]
+    /// struct GreeterSettings {
+    ///     /// Word to greet with.
+    ///     #[setting(default = "Hello")]
+    ///     word: String,
+    /// }
+    ///
+    /// struct Greeter(GreeterSettings);
+    ///
+    /// #[hooks]
+    /// impl Greeter {
+    ///     fn run_model(&self, prompt: &Prompt) -> String {
+    ///         format!("{}, {}!", self.0.word, prompt.text())
+    ///     }
+    /// }
+    ///
+    /// App::new().plugin("greeter", |settings: GreeterSettings| Greeter(settings)).main();
+    /// ```
+    pub fn plugin<A, C: PluginConstructor<A>>(mut self, name: &'static str, plugin: C) -> Self {
+        self.sections.extend(C::section());
+        let add = move |builder: FrameworkBuilder| {
+            builder.plugin_with(name, |context| plugin.create(context))
+        };
         self.add_plugins.push((Some(name), Box::new(add)));
         self
     }
@@ -132,7 +149,8 @@ impl App {
         self
     }
 
-    /// Declares the settings of a plugin, so that bub reads, validates and documents them.
+    /// Declares further settings, for example of a command, so that bub reads, validates and documents them. For a
+    /// struct with `#[derive(Settings)]`, [`FromSettings::section`](crate::settings::FromSettings::section) returns them.
     pub fn settings(mut self, section: Section) -> Self {
         self.sections.push(section);
         self

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use bub_settings::{AnySetting, Section, SettingKey, SettingType, ValueKind, text_format};
-use serde::{Deserialize, Serialize};
+use bub_settings::{AnySetting, Section, SettingChoice, SettingKey, text_format};
 use serde_json::{Map, Value};
 
 /// Options of external plugins, by name.
@@ -79,23 +78,14 @@ pub static LOG_CONTENTS: SettingKey<bool> = SettingKey::new(
 .trusted();
 
 /// Format of log lines on stderr and in the log file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, SettingChoice)]
+#[settings(crate = bub_settings)]
 pub enum LogFormat {
     /// `time LEVEL event field=value`
     #[default]
     Text,
     /// One JSON object per line.
     Json,
-}
-
-impl SettingType for LogFormat {
-    type Default = Self;
-    const KIND: ValueKind = ValueKind::Choice(&["text", "json"]);
-
-    fn from_default(default: Self) -> Self {
-        default
-    }
 }
 
 static ROOT: &[&dyn AnySetting] = &[&PLUGINS, &VERBOSE, &PROJECT];

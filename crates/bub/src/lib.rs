@@ -19,6 +19,7 @@ pub mod app_settings;
 pub mod args;
 mod builtin;
 mod command;
+mod constructor;
 #[doc(hidden)]
 pub mod logging;
 pub mod output;
@@ -52,12 +53,13 @@ pub use bub_model as model;
 pub use bub_model::{CredentialError, LoginFactory, ProviderLogin};
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
-pub use bub_settings::{AnySetting, Secret, Section, SettingKey, Settings};
+pub use bub_settings::{AnySetting, Secret, Section, SettingChoice, SettingKey, Settings};
 pub use bub_tape as tape;
 pub use bub_tape::{Entry, EntryKind, Sidecar, Tape, TapeContext, TapeStore};
 pub use builtin::BuiltinPlugin;
 pub use clap;
 pub use command::{AppCommand, CommandContext};
+pub use constructor::PluginConstructor;
 pub use futures_util as futures;
 
 /// The names that most plugins use. Everything else is at the root of this crate.

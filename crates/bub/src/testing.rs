@@ -48,8 +48,8 @@ use std::{
 
 use bub_agent::{BuiltinAgent, BuiltinOptions};
 use bub_kernel::{
-    ChannelMessage, Error, Framework, FrameworkBuilder, Inbound, IntoPlugin, Plugin, PluginContext,
-    PluginState, PluginStatus, Result, Sender, State, Tool, Turn, TurnResult,
+    ChannelMessage, Error, Framework, FrameworkBuilder, Inbound, PluginContext, PluginState,
+    PluginStatus, Result, Sender, State, Tool, Turn, TurnResult,
 };
 use bub_settings::{Environment, Loader, Section};
 pub use bub_tape::testing::check_store;
@@ -62,6 +62,7 @@ pub use self::{
     channel::check_channel,
     script::{ModelAnswers, ModelRequest},
 };
+use crate::PluginConstructor;
 
 /// The channel and chat of the test message.
 const CHANNEL: &str = "test";
@@ -109,20 +110,10 @@ struct TestRuntime {
 
 impl TurnTest {
     /// Adds a plugin; see [`App::plugin`](crate::App::plugin).
-    pub fn plugin(self, name: &'static str, plugin: impl Plugin) -> Self {
+    pub fn plugin<A, C: PluginConstructor<A>>(self, name: &'static str, plugin: C) -> Self {
         self.configure(|options| {
-            let add = move |builder: FrameworkBuilder| builder.plugin(name, plugin);
-            options.add_plugins.push(Box::new(add));
-        })
-    }
-
-    /// Adds a plugin that `make` creates; see [`App::plugin_with`](crate::App::plugin_with).
-    pub fn plugin_with<P: IntoPlugin + 'static>(
-        self,
-        name: &'static str,
-        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
-    ) -> Self {
-        self.configure(|options| {
+            options.sections.extend(C::section());
+            let make = |context: &PluginContext<'_>| plugin.create(context);
             let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
             options.add_plugins.push(Box::new(add));
         })

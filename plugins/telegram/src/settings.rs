@@ -1,7 +1,6 @@
 //! The settings in the section `telegram`.
 
-use bub::settings::{AnySetting, Secret, Section, SettingKey, SettingType, ValueKind, text_format};
-use serde::{Deserialize, Serialize};
+use bub::settings::{AnySetting, Secret, Section, SettingChoice, SettingKey, text_format};
 
 /// The bot token.
 pub static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
@@ -84,22 +83,12 @@ pub static TELEGRAM_PAIRING: SettingKey<bool> = SettingKey::new(
 .trusted();
 
 /// How the model's answers are sent on Telegram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, SettingChoice)]
 pub enum TelegramReply {
     /// The model's answer is sent.
     Auto,
     /// Only messages that the model sends with a tool or a script are sent.
     Tool,
-}
-
-impl SettingType for TelegramReply {
-    type Default = Self;
-    const KIND: ValueKind = ValueKind::Choice(&["auto", "tool"]);
-
-    fn from_default(default: Self) -> Self {
-        default
-    }
 }
 
 static TELEGRAM: &[&dyn AnySetting] = &[

@@ -35,6 +35,6 @@ impl FakeCommandPlugin {
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .plugin_with("commanding", FakeCommandPlugin::new)
+        .plugin("commanding", FakeCommandPlugin::new)
         .main()
 }

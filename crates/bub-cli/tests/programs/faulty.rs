@@ -61,10 +61,8 @@ impl FailingLoadPlugin {}
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .plugin_with("faulty", |context| {
-            Ok::<_, Error>(FailingPlugin::new(context))
-        })
-        .plugin_with("unloadable", |_| {
+        .plugin("faulty", FailingPlugin::new)
+        .plugin("unloadable", |_: &PluginContext<'_>| {
             Err::<FailingLoadPlugin, _>("its license has expired")
         })
         .main()

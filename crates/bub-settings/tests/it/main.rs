@@ -8,6 +8,7 @@
 
 mod config_file;
 mod deprecated;
+mod derive;
 mod edit;
 mod environment;
 mod errors;

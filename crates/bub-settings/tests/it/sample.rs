@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bub_settings::{
-    AnySetting, PerProvider, Secret, Section, SettingKey, SettingType, ValueKind, text_format,
+    AnySetting, PerProvider, Secret, Section, SettingChoice, SettingKey, text_format,
 };
 use serde_json::{Map, Value};
 
@@ -215,23 +215,14 @@ pub(crate) static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
 .variable("BUB_LOG");
 
 /// What an acknowledged write survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, SettingChoice)]
+#[settings(crate = bub_settings)]
 pub(crate) enum Durability {
     /// The end of the process, including a crash.
     #[default]
     Os,
     /// A power loss, too.
     Always,
-}
-
-impl SettingType for Durability {
-    type Default = Self;
-    const KIND: ValueKind = ValueKind::Choice(&["os", "always"]);
-
-    fn from_default(default: Self) -> Self {
-        default
-    }
 }
 
 static ROOT: &[&dyn AnySetting] = &[

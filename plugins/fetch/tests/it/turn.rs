@@ -11,7 +11,7 @@ use crate::fetch::{FakeSite, page};
 async fn the_model_reads_a_page_with_a_tool_before_subagent() {
     let site = FakeSite::start([("/", page("text/html", b"<h1>Tapes</h1><p>They only grow."))]);
     let turn = testing::turn("What does the page say?")
-        .plugin_with(FetchPlugin::NAME, FetchPlugin::new)
+        .plugin(FetchPlugin::NAME, FetchPlugin::new)
         .settings(settings::section())
         .setting("web.allow_private", json!(["127.0.0.1"]))
         .model_calls("web.fetch", json!({"url": site.url("/")}))

@@ -1,0 +1,12 @@
+use bub_settings::Settings;
+
+/// Settings of the shop.
+#[derive(Settings)]
+#[settings(section = "shop", crate = bub_settings)]
+struct ShopSettings {
+    /// The color of the shop.
+    #[setting(default = "red", trust)]
+    color: String,
+}
+
+fn main() {}

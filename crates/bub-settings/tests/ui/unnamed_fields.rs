@@ -1,0 +1,8 @@
+use bub_settings::Settings;
+
+/// Settings of the shop.
+#[derive(Settings)]
+#[settings(section = "shop", crate = bub_settings)]
+struct ShopSettings(Option<String>);
+
+fn main() {}
