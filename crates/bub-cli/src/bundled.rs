@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub::{App, BuiltinPlugin};
+use bub::{App, BuiltinPlugin, PluginConstructor as _};
 use bub_fetch::FetchPlugin;
 use bub_http::{HttpPlugin, webhook};
 use bub_kernel::{Error, Framework};
@@ -22,9 +22,7 @@ pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
             &[bub_telegram::CHANNEL_NAME],
             TelegramPlugin::new,
         )
-        .settings(bub_telegram::settings::section())
         .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
-        .settings(bub_http::settings::section())
         .login(bub_codex::login)
         .settings(bub_codex::settings::section())
         .bundled_plugin(
@@ -44,7 +42,9 @@ pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) ->
             Ok::<_, Error>(BuiltinPlugin::new(context, None, Arc::default()))
         })
         .plugin_with(FetchPlugin::NAME, FetchPlugin::new)
-        .plugin_with(TelegramPlugin::NAME, TelegramPlugin::new)
-        .plugin_with(HttpPlugin::NAME, HttpPlugin::new)
+        .plugin_with(TelegramPlugin::NAME, |context| {
+            TelegramPlugin::new.create(context)
+        })
+        .plugin_with(HttpPlugin::NAME, |context| HttpPlugin::new.create(context))
         .build()
 }

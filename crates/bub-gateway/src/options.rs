@@ -7,16 +7,13 @@ use std::{
 };
 
 use bub_kernel::settings::TAPE_DURABILITY;
-use bub_settings::Settings;
+use bub_settings::{FromSettings as _, Settings};
 use bub_tape::{
     Durability,
     fs::{Fs, RealFs},
 };
 
-use crate::settings::{
-    ACTIVE_TIME_WINDOW, DEBOUNCE, GATEWAY_DRAIN, GATEWAY_MAX_TURNS, GATEWAY_MAX_UNFINISHED,
-    GATEWAY_SESSION_QUEUE, MAX_WAIT, STREAM_OUTPUT,
-};
+use crate::settings::{ChannelSettings, GatewaySettings};
 
 /// Where a gateway stores accepted messages and undelivered replies.
 #[derive(Clone, Debug)]
@@ -83,21 +80,22 @@ pub struct GatewayOptions {
 impl GatewayOptions {
     /// Reads the options of the gateway `name` from the settings.
     pub fn new(settings: &Settings, name: &str) -> Self {
-        let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX).max(1);
+        let channels = ChannelSettings::from_settings(settings);
+        let gateway = GatewaySettings::from_settings(settings);
         Self {
             journal: JournalKind::file(
                 gateway_directory(settings, name),
                 journal_durability(settings),
             ),
             catch_all: None,
-            debounce: settings.get(&DEBOUNCE),
-            max_wait: settings.get(&MAX_WAIT),
-            active_window: settings.get(&ACTIVE_TIME_WINDOW),
-            stream_output: settings.get(&STREAM_OUTPUT),
-            drain: settings.get(&GATEWAY_DRAIN),
-            session_queue: count(settings.get(&GATEWAY_SESSION_QUEUE)),
-            queue: count(settings.get(&GATEWAY_MAX_UNFINISHED)),
-            turns: count(settings.get(&GATEWAY_MAX_TURNS)),
+            debounce: channels.debounce,
+            max_wait: channels.max_wait,
+            active_window: channels.active_time_window,
+            stream_output: channels.stream_output,
+            drain: gateway.drain,
+            session_queue: gateway.session_queue,
+            queue: gateway.max_unfinished,
+            turns: gateway.max_turns,
         }
     }
 }

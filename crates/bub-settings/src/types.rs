@@ -52,7 +52,7 @@ pub trait EmptyDefault: SettingType {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the type of a setting",
     label = "use a type of settings, or derive `SettingChoice` for your own enum",
-    note = "types of settings: `bool`, `i64`, `u64`, `f64`, `String`, `PathBuf`, `Duration`, `Secret`, `Vec<String>`, \
+    note = "types of settings: `bool`, `i64`, `u64`, `usize`, `f64`, `String`, `PathBuf`, `Duration`, `Secret`, `Vec<String>`, \
             `Map<String, Value>`, `Vec<Map<String, Value>>`, `PerProvider<String>`, `PerProvider<Secret>`, and `Option` of these"
 )]
 pub trait SettingChoice: Copy + PartialEq + Send + Sync + 'static {
@@ -108,6 +108,7 @@ macro_rules! setting_type {
 setting_type!(bool, bool, Bool);
 setting_type!(i64, i64, Integer);
 setting_type!(u64, u64, Integer, MIN: Option<i64> = Some(0));
+setting_type!(usize, usize, Integer, MIN: Option<i64> = Some(0));
 setting_type!(f64, f64, Number);
 setting_type!(String, &'static str, Text);
 setting_type!(PathBuf, &'static str, Path);

@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use bub_settings::{Redactor, Settings};
+use bub_settings::{FromSettings as _, Redactor, Settings};
 use bub_terminal::{ChatEvent, channel::ChatEventSender};
 use parking_lot::Mutex;
 use tracing::{
@@ -31,9 +31,7 @@ use tracing_subscriber::{
 };
 
 use self::{fields::Fields, file::LogFile, line::LogLine};
-use crate::app_settings::{
-    LOG_CONTENTS, LOG_FILE, LOG_FILTER, LOG_FORMAT, LOG_MAX_FILE_BYTES, LogFormat, VERBOSE,
-};
+use crate::app_settings::{AppSettings, LogFormat, LogSettings};
 
 /// Target of log lines about failed turns.
 const TURN_LOG_TARGET: &str = "bub::turn";
@@ -73,24 +71,25 @@ impl Drop for LogRedirectGuard {
 
 /// Starts logging as the settings specify. `verbosity` is the number of `-v` arguments.
 pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
-    let configured = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
-    let default = || filter::for_verbosity(verbosity.max(settings.get(&VERBOSE)));
+    let log = LogSettings::from_settings(settings);
+    let configured = log.filter.filter(|_| verbosity == 0);
+    let default = || filter::for_verbosity(verbosity.max(settings.get(AppSettings::VERBOSE)));
     let filter = configured
         .and_then(|words| filter::parse(&words))
         .unwrap_or_else(default);
     let unusable = log_file_problem(settings);
-    let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
-    let file = file.map(|path| LogFile::new(path, settings.get(&LOG_MAX_FILE_BYTES)));
-    let log = LogLayer {
+    let file = log.file.filter(|_| unusable.is_none());
+    let file = file.map(|path| LogFile::new(path, log.max_file_bytes));
+    let layer = LogLayer {
         filter,
-        contents: settings.get(&LOG_CONTENTS),
+        contents: log.contents,
         redactor: settings.redactor().clone(),
-        format: settings.get(&LOG_FORMAT),
+        format: log.format,
         color: std::io::stderr().is_terminal() && should_use_color(settings),
         file: file.map(Mutex::new),
     };
     // Ignore the error: a program that embeds the `App` may have installed its own subscriber.
-    let _ = tracing::subscriber::set_global_default(Registry::default().with(log));
+    let _ = tracing::subscriber::set_global_default(Registry::default().with(layer));
     install_panic_hook(settings.redactor().clone());
     if let Some(problem) = unusable {
         tracing::warn!(reason = %problem, "log.file_unusable");
@@ -99,7 +98,7 @@ pub(crate) fn start_logging(settings: &Settings, verbosity: u64) {
 
 /// Returns why the file of the setting `log.file` cannot be used, if it cannot.
 pub fn log_file_problem(settings: &Settings) -> Option<String> {
-    let path = settings.get(&LOG_FILE)?;
+    let path = settings.get(LogSettings::FILE)?;
     let problem = file::unusable_reason(&path, settings.config_file())?;
     Some(format!(
         "log file `{}` cannot be used: {problem}; change the setting `log.file`",

@@ -18,7 +18,7 @@ use bub_plugin::{
 use bub_settings::{AnySetting as _, LookupValue, Settings};
 use serde_json::{Map, Value};
 
-use crate::app_settings::PLUGINS;
+use crate::app_settings::AppSettings;
 
 /// Name of the internal plugin that denies every tool call if a guard plugin cannot be loaded. It
 /// contains a space, so that no installed plugin can have this name.
@@ -191,7 +191,7 @@ pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
 pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<PluginConfig> {
     let name = &record.manifest.name;
     let path = format!("plugins.{name}");
-    let plugins = settings.get(&PLUGINS);
+    let plugins = settings.get(AppSettings::PLUGINS);
     let mut limits = Limits::default();
     let mut max_role = Role::Member;
     for (key, value) in map_at(

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use bub::{
     hooks,
-    kernel::{Channel, MessageHandler, PluginContext, Result},
+    kernel::{Channel, MessageHandler, PluginContext},
 };
 
-use crate::webhook::{WebhookChannel, WebhookOptions};
+use crate::{
+    settings::WebhookSettings,
+    webhook::{WebhookChannel, WebhookOptions},
+};
 
 /// Provides the webhook channel.
 #[derive(Debug)]
@@ -20,10 +23,10 @@ impl HttpPlugin {
     pub const NAME: &'static str = "http";
 
     /// Creates the plugin from the settings of the program.
-    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        Ok(Self {
-            webhook: WebhookOptions::new(context.settings),
-        })
+    pub fn new(settings: WebhookSettings, context: &PluginContext<'_>) -> Self {
+        Self {
+            webhook: WebhookOptions::new(settings, context.settings.redactor().clone()),
+        }
     }
 }
 

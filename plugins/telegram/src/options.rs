@@ -6,11 +6,7 @@ use bub::kernel::settings::OWNERS;
 use bub::kernel::{Error, Result};
 use bub::settings::{Redactor, Secret, Settings};
 
-use crate::settings::{
-    TELEGRAM_ALLOW_CHATS, TELEGRAM_ALLOW_USERS, TELEGRAM_API_BASE, TELEGRAM_DROP_PENDING,
-    TELEGRAM_PAIRING, TELEGRAM_PROXY, TELEGRAM_REPLY, TELEGRAM_STREAM, TELEGRAM_TOKEN,
-    TelegramReply,
-};
+use crate::settings::{TelegramReply, TelegramSettings};
 
 /// Options of the Telegram channel.
 #[derive(Clone, Debug)]
@@ -62,8 +58,8 @@ pub struct TelegramOptions {
 }
 
 impl TelegramOptions {
-    /// Reads the options from the settings.
-    pub fn new(settings: &Settings) -> Self {
+    /// Returns the options of the channel's settings. `settings` has the owners and the home.
+    pub fn new(telegram: TelegramSettings, settings: &Settings) -> Self {
         let owners = settings.get(&OWNERS);
         let telegram_id = |owner: &String| {
             Some(
@@ -75,24 +71,18 @@ impl TelegramOptions {
             )
         };
         Self {
-            token: settings
-                .get(&TELEGRAM_TOKEN)
+            token: telegram
+                .token
                 .filter(|token| !token.expose().trim().is_empty()),
-            api_base: settings.get(&TELEGRAM_API_BASE),
-            proxy: settings
-                .get(&TELEGRAM_PROXY)
-                .filter(|proxy| !proxy.trim().is_empty()),
-            allow_users: settings
-                .get(&TELEGRAM_ALLOW_USERS)
-                .filter(|users| !users.is_empty()),
-            allow_chats: settings
-                .get(&TELEGRAM_ALLOW_CHATS)
-                .filter(|chats| !chats.is_empty()),
+            api_base: telegram.api_base,
+            proxy: telegram.proxy.filter(|proxy| !proxy.trim().is_empty()),
+            allow_users: telegram.allow_users.filter(|users| !users.is_empty()),
+            allow_chats: telegram.allow_chats.filter(|chats| !chats.is_empty()),
             owners: owners.iter().filter_map(telegram_id).collect(),
-            pairing: settings.get(&TELEGRAM_PAIRING),
-            is_auto: settings.get(&TELEGRAM_REPLY) == TelegramReply::Auto,
-            stream: settings.get(&TELEGRAM_STREAM),
-            drop_pending: settings.get(&TELEGRAM_DROP_PENDING),
+            pairing: telegram.pairing,
+            is_auto: telegram.reply == TelegramReply::Auto,
+            stream: telegram.stream,
+            drop_pending: telegram.drop_pending,
             home: settings.home().to_owned(),
             redactor: settings.redactor().clone(),
             ..Self::with_home(PathBuf::new())
@@ -130,7 +120,7 @@ impl TelegramOptions {
     pub fn with_home(home: PathBuf) -> Self {
         Self {
             token: None,
-            api_base: TELEGRAM_API_BASE.default(),
+            api_base: TelegramSettings::API_BASE.default(),
             proxy: None,
             allow_users: None,
             allow_chats: None,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bub::{
     hooks,
-    kernel::{Channel, MessageHandler, PluginContext, Result},
+    kernel::{Channel, MessageHandler, PluginContext},
 };
 
-use crate::{Bot, TelegramChannel, TelegramOptions, tools};
+use crate::{Bot, TelegramChannel, TelegramOptions, settings::TelegramSettings, tools};
 
 /// Provides the Telegram channel, and its tools if a token is set.
 #[derive(Debug)]
@@ -20,12 +20,13 @@ impl TelegramPlugin {
     pub const NAME: &'static str = "telegram";
 
     /// Creates the plugin from the settings. Adds the tools if a token is set.
-    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let bot = Arc::new(Bot::new(TelegramOptions::new(context.settings)));
+    pub fn new(settings: TelegramSettings, context: &PluginContext<'_>) -> Self {
+        let options = TelegramOptions::new(settings, context.settings);
+        let bot = Arc::new(Bot::new(options));
         if bot.is_enabled() {
             tools::register_tools(context, &bot);
         }
-        Ok(Self { bot })
+        Self { bot }
     }
 }
 

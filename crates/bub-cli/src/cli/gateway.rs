@@ -13,7 +13,7 @@ use std::{
 };
 
 use bub::CommandContext;
-use bub_gateway::settings::ENABLED_CHANNELS;
+use bub_gateway::settings::ChannelSettings;
 use bub_gateway::{Gateway, GatewayOptions};
 use bub_kernel::Result;
 use bub_kernel::settings::OWNERS;
@@ -53,7 +53,7 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
     let (framework, settings) = (context.framework, context.settings);
     let name = args.name.as_str();
     let names = args.enable_channel;
-    let names = names.unwrap_or_else(|| settings.get(&ENABLED_CHANNELS));
+    let names = names.unwrap_or_else(|| settings.get(ChannelSettings::ENABLED_CHANNELS));
     let mut options = GatewayOptions::new(&settings, name);
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen_for_stop();

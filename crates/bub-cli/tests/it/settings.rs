@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bub_settings::{Environment, Loader, Settings, is_sensitive_name};
+use bub_settings::{Environment, FromSettings as _, Loader, Settings, is_sensitive_name};
 use serde_json::Value;
 
 use crate::sandbox::Sandbox;
@@ -14,8 +14,8 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     Loader::new(Environment::from_pairs(variables))
         .sections(bub::core_sections())
         .section(bub_fetch::settings::section())
-        .section(bub_telegram::settings::section())
-        .section(bub_http::settings::section())
+        .section(bub_telegram::settings::TelegramSettings::section())
+        .section(bub_http::settings::WebhookSettings::section())
         .section(bub_codex::settings::section())
         .load()
         .unwrap()
@@ -150,6 +150,6 @@ fn the_configuration_page_names_every_setting_and_every_trusted_one() {
 fn the_address_of_the_bot_server_is_not_that_of_a_provider() {
     let settings = settings(&[("BUB_TELEGRAM_API_BASE", "http://127.0.0.1:1")]);
     assert!(settings.get(&bub_model::settings::API_BASE).is_empty());
-    let address = settings.get(&bub_telegram::settings::TELEGRAM_API_BASE);
+    let address = settings.get(bub_telegram::settings::TelegramSettings::API_BASE);
     assert_eq!(address, "http://127.0.0.1:1");
 }

@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use bub::kernel::Role;
-use bub::settings::{Redactor, Secret, Settings};
+use bub::settings::{Redactor, Secret};
 
-use crate::settings::{
-    WEBHOOK_BODY_LIMIT, WEBHOOK_CALLBACK_HOSTS, WEBHOOK_LISTEN, WEBHOOK_MAX_CONNECTIONS,
-    WEBHOOK_REPLY_TIMEOUT, WEBHOOK_ROLE, WEBHOOK_TOKEN,
-};
+use crate::settings::WebhookSettings;
 
 /// Options of the webhook channel.
 #[derive(Clone, Debug)]
@@ -50,10 +47,10 @@ impl Default for WebhookOptions {
     fn default() -> Self {
         Self {
             token: None,
-            listen: WEBHOOK_LISTEN.default(),
+            listen: WebhookSettings::LISTEN.default(),
             role: Role::Member,
             body_limit: 1_000_000,
-            reply_timeout: WEBHOOK_REPLY_TIMEOUT.default(),
+            reply_timeout: WebhookSettings::REPLY_TIMEOUT.default(),
             callback_hosts: Vec::new(),
             redactor: Redactor::new(),
             connections: 1024,
@@ -69,22 +66,19 @@ impl Default for WebhookOptions {
 }
 
 impl WebhookOptions {
-    /// Reads the options from the settings.
-    pub fn new(settings: &Settings) -> Self {
-        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let connections = size(settings.get(&WEBHOOK_MAX_CONNECTIONS));
+    /// Returns the options of the given settings.
+    pub fn new(settings: WebhookSettings, redactor: Redactor) -> Self {
+        let token = settings.token;
         Self {
-            token: settings
-                .get(&WEBHOOK_TOKEN)
-                .filter(|token| !token.expose().is_empty()),
-            listen: settings.get(&WEBHOOK_LISTEN),
-            role: settings.get(&WEBHOOK_ROLE),
-            body_limit: size(settings.get(&WEBHOOK_BODY_LIMIT)),
-            reply_timeout: settings.get(&WEBHOOK_REPLY_TIMEOUT),
-            callback_hosts: settings.get(&WEBHOOK_CALLBACK_HOSTS),
-            redactor: settings.redactor().clone(),
-            connections,
-            waiting: connections,
+            token: token.filter(|token| !token.expose().is_empty()),
+            listen: settings.listen,
+            role: settings.role,
+            body_limit: settings.body_limit,
+            reply_timeout: settings.reply_timeout,
+            callback_hosts: settings.callback_hosts,
+            redactor,
+            connections: settings.max_connections,
+            waiting: settings.max_connections,
             ..Self::default()
         }
     }

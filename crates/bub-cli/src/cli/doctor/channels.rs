@@ -1,6 +1,6 @@
 //! Checks the channels that the gateway would run.
 
-use bub_gateway::settings::ENABLED_CHANNELS;
+use bub_gateway::settings::ChannelSettings;
 use bub_kernel::ChannelRole;
 
 use super::{super::probe, CheckContext, Finding};
@@ -13,7 +13,9 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             return vec![Finding::error(error.to_string(), fix)];
         }
     };
-    let names = check_context.settings.get(&ENABLED_CHANNELS);
+    let names = check_context
+        .settings
+        .get(ChannelSettings::ENABLED_CHANNELS);
     if let Err(error) = bub_gateway::check_channel_names(&names, &all) {
         let fix = "correct `enabled_channels`";
         return vec![Finding::error(error.message(), fix)];

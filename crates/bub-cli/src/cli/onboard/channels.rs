@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use bub_gateway::settings::ENABLED_CHANNELS;
+use bub_gateway::settings::ChannelSettings;
 use bub_kernel::{Channel, ChannelRole, Error, Framework, Result};
 use bub_settings::Settings;
 
@@ -100,7 +100,9 @@ async fn set_up_channel(
 
 /// Adds a channel to `enabled_channels`, unless the gateway already runs it.
 fn enable_channel(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
-    let mut names = onboarding.revised_settings()?.get(&ENABLED_CHANNELS);
+    let mut names = onboarding
+        .revised_settings()?
+        .get(ChannelSettings::ENABLED_CHANNELS);
     let is_enabled = names
         .iter()
         .any(|enabled| enabled == "all" || enabled == name);
