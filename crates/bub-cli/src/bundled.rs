@@ -5,16 +5,16 @@ use std::sync::Arc;
 use bub::{App, BuiltinPlugin, PluginConstructor as _};
 use bub_fetch::FetchPlugin;
 use bub_http::{HttpPlugin, webhook};
-use bub_kernel::{Error, Framework};
+use bub_kernel::Framework;
 use bub_settings::Settings;
 use bub_telegram::TelegramPlugin;
+use bub_terminal::channel;
 
 use crate::cli::{CLI, CliHooks, CliPlugin};
 
 /// Adds the bundled plugins after `builtin`. The plugin registered last is called first, so its channels are listed
 /// first.
 pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
-    let hooks = Arc::clone(hooks);
     app.bundled_plugin(FetchPlugin::NAME, &[], FetchPlugin::new)
         .settings(bub_fetch::settings::section())
         .bundled_plugin(
@@ -25,11 +25,7 @@ pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
         .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
         .login(bub_codex::login)
         .settings(bub_codex::settings::section())
-        .bundled_plugin(
-            CLI,
-            &[bub_terminal::channel::CHANNEL_NAME],
-            CliPlugin(hooks),
-        )
+        .bundled_plugin(CLI, &[channel::CHANNEL_NAME], CliPlugin(Arc::clone(hooks)))
 }
 
 /// Builds a framework with the given settings. It has the plugin `builtin` and the bundled tools and channels, but
@@ -39,7 +35,7 @@ pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) ->
         .workspace(framework.workspace())
         .settings(settings)
         .plugin_with(BuiltinPlugin::NAME, |context| {
-            Ok::<_, Error>(BuiltinPlugin::new(context, None, Arc::default()))
+            BuiltinPlugin::new(context, None, Arc::default())
         })
         .plugin_with(FetchPlugin::NAME, FetchPlugin::new)
         .plugin_with(TelegramPlugin::NAME, |context| {

@@ -83,19 +83,20 @@ impl<T: SettingChoice> SettingType for T {
     }
 }
 
+/// Implements [`SettingType`]. `$from` converts a default to a value, and `$json` to JSON.
 macro_rules! setting_type {
-    ($type:ty, $default:ty, $kind:ident $(, $constant:ident: $constant_type:ty = $value:expr)?) => {
+    ($type:ty, $kind:ident, $default:ty, $from:expr, $json:expr $(, $constant:ident: $constant_type:ty = $value:expr)?) => {
         impl SettingType for $type {
             type Default = $default;
             const KIND: ValueKind = ValueKind::$kind;
             $(const $constant: $constant_type = $value;)?
 
             fn from_default(default: $default) -> Self {
-                Self::from(default)
+                $from(default)
             }
 
             fn default_value(default: $default) -> Value {
-                Value::from(default)
+                $json(default)
             }
 
             fn from_value(value: Value) -> Option<Self> {
@@ -105,14 +106,39 @@ macro_rules! setting_type {
     };
 }
 
-setting_type!(bool, bool, Bool);
-setting_type!(i64, i64, Integer);
-setting_type!(u64, u64, Integer, MIN: Option<i64> = Some(0));
-setting_type!(usize, usize, Integer, MIN: Option<i64> = Some(0));
-setting_type!(f64, f64, Number);
-setting_type!(String, &'static str, Text);
-setting_type!(PathBuf, &'static str, Path);
-setting_type!(Secret, &'static str, Text, SECRET: bool = true);
+setting_type!(bool, Bool, bool, Self::from, Value::from);
+setting_type!(i64, Integer, i64, Self::from, Value::from);
+setting_type!(u64, Integer, u64, Self::from, Value::from, MIN: Option<i64> = Some(0));
+setting_type!(usize, Integer, usize, Self::from, Value::from, MIN: Option<i64> = Some(0));
+setting_type!(f64, Number, f64, Self::from, Value::from);
+setting_type!(String, Text, &'static str, Self::from, Value::from);
+setting_type!(PathBuf, Path, &'static str, Self::from, Value::from);
+setting_type!(Secret, Text, &'static str, Self::from, Value::from, SECRET: bool = true);
+setting_type!(Vec<String>, List, &'static str, split_items, |text| {
+    Value::from(split_items(text))
+});
+setting_type!(Map<String, Value>, Map, (), |()| Self::new(), |()| Value::from(Self::new()));
+setting_type!(Vec<Map<String, Value>>, Maps, (), |()| Self::new(), |()| {
+    Value::from(Self::new())
+});
+
+/// Splits the default of a list: comma-separated text, as users write it.
+fn split_items(text: &str) -> Vec<String> {
+    let items = text.split(',').filter(|item| !item.is_empty());
+    items.map(str::to_owned).collect()
+}
+
+impl EmptyDefault for Vec<String> {
+    const EMPTY: &'static str = "";
+}
+
+impl EmptyDefault for Map<String, Value> {
+    const EMPTY: () = ();
+}
+
+impl EmptyDefault for Vec<Map<String, Value>> {
+    const EMPTY: () = ();
+}
 
 /// Written as a number of seconds.
 impl SettingType for Duration {
@@ -132,58 +158,6 @@ impl SettingType for Duration {
         Self::try_from_secs_f64(value.as_f64()?).ok()
     }
 }
-
-/// Defaults are comma-separated text, as users write them.
-impl SettingType for Vec<String> {
-    type Default = &'static str;
-    const KIND: ValueKind = ValueKind::List;
-
-    fn from_default(default: &'static str) -> Self {
-        let items = default.split(',').filter(|item| !item.is_empty());
-        items.map(str::to_owned).collect()
-    }
-
-    fn default_value(default: &'static str) -> Value {
-        Value::from(Self::from_default(default))
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        serde_json::from_value(value).ok()
-    }
-}
-
-impl EmptyDefault for Vec<String> {
-    const EMPTY: &'static str = "";
-}
-
-/// Implements the traits for a JSON collection, whose only default is the empty one.
-macro_rules! collection_type {
-    ($type:ty, $kind:ident) => {
-        impl SettingType for $type {
-            type Default = ();
-            const KIND: ValueKind = ValueKind::$kind;
-
-            fn from_default((): ()) -> Self {
-                Self::new()
-            }
-
-            fn default_value((): ()) -> Value {
-                Value::from(Self::new())
-            }
-
-            fn from_value(value: Value) -> Option<Self> {
-                serde_json::from_value(value).ok()
-            }
-        }
-
-        impl EmptyDefault for $type {
-            const EMPTY: () = ();
-        }
-    };
-}
-
-collection_type!(Map<String, Value>, Map);
-collection_type!(Vec<Map<String, Value>>, Maps);
 
 impl<T: SettingType> SettingType for Option<T> {
     type Default = Option<T::Default>;
