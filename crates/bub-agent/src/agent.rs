@@ -7,8 +7,8 @@ use bub_kernel::{
     Prompt, Result, State, StreamEvent, Tool, Turn,
 };
 use bub_model::{
-    CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream,
-    ModelId, Models, settings::MODEL,
+    CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream, ModelId,
+    Models, settings::MODEL,
 };
 use bub_settings::Settings;
 use serde_json::{Value, json};
