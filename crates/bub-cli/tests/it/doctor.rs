@@ -351,7 +351,10 @@ fn plugins_that_changed_or_are_gone_are_broken() {
         || findings(&doctor(&sandbox, &[], &["--json", "--offline"]), "plugins").join("\n");
     sandbox.bub(["plugin", "new", "fixed"]).ok();
     sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
-    assert_eq!(plugins(), "ok: builtin, telegram, http, cli, fixed; -");
+    assert_eq!(
+        plugins(),
+        "ok: builtin, fetch, telegram, http, cli, fixed; -"
+    );
     std::fs::write(directory.join("more.txt"), "new").unwrap();
     let found = plugins();
     assert!(
@@ -410,7 +413,7 @@ fn at_a_terminal_the_report_is_readable() {
          \x20 fix: correct it at its source; for the config file, use `bub config set` or `bub config edit`\n\
          model     warning   no model configured: no API key set and no local server found\n\
          \x20 fix: run `bub onboard` to set one up, or `bub models` to list models\n\
-         plugins   ok        builtin, telegram, http, cli\n\
+         plugins   ok        builtin, fetch, telegram, http, cli\n\
          tapes     ok        checked 0 of 0 sessions\n\
          \n\
          non-default settings:\n\
