@@ -96,7 +96,7 @@ impl GatewayInner {
         if let Some(receipt) = receipt {
             receipt.accept(&id, false);
         }
-        entry.state.lock().accepted += 1;
+        entry.accepted.fetch_add(1, Ordering::Relaxed);
         let session_id = inbound.session_id().cloned().unwrap_or_default();
         let item = QueuedMessage {
             permit,

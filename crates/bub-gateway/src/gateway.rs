@@ -4,23 +4,26 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use bub_kernel::{CancellationToken, Channel, Error, Framework, MessageHandler, Result, SessionId};
+use bub_kernel::{
+    CancellationToken, Channel, Error, Framework, MessageHandler, Result, Service, SessionId,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    accept, channel_manager,
+    accept,
     journal::{Journal, JournalRecovery},
     lane::Lanes,
     options::{GatewayOptions, JournalKind},
     outbox::Outbox,
     router::Router,
     selection, status,
+    supervision::{self, ActiveService, RunPhase, RunState},
 };
 
 /// A gateway that is ready to run.
@@ -65,7 +68,7 @@ impl GatewayHandle {
         let reason = |(name, entry): (&String, &ActiveChannel)| {
             let state = entry.state.lock();
             let reason = state.last_error.as_deref().unwrap_or("still starting");
-            (state.phase != ChannelPhase::Running).then(|| (name.clone(), reason.to_owned()))
+            (state.phase != RunPhase::Running).then(|| (name.clone(), reason.to_owned()))
         };
         self.0.channels.iter().filter_map(reason).collect()
     }
@@ -91,6 +94,7 @@ pub(crate) struct GatewayInner {
     pub(crate) lanes: Lanes,
     pub(crate) outbox: Outbox,
     pub(crate) channels: BTreeMap<String, ActiveChannel>,
+    pub(crate) services: BTreeMap<String, ActiveService>,
     /// Permits for unfinished messages.
     pub(crate) room: Arc<Semaphore>,
     /// Permits for running turns.
@@ -112,31 +116,13 @@ pub(crate) struct GatewayInner {
 /// A channel that the gateway runs.
 pub(crate) struct ActiveChannel {
     pub(crate) channel: Arc<dyn Channel>,
-    pub(crate) state: Mutex<ChannelState>,
-}
-
-/// Phase and last error of a channel, and the number of messages that the gateway accepted from it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ChannelState {
-    pub(crate) phase: ChannelPhase,
-    pub(crate) last_error: Option<String>,
-    pub(crate) accepted: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub(crate) enum ChannelPhase {
-    #[default]
-    Starting,
-    Running,
-    /// The start failed. The channel restarts after a delay.
-    #[strum(serialize = "restarting")]
-    Failed,
-    Stopped,
+    pub(crate) state: Mutex<RunState>,
+    /// The number of messages that the gateway accepted from the channel.
+    pub(crate) accepted: AtomicU64,
 }
 
 impl Gateway {
-    /// Opens the journal and selects the channels of the plugins by name. Does not start them.
+    /// Opens the journal, and selects the channels of the plugins by name and all their services. Does not start them.
     ///
     /// # Errors
     ///
@@ -157,11 +143,12 @@ impl Gateway {
                 "no channel is enabled; configure {names}, or set `enabled_channels`"
             )));
         }
-        Self::from_channels(framework, options, selected, &gateway_ref)
+        let services = framework.services()?;
+        Self::from_parts(framework, options, selected, services, &gateway_ref)
     }
 
-    /// Opens the journal for the channels of an embedding program, without the channels of plugins. `make` creates the
-    /// channels. Its argument is the handler to which the channels pass their messages.
+    /// Opens the journal for the channels of an embedding program, without the channels and services of plugins. `make`
+    /// creates the channels. Its argument is the handler to which the channels pass their messages.
     pub fn with_channels(
         framework: &Framework,
         options: GatewayOptions,
@@ -169,13 +156,14 @@ impl Gateway {
     ) -> Result<Self> {
         let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
         let channels = make(&message_handler(Arc::clone(&gateway_ref)));
-        Self::from_channels(framework, options, channels, &gateway_ref)
+        Self::from_parts(framework, options, channels, Vec::new(), &gateway_ref)
     }
 
-    fn from_channels(
+    fn from_parts(
         framework: &Framework,
         options: GatewayOptions,
         channels: Vec<Arc<dyn Channel>>,
+        services: Vec<Arc<dyn Service>>,
         gateway_ref: &OnceLock<Weak<GatewayInner>>,
     ) -> Result<Self> {
         let (journal, recovered) = match &options.journal {
@@ -188,7 +176,19 @@ impl Gateway {
         };
         let entry = |channel: Arc<dyn Channel>| {
             let (name, state) = (channel.name().to_owned(), Mutex::default());
-            (name, ActiveChannel { channel, state })
+            let accepted = AtomicU64::new(0);
+            (
+                name,
+                ActiveChannel {
+                    channel,
+                    state,
+                    accepted,
+                },
+            )
+        };
+        let service_entry = |service: Arc<dyn Service>| {
+            let (name, state) = (service.name().to_owned(), Mutex::default());
+            (name, ActiveService { service, state })
         };
         let inner = Arc::new(GatewayInner {
             framework: framework.clone(),
@@ -196,6 +196,7 @@ impl Gateway {
             lanes: Lanes::default(),
             outbox: Outbox::new(),
             channels: channels.into_iter().map(entry).collect(),
+            services: services.into_iter().map(service_entry).collect(),
             room: Arc::new(Semaphore::new(options.queue.min(Semaphore::MAX_PERMITS))),
             turns: Arc::new(Semaphore::new(options.turns.min(Semaphore::MAX_PERMITS))),
             options,
@@ -242,7 +243,7 @@ impl Gateway {
     }
 
     /// Calls `ready` when the gateway accepts messages. Runs until `stop` is cancelled or a channel stops the gateway.
-    /// Then finishes running turns within [`GatewayOptions::drain`].
+    /// Then finishes running turns and services within [`GatewayOptions::drain`].
     ///
     /// The framework's [`RunningScope`](bub_kernel::RunningScope) must be open.
     pub async fn run(self, stop: CancellationToken, ready: impl FnOnce()) -> Result<()> {
@@ -254,16 +255,21 @@ impl Gateway {
         inner.recover_unfinished().await;
         inner.is_open.store(true, Ordering::Release);
         let listening = status::open_socket(inner)?;
-        let channels = channel_manager::start_channels(inner).await;
+        let channels = supervision::start_channels(inner).await;
+        let handler = message_handler(Arc::new(OnceLock::from(Arc::downgrade(inner))));
+        let mut services = supervision::start_services(inner, &handler);
         ready();
         tokio::select! {
             () = stop.cancelled() => {}
             () = inner.stop.cancelled() => {}
         }
         inner.drain.cancel();
-        let _ = tokio::time::timeout(inner.options.drain, inner.wait_until_drained()).await;
+        let services_end = supervision::wait_for_services(&mut services);
+        let drained = futures_util::future::join(inner.wait_until_drained(), services_end);
+        let _ = tokio::time::timeout(inner.options.drain, drained).await;
+        supervision::abort_services(inner, services);
         inner.refuse.cancel();
-        channel_manager::stop_channels(inner, channels).await;
+        supervision::stop_channels(inner, channels).await;
         inner.framework.bind_router(None);
         inner.halt.cancel();
         let lanes_end = inner.wait_until(|inner| inner.lanes.are_idle());
@@ -316,7 +322,7 @@ impl GatewayInner {
     /// Returns a channel if it is running.
     pub(crate) fn channel_if_running(&self, name: &str) -> Option<Arc<dyn Channel>> {
         let entry = self.channels.get(name)?;
-        (entry.state.lock().phase == ChannelPhase::Running).then(|| Arc::clone(&entry.channel))
+        (entry.state.lock().phase == RunPhase::Running).then(|| Arc::clone(&entry.channel))
     }
 
     pub(crate) fn set_channel_error(&self, channel: &str, error: &str) {

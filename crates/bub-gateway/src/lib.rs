@@ -1,4 +1,4 @@
-//! The gateway: runs channels, processes their messages in turns, and delivers replies. Accepted messages are not lost.
+//! The gateway: runs channels and services, processes their messages in turns, and delivers replies. Accepted messages are not lost.
 //!
 //! ```text
 //! channel → accept → journal → lane (debounce, admission) → turn → journal → outbox → channel
@@ -12,7 +12,6 @@
 //! * [`pairing`]: users that were granted access with `bub pair`.
 
 mod accept;
-mod channel_manager;
 mod control;
 mod fingerprint;
 mod gateway;
@@ -27,6 +26,7 @@ mod router;
 mod selection;
 pub mod settings;
 pub mod status;
+mod supervision;
 
 pub use gateway::{Gateway, GatewayHandle};
 pub use journal::JournalRecovery;

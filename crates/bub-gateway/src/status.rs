@@ -5,7 +5,7 @@
 use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -19,9 +19,10 @@ use tokio::{
 };
 
 use crate::{
-    gateway::{ChannelPhase, GatewayInner},
+    gateway::GatewayInner,
     journal::{Journal, JournalRecord, JournalState, now_ms},
     outbox::{Outbox, unknown_reply_error},
+    supervision::RunPhase,
 };
 
 /// Name of the socket in the directory of the gateway.
@@ -128,7 +129,7 @@ fn status_report(inner: &GatewayInner) -> Value {
             let receive_error = entry
                 .channel
                 .receive_error()
-                .filter(|_| state.phase == ChannelPhase::Running);
+                .filter(|_| state.phase == RunPhase::Running);
             let receive_error = receive_error.map(|text| inner.redact(&text));
             let phase = if receive_error.is_some() {
                 "degraded"
@@ -139,11 +140,16 @@ fn status_report(inner: &GatewayInner) -> Value {
             // The first release used the key `audience` instead of `access`.
             json!({
                 "name": name, "state": phase, "last_error": receive_error.or(state.last_error),
-                "accepted": state.accepted, "undelivered": undelivered,
+                "accepted": entry.accepted.load(Ordering::Relaxed), "undelivered": undelivered,
                 "access": access, "audience": access,
             })
         })
         .collect();
+    let services = inner.services.iter().map(|(name, entry)| {
+        let state = entry.state.lock().clone();
+        json!({"name": name, "state": <&str>::from(state.phase), "last_error": state.last_error})
+    });
+    let services: Vec<Value> = services.collect();
     let mut loads = inner.lanes.session_loads();
     let running: usize = loads.iter().map(|(_, _, running)| running).sum();
     loads.retain(|(_, unfinished, running)| unfinished + running > 0);
@@ -166,6 +172,7 @@ fn status_report(inner: &GatewayInner) -> Value {
         "process": process_usage(),
         "stopping": inner.drain.is_cancelled(),
         "channels": channels,
+        "services": services,
         "unfinished": live.unfinished_messages().count(),
         "running_turns": running,
         "busy_sessions": busy,

@@ -7,7 +7,8 @@
 //!   resources stay open across turns.
 //! * [`tool`](mod@tool): functions that the model can call. Write one with [`tool`](macro@tool) on a function. To write
 //!   several that share data, put [`tools`] on the `impl` block of a type.
-//! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: traits that other crates implement.
+//! * [`Channel`], [`Service`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: traits that other crates implement.
+//! * [`HttpRoute`]: a path of the HTTP listener.
 //! * [`settings`]: settings that several crates read.
 //!
 //! ```
@@ -52,9 +53,11 @@ mod plugin;
 mod prompt;
 mod providers;
 mod receipt;
+mod route;
 mod router;
 mod scope;
 mod sender;
+mod service;
 pub mod settings;
 mod state;
 mod steering;
@@ -85,9 +88,11 @@ pub use pipeline::TurnResult;
 pub use plugin::{IntoPlugin, Plugin, PluginContext, PluginState, PluginStatus};
 pub use prompt::{COMMAND_PREFIX, Prompt};
 pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
+pub use route::{HttpBody, HttpRoute, RouteAccess, RouteRequest, RouteResponse};
 pub use router::ChannelRouter;
 pub use scope::{Provided, RunningScope, ScopeGuard};
 pub use sender::{Role, Sender};
+pub use service::{Service, ServiceContext};
 pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeredMessage, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
@@ -99,6 +104,8 @@ pub use tool::{
 pub use turn::{Stage, Turn, TurnReport};
 pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};
 
-/// A boxed future that can move between threads. Traits in this crate return it from asynchronous methods.
 pub use bub_tape::async_trait;
+pub use bytes::Bytes;
+/// A boxed future that can move between threads. Traits in this crate return it from asynchronous methods.
 pub use futures_util::future::BoxFuture;
+pub use http;

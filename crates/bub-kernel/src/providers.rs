@@ -15,13 +15,16 @@ use crate::{
         HookPoint, args, guard,
         point::{
             AdmitMessage, BuildTapeContext, ContinuePrompt, OnboardConfig, ProvideChannels,
-            ProvideModelOptions, ProvideTapeSidecar, RegisterCliCommands, SystemPrompt,
+            ProvideModelOptions, ProvideRoutes, ProvideServices, ProvideTapeSidecar,
+            RegisterCliCommands, SystemPrompt,
         },
     },
     ids::SessionId,
     inbound::Inbound,
     llm::ModelOptions,
     prompt::Prompt,
+    route::HttpRoute,
+    service::Service,
     steering::SteeringInbox,
     turn::Turn,
 };
@@ -71,6 +74,26 @@ impl Framework {
         let channels = provided.into_iter().flatten().flatten();
         Ok(unique_by_name(channels, |channel| {
             channel.name().to_owned()
+        }))
+    }
+
+    /// Returns the HTTP routes of all plugins in registration order, each with the name of its plugin.
+    pub fn routes(&self, message_handler: &MessageHandler) -> Result<Vec<(Arc<str>, HttpRoute)>> {
+        let (mut routes, args) = (Vec::new(), args::ProvideRoutes { message_handler });
+        for implementation in ProvideRoutes::implementations(self.hooks()) {
+            let provided = implementation.call_sync(self.hooks(), args).transpose()?;
+            let provided = provided.flatten().unwrap_or_default().into_iter();
+            routes.extend(provided.map(|route| (implementation.plugin(), route)));
+        }
+        Ok(routes)
+    }
+
+    /// Returns all background services. If several have the same name, the one of the plugin registered last wins.
+    pub fn services(&self) -> Result<Vec<Arc<dyn Service>>> {
+        let provided = self.hooks().call_all_sync::<ProvideServices>(())?;
+        let services = provided.into_iter().flatten().flatten();
+        Ok(unique_by_name(services, |service| {
+            service.name().to_owned()
         }))
     }
 

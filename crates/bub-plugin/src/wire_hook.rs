@@ -33,6 +33,14 @@ pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
         "a steering inbox cannot run in another process; remove the hook",
     ),
     (
+        "provide_routes",
+        "an HTTP route cannot run in another process; remove the hook",
+    ),
+    (
+        "provide_services",
+        "an external plugin can run background work at any time; remove the hook",
+    ),
+    (
         "provide_channels",
         "list the channels under `channels` instead",
     ),

@@ -42,12 +42,13 @@ pub use bub_kernel::{
     Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxError, BoxFuture,
     CancellationToken, Channel, ChannelMessage, ChannelRole, ChannelRouter, CliApp, CliCommand,
     CliContext, CommandArg, CommandArgs, Envelope, Error, ErrorKind, Fields, Framework,
-    FrameworkRef, Inbound, IntoPlugin, Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult,
-    MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions, ModelStream, Outbound, Plugin,
-    PluginContext, Prompt, Provided, Result, Role, ScopeGuard, Sender, SessionId, State,
+    FrameworkRef, HttpBody, HttpRoute, Inbound, IntoPlugin, Lifespan, LifespanScope, LlmDecision,
+    LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions,
+    ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided, Result, Role, RouteAccess,
+    RouteRequest, RouteResponse, ScopeGuard, Sender, Service, ServiceContext, SessionId, State,
     StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
     ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot, async_trait, hooks,
-    hooks::Next, tool, tools,
+    hooks::Next, http, tool, tools,
 };
 pub use bub_model as model;
 pub use bub_model::{CredentialError, LoginFactory, ProviderLogin};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bub::{
     hooks,
-    kernel::{Channel, MessageHandler, PluginContext},
+    kernel::{Channel, FrameworkRef, MessageHandler, PluginContext},
 };
 
 use crate::{
@@ -12,10 +12,11 @@ use crate::{
     webhook::{WebhookChannel, WebhookOptions},
 };
 
-/// Provides the webhook channel.
+/// Provides the webhook channel, whose listener serves the routes of all plugins.
 #[derive(Debug)]
 pub struct HttpPlugin {
     webhook: WebhookOptions,
+    framework: FrameworkRef,
 }
 
 impl HttpPlugin {
@@ -26,6 +27,7 @@ impl HttpPlugin {
     pub fn new(settings: WebhookSettings, context: &PluginContext<'_>) -> Self {
         Self {
             webhook: WebhookOptions::new(settings, context.settings.redactor().clone()),
+            framework: context.framework.clone(),
         }
     }
 }
@@ -34,6 +36,7 @@ impl HttpPlugin {
 impl HttpPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let (options, handler) = (self.webhook.clone(), Arc::clone(message_handler));
-        vec![Arc::new(WebhookChannel::new(options, handler))]
+        let channel = WebhookChannel::new(options, handler);
+        vec![Arc::new(channel.with_framework(self.framework.clone()))]
     }
 }

@@ -2,7 +2,7 @@
 //! URL.
 //!
 //! * `options`: the settings and the fixed limits.
-//! * `server`: connections, their limits, and routing. `response` builds the responses.
+//! * `messages`: the routes of the channel. `response` describes an exchange.
 //! * `request`: parses and checks what a client posts.
 //! * `exchange`: matches messages with their replies. `events` streams a reply.
 //! * `callback`: posts replies to callback URLs, but not into private networks.
@@ -10,21 +10,22 @@
 mod callback;
 mod events;
 mod exchange;
+mod messages;
 mod options;
 mod request;
 mod response;
-mod server;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use bub::kernel::{
-    Channel, Error, ErrorKind, MessageHandler, Outbound, Result, StreamEvent, Turn, async_trait,
+    Channel, Error, ErrorKind, FrameworkRef, MessageHandler, Outbound, Result, StreamEvent, Turn,
+    async_trait,
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::options::WebhookOptions;
@@ -33,30 +34,24 @@ pub use self::request::parse_body;
 use self::{
     callback::Callbacks,
     exchange::{ExchangeReply, ExchangeStore},
-    server::Server,
+    messages::MessageApi,
 };
+use crate::{HttpPlugin, route_table::RouteTable, server::HttpServer};
 use bub::gateway::fields::{CLAIM_ROUTE, REPLY_ROUTE_FIELD};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "webhook";
-/// How long connections may take to end when the channel stops.
-const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often old exchanges are removed, even if no request arrives.
+const SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The webhook channel.
+/// The webhook channel. Its listener also serves the routes of other plugins.
 pub struct WebhookChannel {
     options: Arc<WebhookOptions>,
     handler: MessageHandler,
     exchanges: Arc<ExchangeStore>,
     callbacks: Callbacks,
-    running: Mutex<Option<ServerHandle>>,
-}
-
-/// The running server. It ends when the channel stops.
-struct ServerHandle {
-    address: SocketAddr,
-    /// Cancelled when requests must stop waiting for replies.
-    stop_waiting: CancellationToken,
-    task: JoinHandle<()>,
+    server: Mutex<Option<HttpServer>>,
+    framework: FrameworkRef,
 }
 
 impl WebhookChannel {
@@ -67,48 +62,52 @@ impl WebhookChannel {
             callbacks: Callbacks::new(&options),
             options: Arc::new(options),
             handler,
-            running: Mutex::default(),
+            server: Mutex::default(),
+            framework: FrameworkRef::default(),
         }
+    }
+
+    /// Sets the framework whose plugins provide further routes.
+    #[must_use]
+    pub fn with_framework(mut self, framework: FrameworkRef) -> Self {
+        self.framework = framework;
+        self
     }
 
     /// Returns the address that the channel listens on, while it runs.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .map(|running| running.address)
+        self.lock_server().as_ref().map(|server| server.address)
+    }
+
+    fn lock_server(&self) -> MutexGuard<'_, Option<HttpServer>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the routes of the channel and of all plugins.
+    fn route_table(&self) -> Result<RouteTable> {
+        let token = self.options.token.as_ref();
+        let token = token.ok_or_else(|| Error::config("no webhook token: set `webhook.token`"))?;
+        let api = MessageApi {
+            options: Arc::clone(&self.options),
+            handler: Arc::clone(&self.handler),
+            exchanges: Arc::clone(&self.exchanges),
+            waiting: Arc::new(Semaphore::new(self.options.waiting)),
+        };
+        let own = Arc::new(api).routes();
+        let own = own.map(|route| (Arc::from(HttpPlugin::NAME), route));
+        let framework = self.framework.get();
+        let routes = framework.map(|framework| framework.routes(&self.handler));
+        let routes = routes.transpose()?.unwrap_or_default();
+        RouteTable::new(&self.options, token, own.into_iter().chain(routes))
     }
 
     async fn start_server(&self, stop: CancellationToken) -> Result<()> {
-        let token = self.options.token.clone();
-        let token = token.ok_or_else(|| Error::config("no webhook token: set `webhook.token`"))?;
-        let listener = bind_listener(&self.options.listen).await?;
-        let address = listener.local_addr()?;
-        let stop_waiting = CancellationToken::new();
-        let server = Server::new(
-            Arc::clone(&self.options),
-            &token,
-            Arc::clone(&self.handler),
-            Arc::clone(&self.exchanges),
-            stop_waiting.clone(),
-        )?;
-        let task = tokio::spawn(server.run(listener, stop));
-        let role = self.options.role.name();
+        let routes = self.route_table()?;
+        let server = HttpServer::start(&self.options, routes, stop.clone()).await?;
+        let (address, role) = (server.address, self.options.role.name());
         tracing::info!(%address, %role, "webhook.listening");
-        let running = ServerHandle {
-            address,
-            stop_waiting,
-            task,
-        };
-        let previous = self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .replace(running);
-        if let Some(previous) = previous {
-            previous.task.abort();
-        }
+        tokio::spawn(sweep_exchanges(Arc::downgrade(&self.exchanges), stop));
+        *self.lock_server() = Some(server);
         Ok(())
     }
 
@@ -145,17 +144,18 @@ impl WebhookChannel {
     }
 }
 
-async fn bind_listener(listen: &str) -> Result<TcpListener> {
-    TcpListener::bind(listen).await.map_err(|error| {
-        let port = listen.rsplit(':').next().unwrap_or(listen);
-        match error.kind() {
-            std::io::ErrorKind::AddrInUse => Error::new(
-                ErrorKind::Temporary,
-                format!("cannot listen on `{listen}`: another program uses port {port}; stop it, or set `webhook.listen` to another port"),
-            ),
-            _ => Error::config(format!("cannot listen on `{listen}`: {error}; set `webhook.listen` to an address such as 127.0.0.1:8787")),
+/// Removes old exchanges at intervals until the channel stops.
+async fn sweep_exchanges(exchanges: Weak<ExchangeStore>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
-    })
+        let Some(exchanges) = exchanges.upgrade() else {
+            return;
+        };
+        exchanges.evict_expired();
+    }
 }
 
 #[async_trait]
@@ -169,20 +169,9 @@ impl Channel for WebhookChannel {
     }
 
     async fn stop(&self) -> Result<()> {
-        let running = self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let Some(mut running) = running else {
-            return Ok(());
-        };
-        running.stop_waiting.cancel();
-        if tokio::time::timeout(STOP_TIMEOUT, &mut running.task)
-            .await
-            .is_err()
-        {
-            running.task.abort();
+        let server = self.lock_server().take();
+        if let Some(server) = server {
+            server.stop().await;
         }
         Ok(())
     }
@@ -209,6 +198,13 @@ impl Channel for WebhookChannel {
             "clients with the token of http://{address}/v1/messages have role {}",
             self.options.role.name()
         ))
+    }
+
+    fn validate_settings(&self) -> Result<()> {
+        if self.is_enabled() {
+            self.route_table()?;
+        }
+        Ok(())
     }
 
     fn is_enabled(&self) -> bool {

@@ -83,6 +83,15 @@ fn status_text(name: &str, status: &Value) -> String {
         }
         text.push('\n');
     }
+    for service in items(&status["services"]) {
+        let (name, state) = (line(&service["name"]), line(&service["state"]));
+        let _ = write!(text, "service {name}: {state}");
+        let last_error = line(&service["last_error"]);
+        if !last_error.is_empty() {
+            let _ = write!(text, "; last error: {last_error}");
+        }
+        text.push('\n');
+    }
     let _ = writeln!(
         text,
         "messages: {} unfinished in {} sessions, {} turns running",

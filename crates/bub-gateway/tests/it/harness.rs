@@ -11,8 +11,8 @@ use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery};
 use bub_kernel::{
     Admission, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, ErrorKind,
     Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId, MessageOutcome,
-    Outbound, Prompt, Provided, Result, Role, Sender, SessionId, StatePatch, SteeringInbox, Turn,
-    TurnSnapshot, async_trait, hooks,
+    Outbound, Prompt, Provided, Result, Role, Sender, Service, SessionId, StatePatch,
+    SteeringInbox, Turn, TurnSnapshot, async_trait, hooks,
 };
 use bub_tape::{Durability, MemoryStore, TapeStore, fs::Fs};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -210,6 +210,7 @@ pub(crate) struct Echo {
     pub(crate) holding: Arc<Notify>,
     /// Whether each turn streams its answer to the channel.
     pub(crate) streams: Arc<Mutex<Vec<bool>>>,
+    pub(crate) services: Vec<Arc<dyn Service>>,
 }
 
 #[derive(Default)]
@@ -267,6 +268,7 @@ impl Echo {
             tapes: None,
             holding: Arc::default(),
             streams: Arc::default(),
+            services: Vec::new(),
         }
     }
 
@@ -383,6 +385,10 @@ impl Echo {
             Arc::new(FakeHandle(Arc::clone(fake))) as Arc<dyn Channel>
         };
         self.channels.iter().map(open).collect()
+    }
+
+    fn provide_services(&self) -> Vec<Arc<dyn Service>> {
+        self.services.clone()
     }
 
     fn provide_tape_store(&self) -> Option<Provided<dyn TapeStore>> {

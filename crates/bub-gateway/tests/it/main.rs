@@ -22,4 +22,5 @@ mod memory;
 mod outbox;
 mod recovery;
 mod sent_by_tool;
+mod services;
 mod switching;

@@ -25,7 +25,9 @@ use crate::{
     inbound::Inbound,
     llm::{LlmDecision, LlmRequest, LlmResult, ModelOptions},
     prompt::Prompt,
+    route::HttpRoute,
     scope::Provided,
+    service::Service,
     state::{State, StatePatch},
     steering::SteeringInbox,
     stream::ModelStream,
@@ -123,8 +125,14 @@ macro_rules! hook_table {
         #[doc(hidden)]
         #[macro_export]
         macro_rules! __hook {
-            $( ($name { $d($d body:tt)* }) => { $d($d body)* }; )*
-            ($d other:ident { $d($d body:tt)* }) => {
+            $( $( ($name async { $d($d body:tt)* }) => {
+                ::core::compile_error!(::core::concat!(
+                    "the hook `", stringify!($name), "` is `", stringify!($sync), "` only: remove `async`; ",
+                    "do work that waits in the constructor of the plugin, in another hook or in a service"
+                ));
+            }; )? )*
+            $( ($name $d(async)? { $d($d body:tt)* }) => { $d($d body)* }; )*
+            ($d other:ident $d(async)? { $d($d body:tt)* }) => {
                 ::core::compile_error!(::core::concat!(
                     "unknown hook `", ::core::stringify!($d other),
                     "`; put helper methods into an `impl` block without `#[hooks]`; available hooks:"
@@ -281,4 +289,10 @@ hook_table! {
 
     /// Asks a user to approve a tool call. If the request expires or the hook fails, the call is denied.
     request_approval RequestApproval: approval (request: &'a ApprovalRequest, state: &'a State) {turn: &'a Turn} -> ApprovalAnswer;
+
+    /// Provides HTTP routes. The HTTP listener of the gateway serves them, next to the routes of other plugins.
+    provide_routes ProvideRoutes: broadcast sync (message_handler: &'a MessageHandler) {} -> Vec<HttpRoute>;
+
+    /// Provides background services. The gateway runs them from its start to its stop.
+    provide_services ProvideServices: broadcast sync () {} -> Vec<Arc<dyn Service>>;
 }

@@ -48,6 +48,8 @@ fn the_table_is_the_one_of_the_specification() {
             "provide_steering_inbox first-result sync ()",
             // Not in the Python version.
             "request_approval first-result (request, state)",
+            "provide_routes broadcast sync (message_handler)",
+            "provide_services broadcast sync ()",
         ]
     );
 }

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
-    Channel, CliApp, Envelope, Error, Fields, MessageHandler, ModelStream, Prompt, Provided,
-    Result, Role, SessionId, State, StatePatch, SteeringInbox, TurnId,
+    Channel, CliApp, Envelope, Error, Fields, HttpRoute, MessageHandler, ModelStream, Prompt,
+    Provided, Result, Role, Service, SessionId, State, StatePatch, SteeringInbox, TurnId,
 };
 use bub_tape::{Sidecar, TapeStore};
 use serde_json::{Map, Value, json};
@@ -120,6 +120,8 @@ wire_values! {
     Provided<dyn SteeringInbox>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
     Sidecar: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
     Vec<Arc<dyn Channel>>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
+    Vec<Arc<dyn Service>>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
+    Vec<HttpRoute>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
 }
 
 fn unsupported_handler() -> MessageHandler {

@@ -2,11 +2,9 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bub::kernel::{HttpBody, RouteResponse};
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
 use tokio::sync::{
     OwnedSemaphorePermit,
@@ -16,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     exchange::{Exchange, ExchangeStatus, ExchangeStore, WaiterGuard},
-    response::{HttpResponse, exchange_json},
+    response::exchange_json,
 };
 
 /// A client that reads the reply to one message as a stream.
@@ -25,7 +23,7 @@ pub(super) struct EventStream {
     pub(super) exchanges: Arc<ExchangeStore>,
     pub(super) deltas: broadcast::Receiver<String>,
     pub(super) keep_alive: Duration,
-    pub(super) stop_waiting: CancellationToken,
+    pub(super) stop: CancellationToken,
     /// Number of replies that have already been checked for being an approval question.
     pub(super) checked: usize,
     /// Held while the stream is open. The guard counts this client as waiting, and the permit limits the number of
@@ -40,7 +38,7 @@ enum StreamStage {
 }
 
 impl EventStream {
-    pub(super) fn into_response(self) -> HttpResponse {
+    pub(super) fn into_response(self) -> RouteResponse {
         let frames = stream::unfold(
             (self, StreamStage::Accepted),
             |(mut events, stage)| async move {
@@ -53,13 +51,10 @@ impl EventStream {
                     StreamStage::Running => events.next_event().await,
                     StreamStage::Ended => return None,
                 };
-                Some((
-                    Ok::<_, Infallible>(Frame::data(Bytes::from(text))),
-                    (events, stage),
-                ))
+                Some((Ok::<_, Infallible>(text), (events, stage)))
             },
         );
-        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        let mut response = Response::new(HttpBody::from_stream(frames));
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
@@ -93,7 +88,7 @@ impl EventStream {
                         return (format_event("approval", question.value()), StreamStage::Running);
                     }
                 }
-                () = self.stop_waiting.cancelled() => return (self.final_event(&ExchangeStatus::Pending), StreamStage::Ended),
+                () = self.stop.cancelled() => return (self.final_event(&ExchangeStatus::Pending), StreamStage::Ended),
                 () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), StreamStage::Running),
             }
         }

@@ -11,7 +11,8 @@ use bub::kernel::{
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value};
 
-use super::{CHANNEL_NAME, callback, options::WebhookOptions, response::HttpError};
+use super::{CHANNEL_NAME, callback, options::WebhookOptions};
+use crate::response::HttpError;
 use bub::gateway::fields;
 
 /// Message field that requests a stream, regardless of the setting `stream_output`.

@@ -1,4 +1,4 @@
-//! Tests of the webhook channel, with and without a gateway.
+//! Tests of the listener and the webhook channel, with and without a gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod routes;
 mod webhook;
 mod webhook_callback;
 mod webhook_gateway;
