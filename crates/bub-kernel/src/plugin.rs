@@ -7,6 +7,10 @@ use bub_settings::Settings;
 use crate::{error::BoxError, framework::FrameworkRef, hooks::HookSet, tool::Tool};
 
 /// A set of hook implementations and tools. [`hooks`](macro@crate::hooks) generates the impl of this trait.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a plugin",
+    label = "put `#[hooks]` on an `impl` block with the hooks of this type, or `#[tools(plugin)]` on one with its tools"
+)]
 pub trait Plugin: Send + Sync + 'static {
     /// Adds the implementations to `hooks`.
     fn register(self: Arc<Self>, hooks: &mut HookSet);
@@ -18,6 +22,10 @@ pub trait Plugin: Send + Sync + 'static {
 }
 
 /// The result of a plugin's constructor: the plugin, or a `Result` with it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a plugin, and not a `Result` with a plugin",
+    label = "return a type that has an `impl` block with `#[hooks]` or `#[tools(plugin)]`"
+)]
 pub trait IntoPlugin {
     /// The plugin.
     type Plugin: Plugin;

@@ -23,6 +23,8 @@ mod function;
 mod step_requests;
 
 pub use argument::ToolArgument;
+#[doc(hidden)]
+pub use function::NoTools;
 pub use function::{
     Arguments, FunctionTool, ToolParameter, ToolResult, parameters_schema, result_to_value,
     run_blocking, tool_error,

@@ -11,10 +11,10 @@ use syn::{
 
 /// Parses the options of `attribute` and an inherent `impl` block, and returns the result of `expand`.
 ///
-/// `flag` is the option without a value that the attribute accepts. `expand` gets the options and the block. After a
+/// `flag` is the option without a value that the attribute accepts, if any. `expand` gets the options and the block. After a
 /// parse error, the block is kept unchanged, so that the compiler reports no further errors about missing methods.
 pub(crate) fn expand_block(
-    (attribute, flag): (&str, &str),
+    (attribute, flag): (&str, Option<&str>),
     options: TokenStream,
     block: &TokenStream,
     expand: impl FnOnce(&BlockOptions, ItemImpl) -> TokenStream,
@@ -51,7 +51,7 @@ pub(crate) struct BlockOptions {
 }
 
 impl BlockOptions {
-    fn parse(input: ParseStream<'_>, flag: &str) -> Result<Self> {
+    fn parse(input: ParseStream<'_>, flag: Option<&str>) -> Result<Self> {
         let mut options = Self {
             kernel: parse2(quote!(::bub))?,
             has_flag: false,
@@ -62,9 +62,10 @@ impl BlockOptions {
                 return Ok(());
             }
             let name: Ident = input.parse()?;
-            if name != flag {
+            if flag.is_none_or(|flag| name != flag) {
+                let flag = flag.map_or_else(String::new, |flag| format!("`{flag}`, "));
                 let message =
-                    format!("unknown option `{name}`; the options are `{flag}` and `crate = path`");
+                    format!("unknown option `{name}`; available options: {flag}`crate = path`");
                 return Err(Error::new(name.span(), message));
             }
             options.has_flag = true;

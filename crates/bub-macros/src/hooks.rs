@@ -14,7 +14,7 @@ use syn::{
 use crate::block::{BlockOptions, expand_block};
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
-    expand_block(("hooks", "tools"), options, block, expand_hooks)
+    expand_block(("hooks", None), options, block, expand_hooks)
 }
 
 fn expand_hooks(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
@@ -36,15 +36,6 @@ fn expand_hooks(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
     }
     let (generics, _, bounds) = block.generics.split_for_impl();
     let plugin = &block.self_ty;
-    let tools = options.has_flag.then(|| {
-        quote! {
-            fn tools(
-                self: &::std::sync::Arc<Self>,
-            ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
-                <#plugin>::tools(self)
-            }
-        }
-    });
     quote! {
         #[allow(
             clippy::too_many_arguments, clippy::unnecessary_wraps, clippy::unused_async, clippy::unused_self,
@@ -58,7 +49,14 @@ fn expand_hooks(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
                 let _ = hooks;
             }
 
-            #tools
+            fn tools(
+                self: &::std::sync::Arc<Self>,
+            ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
+                // A `#[tools]` block of the type has a function of this name, which hides that of the trait.
+                #[allow(unused_imports, reason = "the type may have a `#[tools]` block")]
+                use #kernel::tool::NoTools as _;
+                <#plugin>::__bub_tools(self)
+            }
         }
 
         #(#errors)*
@@ -135,10 +133,10 @@ fn expand_hook(
         hooks.#add::<#hooks::point::#point>(__BubHookAdapter(::std::sync::Arc::clone(&self)));
         #observe
     };
-    let kernel = with_span(kernel, span);
+    let (kernel, asyncness) = (with_span(kernel, span), &method.sig.asyncness);
     Ok(quote_spanned! {span=>
         #(#conditions)*
-        #kernel::__hook!(#name {{ #registration }});
+        #kernel::__hook!(#name #asyncness {{ #registration }});
     })
 }
 

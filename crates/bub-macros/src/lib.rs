@@ -11,12 +11,12 @@ use proc_macro::TokenStream;
 
 /// Implements `Plugin` for a type. Each method of the `impl` block implements the hook of the same name.
 ///
-/// * A method is synchronous or `async`. It takes `&self` and only the arguments it needs, in any order.
+/// * A method is synchronous or `async`, except for the synchronous hooks. It takes `&self` and only the arguments it needs, in any order.
 /// * It returns the hook's result, or an `Option`, a `Result`, or a `Result<Option<_>>` of it. `None` means "no
 ///   result".
 /// * A method of a first-result hook can take `next: Next<'_>` to call the next plugins.
 /// * `#[observe_only]` on `before_tool_call`: if the method fails, the tool call continues.
-/// * `#[hooks(tools)]` also adds the tools of the type's [`tools`](macro@tools) block to the plugin.
+/// * The plugin has the tools of the type's [`tools`](macro@tools) block, if there is one.
 /// * `#[hooks(crate = some_path)]` sets the path of the kernel, if it is not `::bub`.
 ///
 /// ```ignore
@@ -71,8 +71,8 @@ pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
 /// * Each method is a tool and takes `&self`. Otherwise, the rules of [`macro@tool`] apply.
 /// * `#[tool(…)]` on a method sets its options; without it, the tool has the method's name.
 /// * The block gets a method `tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>>`.
-/// * If the type also has hooks, write `#[hooks(tools)]` on their block: the plugin then has the tools. If it has no
-///   hooks, `#[tools(plugin)]` makes the type a plugin.
+/// * If the type also has a [`hooks`](macro@hooks) block, the plugin has the tools. If it has none, `#[tools(plugin)]`
+///   makes the type a plugin.
 /// * `#[tools(crate = some_path)]` sets the path of the kernel, if it is not `::bub`.
 #[proc_macro_attribute]
 pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {

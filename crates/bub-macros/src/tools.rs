@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
-    expand_block(("tools", "plugin"), options, block, expand_tools)
+    expand_block(("tools", Some("plugin")), options, block, expand_tools)
 }
 
 fn expand_tools(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
@@ -59,6 +59,13 @@ fn expand_tools(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
             ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
                 let tools: [::std::sync::Arc<dyn #kernel::tool::Tool>; _] = [#(#tools),*];
                 ::std::vec::Vec::from(tools)
+            }
+
+            #[doc(hidden)]
+            pub fn __bub_tools(
+                self: &::std::sync::Arc<Self>,
+            ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
+                <#owner>::tools(self)
             }
         }
 

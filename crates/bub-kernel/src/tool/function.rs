@@ -212,3 +212,14 @@ pub async fn run_blocking<T: Send + 'static>(
         Error::new(ErrorKind::Tool, message)
     })
 }
+
+/// The tools of a type without a `#[tools]` block. A type with such a block has its own function `__bub_tools`, and the
+/// compiler prefers it to this one.
+pub trait NoTools {
+    /// Returns no tools.
+    fn __bub_tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>> {
+        Vec::new()
+    }
+}
+
+impl<T> NoTools for T {}

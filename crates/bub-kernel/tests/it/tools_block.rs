@@ -169,6 +169,33 @@ fn a_block_without_methods_has_no_tools() {
 }
 
 #[test]
+fn a_plugin_with_hooks_has_the_tools_of_its_block() {
+    struct Both;
+    #[hooks(crate = bub_kernel)]
+    impl Both {
+        fn system_prompt(&self) -> &'static str {
+            "Use the tool."
+        }
+    }
+    #[tools(crate = bub_kernel)]
+    impl Both {
+        /// Helps.
+        async fn help(&self) -> &'static str {
+            "here"
+        }
+    }
+    struct HooksOnly;
+    #[hooks(crate = bub_kernel)]
+    impl HooksOnly {}
+    let framework = Framework::builder()
+        .plugin("both", Both)
+        .plugin("hooks", HooksOnly)
+        .build();
+    let names = framework.tools().iter().map(|tool| &tool.spec().name);
+    assert_eq!(names.collect::<Vec<_>>(), ["help"]);
+}
+
+#[test]
 fn a_plugin_registers_the_tools_that_share_its_client() {
     let framework = Framework::builder()
         .plugin_with("github", |context| {

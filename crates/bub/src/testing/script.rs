@@ -108,8 +108,7 @@ impl ModelScript {
         let state = std::mem::take(&mut *self.lock());
         if let Some(tool) = state.unknown_tool {
             return Err(Error::invalid_input(format!(
-                "the script calls the tool `{tool}`, which the model does not have; add its plugin, \
-                 and write `#[hooks(tools)]` if the plugin has hooks and tools"
+                "the script calls the tool `{tool}`, which the model does not have; add its plugin"
             )));
         }
         let (calls, left) = (state.requests.len(), state.answers.len());
