@@ -88,8 +88,8 @@ impl Channel for LineChannel {
     async fn send(&self, reply: &Outbound) -> Result<()> {
         let chat = reply.chat_id().unwrap_or_default();
         let client = self.clients.lock().await.get(&*chat).cloned();
-        // An error makes the gateway try again later.
-        let client = client.ok_or_else(|| Error::invalid_input("the client has left"))?;
+        // The gateway does not retry after this kind of error: the client never comes back to this chat.
+        let client = client.ok_or_else(|| Error::not_found("the client has left"))?;
         let text = format!("{}\n", reply.content());
         client.lock().await.write_all(text.as_bytes()).await?;
         Ok(())
@@ -120,6 +120,26 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
+
+    // From the message of a user to the reply, through the gateway.
+    #[tokio::test]
+    async fn a_line_is_answered() {
+        let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listen = unused.local_addr().unwrap().to_string();
+        drop(unused);
+        let gateway = testing::gateway()
+            .setting("lines.listen", listen.as_str())
+            .plugin("lines", |settings: LineSettings| Lines { settings })
+            .model_says("Hello.");
+        let gateway = gateway.start().await.unwrap();
+        let mut client = BufReader::new(TcpStream::connect(listen).await.unwrap());
+        client.write_all(b"hi\n").await.unwrap();
+        let mut reply = String::new();
+        client.read_line(&mut reply).await.unwrap();
+        assert_eq!(reply, "Hello.\n");
+        let requests = gateway.stop().await.unwrap();
+        assert!(requests[0].last_message().ends_with("hi"));
+    }
 
     #[tokio::test]
     async fn the_channel_keeps_the_guarantees_of_channels() {

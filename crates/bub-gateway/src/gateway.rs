@@ -143,7 +143,7 @@ impl Gateway {
                 "no channel is enabled; configure {names}, or set `enabled_channels`"
             )));
         }
-        let services = framework.services()?;
+        let services = framework.background_services()?;
         Self::from_parts(framework, options, selected, services, &gateway_ref)
     }
 

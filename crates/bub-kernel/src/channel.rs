@@ -35,7 +35,8 @@ pub enum ChannelRole {
 
 /// An adapter that receives and sends messages on one platform.
 ///
-/// Only `name`, `start` and `send` are required.
+/// Only `name`, `start` and `send` are required. Put `#[async_trait]` on the `impl` block; without it, the compiler
+/// reports E0195, "lifetime parameters do not match the trait definition".
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
     /// Returns the channel's name. Messages are routed by it, and users enable the channel with it.
@@ -52,6 +53,12 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Sends an outbound message to its chat.
+    ///
+    /// # Errors
+    ///
+    /// The gateway delivers the message again after an error, with backoff and not before
+    /// [`Error::retry_after`](crate::Error::retry_after). It does not retry after an error of the kind `InvalidInput`,
+    /// `NotFound` or `Config`: the reply is marked as failed, and `bub outbox` lists it.
     async fn send(&self, reply: &Outbound) -> Result<()>;
 
     /// Receives each stream event of a turn while the model runs. Does nothing by default.

@@ -89,7 +89,7 @@ impl Framework {
     }
 
     /// Returns all background services. If several have the same name, the one of the plugin registered last wins.
-    pub fn services(&self) -> Result<Vec<Arc<dyn Service>>> {
+    pub fn background_services(&self) -> Result<Vec<Arc<dyn Service>>> {
         let provided = self.hooks().call_all_sync::<ProvideServices>(())?;
         let services = provided.into_iter().flatten().flatten();
         Ok(unique_by_name(services, |service| {

@@ -29,13 +29,17 @@
 //! # }).unwrap();
 //! ```
 //!
+//! [`gateway`] runs the channels and services of plugins, from the message of a user to the reply.
+//!
 //! [`check_channel`] and [`check_store`] test an implementation of [`Channel`](crate::Channel) or
 //! [`TapeStore`](crate::TapeStore) against the guarantees of the trait.
 //!
 //! The time of a test is the clock of tokio: with `#[tokio::test(start_paused = true)]`, timeouts and delays pass at
-//! once, and `tokio::time::advance` moves the clock by hand.
+//! once. [`ManualClock`] moves the clock by hand.
 
 mod channel;
+mod clock;
+mod gateway;
 mod script;
 
 use std::{
@@ -60,6 +64,8 @@ use tempfile::TempDir;
 use self::script::{Answer, ModelScript};
 pub use self::{
     channel::check_channel,
+    clock::ManualClock,
+    gateway::{GatewayTest, TestedGateway, gateway},
     script::{ModelAnswers, ModelRequest},
 };
 use crate::PluginConstructor;
@@ -330,6 +336,35 @@ impl TestedTurn {
         self.entries.get(self.earlier_entries..).unwrap_or_default()
     }
 
+    /// Checks the text of the reply.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the reply differs.
+    #[track_caller]
+    pub fn assert_reply(&self, expected: &str) {
+        assert_eq!(self.reply(), expected, "the reply differs");
+    }
+
+    /// Checks that the turn recorded these entries in this order. Other entries may be between them. An entry is written
+    /// as its kind and text: `message user: hi`, `tool_call bash`, `tool_result 4`, `event run`, `anchor handoff`. An
+    /// expected line matches an entry that contains it.
+    ///
+    /// # Panics
+    ///
+    /// Panics with all recorded entries if one is missing.
+    #[track_caller]
+    pub fn assert_recorded<'a>(&self, expected: impl IntoIterator<Item = &'a str>) {
+        let lines: Vec<_> = self.entries().iter().map(entry_line).collect();
+        let mut left = lines.iter();
+        for text in expected {
+            assert!(
+                left.any(|line| line.contains(text)),
+                "`{text}` is not recorded, or not in this order: {lines:#?}"
+            );
+        }
+    }
+
     /// Returns all entries on the tape of the session, including those of earlier turns.
     pub fn tape(&self) -> &[Entry] {
         &self.entries
@@ -364,6 +399,33 @@ impl TestedTurn {
     }
 }
 
+/// Writes an entry as its kind and text.
+fn entry_line(entry: &Entry) -> String {
+    let text = |value: Option<&Value>| match value {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    let payload = &entry.payload;
+    let list = |key: &str, part: &str| {
+        let items = payload.get(key).and_then(Value::as_array);
+        let items = items.into_iter().flatten();
+        let items = items.map(|item| text(item.pointer(part)));
+        items.collect::<Vec<_>>().join(", ")
+    };
+    let detail = match entry.kind {
+        EntryKind::Message => format!(
+            "{}: {}",
+            text(payload.get("role")),
+            text(payload.get("content"))
+        ),
+        EntryKind::ToolCall => list("calls", "/function/name"),
+        EntryKind::ToolResult => list("results", ""),
+        _ => text(payload.get("name").or(payload.get("content"))),
+    };
+    format!("{} {detail}", entry.kind)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,6 +454,35 @@ mod tests {
                 "{expected}: {error:?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_turn_recorded_can_be_checked_in_order() {
+        let arguments = serde_json::json!({"cmd": "echo one"});
+        let turn = turn("count").model_calls("bash", arguments);
+        let turn = turn.model_says("done").run().await.unwrap();
+        turn.assert_reply("done");
+        turn.assert_recorded([
+            "message user: ",
+            "tool_call bash",
+            "tool_result one",
+            "message assistant: done",
+            "event run",
+        ]);
+        let wrong = std::panic::AssertUnwindSafe(|| turn.assert_recorded(["assistant: done", "tool_call"]));
+        std::panic::catch_unwind(wrong).unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_gateway_runs_turns_in_order_and_reports_a_wrong_script() {
+        let gateway = gateway().model_says(["one", "two"]).start().await.unwrap();
+        gateway.send("first").await.unwrap();
+        gateway.send("second").await.unwrap();
+        assert_eq!(gateway.replies(2).await.unwrap(), ["one", "two"]);
+        let requests = gateway.stop().await.unwrap();
+        assert!(requests[1].last_message().ends_with("second"));
+        let gateway = super::gateway().model_says("unused").start().await.unwrap();
+        assert!(gateway.stop().await.is_err());
     }
 
     #[tokio::test]

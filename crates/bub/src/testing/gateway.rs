@@ -1,0 +1,223 @@
+//! A gateway in a test: the channels and services of plugins run, and a model follows a script.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bub_gateway::{Gateway, GatewayOptions, JournalKind};
+use bub_kernel::{
+    CancellationToken, Channel, ChannelMessage, Error, ErrorKind, Framework, FrameworkBuilder,
+    Inbound, IntoPlugin, MessageHandler, Outbound, Plugin, PluginContext, Result, Sender,
+    async_trait,
+};
+use bub_settings::Section;
+use serde_json::Value;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
+
+use super::{
+    CHANNEL, ModelAnswers, ModelRequest, RuntimeOptions, SESSION, TestRuntime, script::Answer,
+    set_in_config,
+};
+
+/// How long [`TestedGateway::replies`] waits.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts the description of a gateway with the plugins of the test. It has a journal in memory, and a channel `test`
+/// with which the test sends messages and reads replies.
+///
+/// ```
+/// # use bub::testing;
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let gateway = testing::gateway().model_says("Hello.").start().await?;
+/// gateway.send("hi").await?;
+/// assert_eq!(gateway.replies(1).await?, ["Hello."]);
+/// gateway.stop().await?;
+/// # bub::Result::Ok(())
+/// # }).unwrap();
+/// ```
+pub fn gateway() -> GatewayTest {
+    GatewayTest {
+        options: RuntimeOptions::default(),
+        answers: Vec::new(),
+    }
+}
+
+/// The description of a gateway. [`gateway`] creates it.
+#[must_use = "the gateway runs only if `start` is called"]
+pub struct GatewayTest {
+    options: RuntimeOptions,
+    answers: Vec<Answer>,
+}
+
+impl GatewayTest {
+    /// Adds a plugin; see [`App::plugin`](crate::App::plugin).
+    pub fn plugin(self, name: &'static str, plugin: impl Plugin) -> Self {
+        self.plugin_with(name, move |_| plugin)
+    }
+
+    /// Adds a plugin that `make` creates; see [`App::plugin_with`](crate::App::plugin_with).
+    pub fn plugin_with<P: IntoPlugin + 'static>(
+        mut self,
+        name: &'static str,
+        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
+    ) -> Self {
+        let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
+        self.options.add_plugins.push(Box::new(add));
+        self
+    }
+
+    /// Declares the settings of a plugin; see [`App::settings`](crate::App::settings).
+    pub fn settings(mut self, section: Section) -> Self {
+        self.options.sections.push(section);
+        self
+    }
+
+    /// Sets a setting in the config file: `.setting("greeter.word", "Salve")`.
+    pub fn setting(mut self, key: &str, value: impl Into<Value>) -> Self {
+        set_in_config(&mut self.options.config, key, value.into());
+        self
+    }
+
+    /// Adds answers of the model, for all turns in order.
+    pub fn model_says(mut self, answers: impl ModelAnswers) -> Self {
+        let texts = answers.into_answers().into_iter();
+        self.answers.extend(texts.map(Answer::Text));
+        self
+    }
+
+    /// Adds an answer in which the model calls a tool. `tool` is the name with dots, such as `fs.read`.
+    pub fn model_calls(mut self, tool: impl Into<String>, arguments: Value) -> Self {
+        self.answers.push(Answer::Call(tool.into(), arguments));
+        self
+    }
+
+    /// Starts the gateway with all enabled channels and all services. Returns when the channels have started.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a plugin cannot be created, or if the settings of a channel are invalid.
+    pub async fn start(self) -> Result<TestedGateway> {
+        let channel = TestChannel::default();
+        let this = self.plugin(CHANNEL, channel.clone());
+        let runtime = this.options.build()?;
+        runtime.script.start(this.answers);
+        let framework = runtime.framework.clone();
+        let options = GatewayOptions {
+            journal: JournalKind::Memory,
+            ..GatewayOptions::new(framework.settings(), CHANNEL)
+        };
+        let scope = framework.open_scope().await?;
+        let gateway = Gateway::open(&framework, options, &["all".to_owned()])?;
+        gateway.validate_settings()?;
+        let (stop, (ready, is_ready)) = (CancellationToken::new(), oneshot::channel());
+        let until = stop.clone();
+        let task = tokio::spawn(async move {
+            let ended = gateway
+                .run(until, || ready.send(()).unwrap_or_default())
+                .await;
+            ended.and(scope.close().await)
+        });
+        // The sender is dropped if the gateway fails; `stop` returns the error.
+        let _ = is_ready.await;
+        Ok(TestedGateway {
+            runtime,
+            channel,
+            stop,
+            task,
+        })
+    }
+}
+
+/// A running gateway. [`GatewayTest::start`] creates it.
+pub struct TestedGateway {
+    runtime: TestRuntime,
+    channel: TestChannel,
+    stop: CancellationToken,
+    task: JoinHandle<Result<()>>,
+}
+
+impl TestedGateway {
+    /// Returns the framework.
+    pub fn framework(&self) -> &Framework {
+        &self.runtime.framework
+    }
+
+    /// Sends a message of the owner through the channel `test`. Returns when the gateway has accepted it.
+    pub async fn send(&self, text: &str) -> Result<()> {
+        let message = ChannelMessage::new(SESSION, CHANNEL, text).chat_id("local");
+        let inbound = Inbound::new(message).with_sender(Sender::terminal());
+        let handler = self.channel.lock_handler().clone();
+        let handler = handler.ok_or_else(|| Error::config("the gateway has no channel `test`"))?;
+        handler(inbound).await
+    }
+
+    /// Waits for `count` replies in the channel `test` and returns the texts of all replies so far.
+    ///
+    /// # Errors
+    ///
+    /// Fails after ten seconds.
+    pub async fn replies(&self, count: usize) -> Result<Vec<String>> {
+        let mut replies = self.channel.replies.subscribe();
+        let enough = replies.wait_for(|replies| replies.len() >= count);
+        match tokio::time::timeout(REPLY_TIMEOUT, enough).await {
+            Ok(Ok(replies)) => Ok(replies.clone()),
+            _ => {
+                let text = format!("fewer than {count} replies: {:?}", self.channel.replies);
+                Err(Error::new(ErrorKind::Temporary, text))
+            }
+        }
+    }
+
+    /// Stops the gateway and returns the requests that the model received.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the gateway fails, or if the number of model calls differs from the number of scripted answers.
+    pub async fn stop(self) -> Result<Vec<ModelRequest>> {
+        self.stop.cancel();
+        self.task.await??;
+        self.runtime.script.finish()
+    }
+}
+
+/// The channel `test`, and the plugin that provides it.
+#[derive(Clone, Default)]
+struct TestChannel {
+    handler: Arc<Mutex<Option<MessageHandler>>>,
+    replies: watch::Sender<Vec<String>>,
+}
+
+impl TestChannel {
+    fn lock_handler(&self) -> std::sync::MutexGuard<'_, Option<MessageHandler>> {
+        self.handler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[bub_macros::hooks(crate = bub_kernel)]
+impl TestChannel {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        *self.lock_handler() = Some(Arc::clone(message_handler));
+        vec![Arc::new(self.clone())]
+    }
+}
+
+#[async_trait]
+impl Channel for TestChannel {
+    fn name(&self) -> &'static str {
+        CHANNEL
+    }
+
+    async fn start(&self, _stop: CancellationToken) -> Result<()> {
+        Ok(())
+    }
+
+    async fn send(&self, reply: &Outbound) -> Result<()> {
+        let text = reply.content().into_owned();
+        self.replies.send_modify(|replies| replies.push(text));
+        Ok(())
+    }
+}
