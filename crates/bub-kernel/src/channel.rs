@@ -24,6 +24,7 @@ pub type MessageHandler = Arc<dyn Fn(Inbound) -> BoxFuture<'static, Result<()>> 
 
 /// The purpose of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ChannelRole {
     /// A service that users write to, such as a messenger or a webhook.
     Service,

@@ -59,6 +59,7 @@ impl ErrorKind {
 
 /// The hook and plugin that returned an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HookOrigin {
     /// The hook that failed.
     pub hook: &'static str,

@@ -20,6 +20,7 @@ pub struct Outbound {
 
 /// The origin of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReplyOrigin {
     /// A stage of a turn. Also bub itself, unless the reply is a [`Self::Notice`].
     #[default]

@@ -39,6 +39,7 @@ const CANCEL_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// The result of a successful turn.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct TurnResult {
     /// The session of the turn.
     pub session_id: SessionId,

@@ -68,6 +68,7 @@ struct TurnProgress {
 
 /// A stage of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Stage {
     /// Plugins resolve the session.
     #[default]

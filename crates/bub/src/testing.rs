@@ -469,7 +469,8 @@ mod tests {
             "message assistant: done",
             "event run",
         ]);
-        let wrong = std::panic::AssertUnwindSafe(|| turn.assert_recorded(["assistant: done", "tool_call"]));
+        let wrong =
+            std::panic::AssertUnwindSafe(|| turn.assert_recorded(["assistant: done", "tool_call"]));
         std::panic::catch_unwind(wrong).unwrap_err();
     }
 

@@ -7,6 +7,7 @@ use super::{Implementation, table::HookSet};
 /// How the results of a hook's implementations are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
 pub enum HookKind {
     /// The first result that is not `None` wins. The remaining implementations are not called.
     #[strum(serialize = "first-result")]
@@ -29,6 +30,7 @@ impl HookKind {
 
 /// One argument of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HookArg {
     /// The name of the method parameter.
     pub name: &'static str,
@@ -38,6 +40,7 @@ pub struct HookArg {
 
 /// The description of a hook: one row of the hook table.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct HookSpec {
     /// The name of the hook and of the method that implements it.
     pub name: &'static str,

@@ -163,13 +163,11 @@ impl TestedGateway {
     pub async fn replies(&self, count: usize) -> Result<Vec<String>> {
         let mut replies = self.channel.replies.subscribe();
         let enough = replies.wait_for(|replies| replies.len() >= count);
-        match tokio::time::timeout(REPLY_TIMEOUT, enough).await {
-            Ok(Ok(replies)) => Ok(replies.clone()),
-            _ => {
-                let text = format!("fewer than {count} replies: {:?}", self.channel.replies);
-                Err(Error::new(ErrorKind::Temporary, text))
-            }
+        if let Ok(Ok(replies)) = tokio::time::timeout(REPLY_TIMEOUT, enough).await {
+            return Ok(replies.clone());
         }
+        let text = format!("fewer than {count} replies: {:?}", self.channel.replies);
+        Err(Error::new(ErrorKind::Temporary, text))
     }
 
     /// Stops the gateway and returns the requests that the model received.
