@@ -32,15 +32,12 @@ impl Service for Ticker {
 
     async fn run(&self, context: ServiceContext) -> Result<()> {
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
-        while context
-            .stop
-            .run_until_cancelled(seconds.tick())
-            .await
-            .is_some()
-        {
-            self.0.send_modify(|ticks| *ticks += 1);
+        loop {
+            tokio::select! {
+                () = context.stop.cancelled() => return Ok(()),
+                _ = seconds.tick() => self.0.send_modify(|ticks| *ticks += 1),
+            }
         }
-        Ok(())
     }
 }
 

@@ -64,7 +64,7 @@ impl Framework {
     pub fn tape_sidecars(&self) -> Result<Vec<Sidecar>> {
         let provided = self.hooks().call_all_sync::<ProvideTapeSidecar>(())?;
         let sidecars = provided.into_iter().flatten();
-        Ok(unique_by_name(sidecars, |sidecar| sidecar.name.clone()))
+        Ok(unique_by_name(sidecars, |sidecar| &sidecar.name))
     }
 
     /// Returns all channels. If several have the same name, the one of the plugin registered last wins.
@@ -72,9 +72,7 @@ impl Framework {
         let args = args::ProvideChannels { message_handler };
         let provided = self.hooks().call_all_sync::<ProvideChannels>(args)?;
         let channels = provided.into_iter().flatten().flatten();
-        Ok(unique_by_name(channels, |channel| {
-            channel.name().to_owned()
-        }))
+        Ok(unique_by_name(channels, |channel| channel.name()))
     }
 
     /// Returns the HTTP routes of all plugins in registration order, each with the name of its plugin.
@@ -92,9 +90,7 @@ impl Framework {
     pub fn background_services(&self) -> Result<Vec<Arc<dyn Service>>> {
         let provided = self.hooks().call_all_sync::<ProvideServices>(())?;
         let services = provided.into_iter().flatten().flatten();
-        Ok(unique_by_name(services, |service| {
-            service.name().to_owned()
-        }))
+        Ok(unique_by_name(services, |service| service.name()))
     }
 
     /// Asks plugins how to handle an inbound message. Returns `None` if no plugin decides or the hook fails. A failure
@@ -179,11 +175,13 @@ impl Framework {
 }
 
 /// Keeps the first item of each name.
-fn unique_by_name<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
+fn unique_by_name<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> &str) -> Vec<T> {
     let mut seen = std::collections::HashSet::new();
     // Skip items whose `name` panics, because they cannot be addressed.
     items
-        .filter(|item| guard::catch_panic(|| name(item)).is_ok_and(|name| seen.insert(name)))
+        .filter(|item| {
+            guard::catch_panic(|| name(item).to_owned()).is_ok_and(|name| seen.insert(name))
+        })
         .collect()
 }
 

@@ -117,12 +117,6 @@ impl HttpRoute {
     }
 }
 
-impl std::fmt::Debug for HttpRoute {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HttpRoute({:?} {})", self.method, self.path)
-    }
-}
-
 /// A request to a route, with the sender that the listener has authenticated.
 #[derive(Debug)]
 #[non_exhaustive]

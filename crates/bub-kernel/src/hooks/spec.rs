@@ -30,7 +30,6 @@ impl HookKind {
 
 /// One argument of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct HookArg {
     /// The name of the method parameter.
     pub name: &'static str,
