@@ -36,7 +36,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// gateway.send("hi").await?;
 /// assert_eq!(gateway.replies(1).await?, ["Hello."]);
 /// gateway.stop().await?;
-/// # bub::Result::Ok(())
+/// # Ok::<(), bub::Error>(())
 /// # }).unwrap();
 /// ```
 pub fn gateway() -> GatewayTest {
