@@ -117,12 +117,7 @@ struct TestRuntime {
 impl TurnTest {
     /// Adds a plugin; see [`App::plugin`](crate::App::plugin).
     pub fn plugin<A, C: PluginConstructor<A>>(self, name: &'static str, plugin: C) -> Self {
-        self.configure(|options| {
-            options.sections.extend(C::section());
-            let make = |context: &PluginContext<'_>| plugin.create(context);
-            let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
-            options.add_plugins.push(Box::new(add));
-        })
+        self.configure(|options| options.add_plugin(name, plugin))
     }
 
     /// Adds a tool; see [`App::tool`](crate::App::tool).
@@ -210,6 +205,13 @@ impl TurnTest {
 }
 
 impl RuntimeOptions {
+    fn add_plugin<A, C: PluginConstructor<A>>(&mut self, name: &'static str, plugin: C) {
+        self.sections.extend(C::section());
+        let make = |context: &PluginContext<'_>| plugin.create(context);
+        let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
+        self.add_plugins.push(Box::new(add));
+    }
+
     fn build(self) -> Result<TestRuntime> {
         let directory = TempDir::new()?;
         let (home, workspace) = (

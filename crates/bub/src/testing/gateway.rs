@@ -7,9 +7,8 @@ use std::{
 
 use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
-    CancellationToken, Channel, ChannelMessage, Error, ErrorKind, Framework, FrameworkBuilder,
-    Inbound, IntoPlugin, MessageHandler, Outbound, Plugin, PluginContext, Result, Sender,
-    async_trait,
+    CancellationToken, Channel, ChannelMessage, Error, ErrorKind, Framework, Inbound,
+    MessageHandler, Outbound, Result, Sender, async_trait,
 };
 use bub_settings::Section;
 use serde_json::Value;
@@ -17,6 +16,8 @@ use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
 };
+
+use crate::PluginConstructor;
 
 use super::{
     CHANNEL, ModelAnswers, ModelRequest, RuntimeOptions, SESSION, TestRuntime, script::Answer,
@@ -55,18 +56,8 @@ pub struct GatewayTest {
 
 impl GatewayTest {
     /// Adds a plugin; see [`App::plugin`](crate::App::plugin).
-    pub fn plugin(self, name: &'static str, plugin: impl Plugin) -> Self {
-        self.plugin_with(name, move |_| plugin)
-    }
-
-    /// Adds a plugin that `make` creates; see [`App::plugin_with`](crate::App::plugin_with).
-    pub fn plugin_with<P: IntoPlugin + 'static>(
-        mut self,
-        name: &'static str,
-        make: impl FnOnce(&PluginContext<'_>) -> P + Send + 'static,
-    ) -> Self {
-        let add = move |builder: FrameworkBuilder| builder.plugin_with(name, make);
-        self.options.add_plugins.push(Box::new(add));
+    pub fn plugin<A, C: PluginConstructor<A>>(mut self, name: &'static str, plugin: C) -> Self {
+        self.options.add_plugin(name, plugin);
         self
     }
 
