@@ -158,8 +158,9 @@ async fn cancel_on_signal(mut received: Signal, stop: StopSignal, code: u8) {
             restore_and_exit(code);
         }
         stop.code.store(code, Ordering::Relaxed);
-        stop.token.cancel();
+        // Log first: the program may exit as soon as the token is cancelled.
         tracing::info!(exit_code = code, "signal.received");
+        stop.token.cancel();
     }
 }
 
