@@ -388,6 +388,22 @@ fn production_files(name: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
+/// Returns the text before the test module of a file, which follows the production code.
+///
+/// `#[cfg(test)]` before another item, such as a function that only tests use, does not end the production code.
+fn production_part(text: &str) -> &str {
+    const MARK: &str = "\n#[cfg(test)]\n";
+    let is_test_module = |(start, _): &(usize, &str)| {
+        let after = &text[start + MARK.len()..];
+        let item = after
+            .lines()
+            .find(|line| line.starts_with(|first: char| first.is_ascii_lowercase()));
+        item.is_some_and(|item| item.starts_with("mod ") && item.ends_with('{'))
+    };
+    let module = text.match_indices(MARK).find(is_test_module);
+    module.map_or(text, |(start, _)| &text[..start])
+}
+
 fn collect(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -397,9 +413,7 @@ fn collect(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
             && !path.ends_with("tests.rs")
         {
             let text = std::fs::read_to_string(&path).unwrap();
-            // The tests of a file follow its production code.
-            let production = text.split("#[cfg(test)]").next().unwrap().to_owned();
-            found.push((path, production));
+            found.push((path, production_part(&text).to_owned()));
         }
     }
 }
