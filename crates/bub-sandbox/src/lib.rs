@@ -4,11 +4,19 @@
 //!   child's whole process tree.
 //! * [`Launcher`]: the executable that has this subcommand, usually the running one.
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
+//! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
+//!   a Seatbelt profile (`seatbelt`).
 
+#[cfg(target_os = "linux")]
+mod confine;
+mod confinement;
 mod launcher;
 mod piped;
 mod supervisor;
 
+pub use confinement::{Confinement, ParseSandboxProfileError, ResourceLimits, SandboxProfile};
 pub use launcher::Launcher;
 pub use piped::{PipedCommand, PipedProcess, ProcessGuard};
-pub use supervisor::{KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervise};
+pub use supervisor::{
+    CONFINEMENT_FAILED_CODE, KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervise,
+};

@@ -23,7 +23,7 @@ use std::{
         fd::AsFd,
         unix::{net::UnixStream, process::CommandExt},
     },
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -31,12 +31,23 @@ use std::{
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
 
+use crate::{Confinement, Launcher};
+
 /// First argument that makes a [`Launcher`](crate::Launcher) run as the supervisor.
 pub const SUBCOMMAND: &str = "__exec";
 
 /// Second argument of a supervisor that starts a program which bub talks to. The supervisor's stdout becomes the
 /// program's stdin and stdout.
 pub(crate) const PIPED_FLAG: &str = "--talk";
+
+/// Argument before the command of a supervisor that confines it. The next argument is a [`Confinement`] as JSON.
+pub(crate) const CONFINE_FLAG: &str = "--confine";
+
+/// Second argument of the process that confines itself and becomes the command.
+pub(crate) const ENTER_FLAG: &str = "--enter";
+
+/// Exit code of a command that was not started because it could not be confined.
+pub const CONFINEMENT_FAILED_CODE: u8 = 125;
 
 /// The supervisor's name in process lists.
 pub const PROCESS_NAME: &str = "shell-guard";
@@ -58,30 +69,52 @@ type Group = Arc<Mutex<Pid>>;
 /// Runs the supervisor until all processes of the command have ended.
 ///
 /// `args` are the arguments after [`SUBCOMMAND`]: the shell and its command, or `PIPED_FLAG` and a program with its
-/// arguments. Returns exit code 2 for any other arguments, or if stdin is not a socket.
+/// arguments. [`Confinement::to_args`] may come first. Returns exit code 2 for any other arguments, or if stdin is not
+/// a socket.
 pub fn supervise(args: &[OsString]) -> ExitCode {
     // bub may have inherited open files from its parent process. The command must not get them.
     close_fds::set_fds_cloexec(3, &[]);
+    let (confinement, args) = match args {
+        [flag, confinement, command @ ..] if flag == ENTER_FLAG => {
+            return become_command(confinement, command);
+        }
+        [flag, confinement, rest @ ..] if flag == CONFINE_FLAG => (Some(confinement), rest),
+        _ => (None, args),
+    };
     match (args, control_socket()) {
-        ([flag, program, arguments @ ..], Ok(control)) if flag == PIPED_FLAG => {
+        ([flag, command @ ..], Ok(control)) if flag == PIPED_FLAG => {
             let input = io::stdout().as_fd().try_clone_to_owned();
             let input = input.map_or_else(|_| Stdio::null(), Stdio::from);
-            run_command(control, Command::new(program).args(arguments).stdin(input));
+            run_command(control, command, confinement, input);
             ExitCode::SUCCESS
         }
         ([shell, command], Ok(control)) => {
-            run_command(
-                control,
-                Command::new(shell)
-                    .arg("-c")
-                    .arg(command)
-                    .stdin(Stdio::null()),
-            );
+            let command = [shell.clone(), "-c".into(), command.clone()];
+            run_command(control, &command, confinement, Stdio::null());
             ExitCode::SUCCESS
         }
         // Not started by bub.
         _ => ExitCode::from(2),
     }
+}
+
+/// Confines this process and replaces it with the command. Returns only if that fails.
+fn become_command(confinement: &OsString, command: &[OsString]) -> ExitCode {
+    let [program, arguments @ ..] = command else {
+        return ExitCode::from(2);
+    };
+    let parsed = serde_json::from_slice(confinement.as_encoded_bytes()).map_err(io::Error::from);
+    let entered = parsed.and_then(|confinement: Confinement| confinement.enter());
+    let error = match entered {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    };
+    // Ignore errors: without stderr, only the exit code is left.
+    let _ = writeln!(
+        io::stderr(),
+        "bub: the sandbox cannot start the command: {error}"
+    );
+    ExitCode::from(CONFINEMENT_FAILED_CODE)
 }
 
 fn control_socket() -> io::Result<UnixStream> {
@@ -93,9 +126,14 @@ fn control_socket() -> io::Result<UnixStream> {
 /// Starts the command, reports to `control` and waits for all processes.
 ///
 /// Ignores write errors on `control`: bub may exit at any time.
-fn run_command(mut control: UnixStream, command: &mut Command) {
+fn run_command(
+    mut control: UnixStream,
+    command: &[OsString],
+    confinement: Option<&OsString>,
+    input: Stdio,
+) {
     set_up_process();
-    let child = match command.process_group(0).spawn() {
+    let child = match start_command(command, confinement, input) {
         Ok(child) => child,
         Err(error) => return drop(writeln!(control, "failed {error}")),
     };
@@ -113,6 +151,32 @@ fn run_command(mut control: UnixStream, command: &mut Command) {
         signal_group(&group, Signal::KILL);
     }
     reap_children(&control, shell, &group);
+}
+
+/// Starts the command, or the process that confines itself and becomes the command.
+///
+/// The supervisor stays outside, so that the command can neither see nor stop it.
+fn start_command(
+    command: &[OsString],
+    confinement: Option<&OsString>,
+    input: Stdio,
+) -> io::Result<Child> {
+    let [program, arguments @ ..] = command else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let mut command = match confinement {
+        None => Command::new(program),
+        Some(confinement) => {
+            let launcher = Launcher::current_program();
+            let launcher = launcher.ok_or_else(|| io::Error::other("unknown program path"))?;
+            let mut command = Command::new(launcher.0);
+            command.args([SUBCOMMAND, ENTER_FLAG]);
+            command.arg(confinement).arg(program);
+            command
+        }
+    };
+    command.args(arguments).stdin(input);
+    command.process_group(0).spawn()
 }
 
 /// Detaches the supervisor from the terminal and disables core files. On Linux, also sets the process name and adopts

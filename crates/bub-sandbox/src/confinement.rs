@@ -1,0 +1,337 @@
+//! What a confined command may reach: the description that bub hands to the supervisor.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Launcher, SUBCOMMAND,
+    supervisor::{CONFINE_FLAG, ENTER_FLAG},
+};
+
+/// How much of the system a command may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxProfile {
+    /// The command can read the workspace and the system, and write only to its private temporary directory.
+    ReadOnly,
+    /// The command can also write to the workspace, except for its protected paths.
+    #[default]
+    Workspace,
+    /// The command is not confined.
+    Off,
+}
+
+impl SandboxProfile {
+    /// All profiles, the strictest first.
+    pub const ALL: [Self; 3] = [Self::ReadOnly, Self::Workspace, Self::Off];
+
+    /// Returns the name of the profile in settings and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::Workspace => "workspace",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl fmt::Display for SandboxProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name of a profile is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseSandboxProfileError(String);
+
+impl fmt::Display for ParseSandboxProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.0;
+        write!(
+            f,
+            "unknown sandbox profile `{name}`: expected read-only, workspace or off"
+        )
+    }
+}
+
+impl std::error::Error for ParseSandboxProfileError {}
+
+impl FromStr for SandboxProfile {
+    type Err = ParseSandboxProfileError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let is_match = |profile: &Self| profile.name() == name;
+        let found = Self::ALL.into_iter().find(is_match);
+        found.ok_or_else(|| ParseSandboxProfileError(name.to_owned()))
+    }
+}
+
+/// Limits on the resources of a command. `None` means no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceLimits {
+    /// Maximum number of processes and threads of the command.
+    pub max_processes: Option<u64>,
+    /// Maximum bytes of memory. With a control group, this is the sum of all processes of the command; otherwise it is
+    /// the limit of each process.
+    pub max_memory_bytes: Option<u64>,
+    /// Maximum bytes of one file.
+    pub max_file_bytes: Option<u64>,
+}
+
+/// What a confined command may reach. All paths are absolute and contain no symbolic links.
+///
+/// A command can read the system directories, the workspace and [`readable`](Self::readable) paths. The user's home
+/// directory is replaced by an empty one, except for paths that are listed here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// The workspace. Writable unless the profile is [`SandboxProfile::ReadOnly`].
+    pub workspace: PathBuf,
+    /// Whether the command may write to the workspace.
+    pub can_write: bool,
+    /// The private temporary directory, which the command sees as `/tmp` and `/var/tmp`.
+    pub temp: PathBuf,
+    /// The user's home directory, if there is one.
+    pub home: Option<PathBuf>,
+    /// Further paths that the command can read.
+    pub readable: Vec<PathBuf>,
+    /// Further paths that the command can write.
+    pub writable: Vec<PathBuf>,
+    /// Paths inside the workspace that the command can read and not change.
+    pub protected: Vec<PathBuf>,
+    /// Paths that the command cannot see, wherever they are.
+    pub hidden: Vec<PathBuf>,
+    /// Whether the command can use the network. Without it, only the command's own processes are reachable, on loopback.
+    pub network: bool,
+    /// Limits on resources.
+    pub limits: ResourceLimits,
+}
+
+/// Files and directories inside a workspace that decide what programs outside the sandbox do: git runs hooks and
+/// commands of its configuration, bub and other agents read instructions and variables.
+const PROTECTED_NAMES: &[&str] = &[
+    ".git/config",
+    ".git/hooks",
+    ".git/info/attributes",
+    ".git/modules",
+    ".env",
+    ".agents",
+    ".bub",
+    "AGENTS.md",
+    "CLAUDE.md",
+    "mcp.json",
+];
+
+/// Directories and files below a home directory that hold credentials.
+const SECRET_NAMES: &[&str] = &[
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".password-store",
+    ".netrc",
+    ".pgpass",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/git/credentials",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".local/share/keyrings",
+    ".mozilla",
+    ".codex",
+    ".claude",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+];
+
+/// Files below a home directory that tools need and that hold no credentials.
+const HOME_CONFIG_NAMES: &[&str] = &[
+    ".gitconfig",
+    ".config/git/config",
+    ".config/git/ignore",
+    ".cargo/config.toml",
+    ".cargo/env",
+    ".cargo/bin",
+    ".cargo/registry",
+    ".cargo/git",
+    ".rustup",
+];
+
+/// Directories of a home directory that contain both programs and private data. Only these parts are readable.
+const SHARED_TOOL_NAMES: &[(&str, &[&str])] = &[
+    (".cargo", &[]),
+    (
+        ".local",
+        &[
+            ".local/bin",
+            ".local/lib",
+            ".local/share/uv",
+            ".local/share/pipx",
+        ],
+    ),
+    (".config", &[]),
+    ("bin", &["bin"]),
+];
+
+impl Confinement {
+    /// Describes a confined command in `workspace`, without network and without resource limits.
+    ///
+    /// Tools below `home` that are in `search_path` (the value of `PATH`) stay readable. `profile` is
+    /// [`SandboxProfile::ReadOnly`] or [`SandboxProfile::Workspace`].
+    pub fn new(
+        profile: SandboxProfile,
+        workspace: &Path,
+        temp: &Path,
+        home: Option<&Path>,
+        search_path: &OsStr,
+    ) -> Self {
+        let protected = PROTECTED_NAMES.iter().map(|name| workspace.join(name));
+        let mut readable = Vec::new();
+        let mut hidden = vec!["/etc/shadow".into(), "/etc/gshadow".into()];
+        if let Some(home) = home {
+            readable.extend(HOME_CONFIG_NAMES.iter().map(|name| home.join(name)));
+            let tools = std::env::split_paths(search_path);
+            readable.extend(tools.flat_map(|directory| tool_paths(home, &directory)));
+            hidden.extend(SECRET_NAMES.iter().map(|name| home.join(name)));
+        }
+        Self {
+            workspace: workspace.to_owned(),
+            can_write: profile == SandboxProfile::Workspace,
+            temp: temp.to_owned(),
+            home: home.map(Path::to_owned),
+            readable,
+            writable: Vec::new(),
+            protected: protected.collect(),
+            hidden,
+            network: false,
+            limits: ResourceLimits::default(),
+        }
+    }
+}
+
+impl Confinement {
+    /// Returns the arguments that make a supervisor confine its command. They come after
+    /// [`SUBCOMMAND`](crate::SUBCOMMAND).
+    ///
+    /// # Errors
+    ///
+    /// Fails if a path is not valid Unicode.
+    pub fn to_args(&self) -> io::Result<[OsString; 2]> {
+        let json = serde_json::to_string(self)?;
+        Ok([CONFINE_FLAG.into(), json.into()])
+    }
+
+    /// Confines this process and all its children.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        crate::confine::enter(self)
+    }
+
+    /// Fails: this system has no confinement.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns a command that confines itself and becomes `program`, without a supervisor.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a path is not valid Unicode.
+    pub fn command(&self, launcher: &Launcher, program: impl AsRef<OsStr>) -> io::Result<Command> {
+        let [_, json] = self.to_args()?;
+        let mut command = Command::new(&launcher.0);
+        command.args([SUBCOMMAND, ENTER_FLAG]).arg(json);
+        command.arg(program);
+        Ok(command)
+    }
+
+    /// Checks whether this system can confine commands, by confining one that does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason if commands cannot be confined.
+    pub fn check(&self, launcher: &Launcher) -> io::Result<()> {
+        let mut command = self.command(launcher, "true")?;
+        let output = command.current_dir("/").stdin(Stdio::null()).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(reason.trim().to_owned()))
+    }
+}
+
+/// Returns the paths that programs in a directory of `PATH` need: the directory below `home` that contains it, such as
+/// `~/.pyenv` for `~/.pyenv/shims`.
+fn tool_paths(home: &Path, directory: &Path) -> Vec<PathBuf> {
+    let Ok(below) = directory.strip_prefix(home) else {
+        return Vec::new();
+    };
+    let Some(first) = below.iter().next() else {
+        return Vec::new();
+    };
+    let shared = SHARED_TOOL_NAMES.iter().find(|(name, _)| first == *name);
+    match shared {
+        Some((_, parts)) => parts.iter().map(|part| home.join(part)).collect(),
+        None => vec![home.join(first)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn confinement(path: &str) -> Confinement {
+        let (workspace, temp) = (Path::new("/home/a/work"), Path::new("/tmp/x"));
+        let home = Some(Path::new("/home/a"));
+        Confinement::new(
+            SandboxProfile::Workspace,
+            workspace,
+            temp,
+            home,
+            path.as_ref(),
+        )
+    }
+
+    #[test]
+    fn tools_of_the_home_directory_stay_readable_and_its_data_does_not() {
+        let path = "/usr/bin:/home/a/.pyenv/shims:/home/a/.local/bin:/home/a";
+        let readable = confinement(path).readable;
+        for name in [".pyenv", ".local/bin", ".rustup", ".gitconfig"] {
+            assert!(
+                readable.contains(&Path::new("/home/a").join(name)),
+                "{name}"
+            );
+        }
+        for name in ["", ".local", ".cargo", ".ssh", ".config"] {
+            assert!(
+                !readable.contains(&Path::new("/home/a").join(name)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_profile_has_one_name() {
+        for profile in SandboxProfile::ALL {
+            assert_eq!(profile.name().parse(), Ok(profile));
+        }
+        assert!("open".parse::<SandboxProfile>().is_err());
+    }
+}

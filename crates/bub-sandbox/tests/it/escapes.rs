@@ -1,0 +1,236 @@
+//! L7: what a confined command can and cannot reach.
+
+use bub_sandbox::{ResourceLimits, SandboxProfile};
+
+use crate::harness::{SECRET, SandboxFixture};
+
+/// Runs a script confined in the profile, as each user, and returns stdout and stderr of each run.
+fn outputs(profile: SandboxProfile, script: &str) -> Vec<(bool, String)> {
+    let run = |fixture: &SandboxFixture| {
+        let output = fixture.run(&fixture.confinement(profile), script);
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        (output.status.success(), text)
+    };
+    SandboxFixture::for_each_user().iter().map(run).collect()
+}
+
+fn assert_works(profile: SandboxProfile, script: &str) {
+    for (is_success, text) in outputs(profile, script) {
+        assert!(is_success, "{script}: {text}");
+    }
+}
+
+fn assert_refused(profile: SandboxProfile, script: &str) {
+    for (is_success, text) in outputs(profile, script) {
+        assert!(!is_success, "{script}: {text}");
+        assert!(!text.contains(SECRET), "{script}: {text}");
+        assert!(!text.contains("bub: the sandbox"), "{script}: {text}");
+    }
+}
+
+#[test]
+fn work_in_the_workspace_and_its_temporary_directory_succeeds() {
+    for script in [
+        "echo new > new && cat new file && rm new && mkdir d && mv file d/file && ln d/file other",
+        "echo x > /tmp/x && cat /tmp/x /var/tmp/x && mktemp -d",
+        "cat /etc/passwd /proc/self/status > /dev/null && ls /usr /proc/self/fd",
+        "exec 3<>/dev/tcp/127.0.0.1/1; test $? = 1 && test -d /sys/class/net/lo",
+        "echo in > ~/cache && cat ~/cache && test ! -e ~/secret",
+        "(sleep 0.01; true) & wait; setsid true; timeout 5 true",
+        "git init -q other && cd other && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
+        "git status > /dev/null; cat .git/config .env",
+        "python3 -c 'import socket,threading; s=socket.create_server((\"127.0.0.1\",0)); c=socket.create_connection(s.getsockname()); print(c)'",
+        "python3 -c 'import multiprocessing as m; m.set_start_method(\"spawn\"); p=m.Process(target=print,args=(1,)); p.start(); p.join(); exit(p.exitcode)'",
+    ] {
+        assert_works(SandboxProfile::Workspace, script);
+    }
+}
+
+#[test]
+fn files_outside_cannot_be_read_or_written() {
+    for script in [
+        "cat ~/secret",
+        "cat ../secret",
+        "cat ../../outside/file",
+        "cat /proc/self/root/$HOME/secret",
+        "cat /proc/self/cwd/../secret",
+        "ln -s ~/secret link && cat link",
+        "ln ../../outside/file hard",
+        "ls ../../outside",
+        "echo x > ../../outside/new",
+        "echo x >> ../../outside/file",
+        "rm ../../outside/file",
+        "mv file ../../outside/file2",
+        "echo x > /etc/new",
+        "echo x > /usr/new",
+        "touch /var/lib/new",
+        "cat /etc/shadow | grep -q .",
+        "chmod 777 /etc",
+        "test -e /run/docker.sock || ls /run | grep -q .",
+        "ls /root | grep -q .",
+        "head -c1 /dev/vda /dev/sda /dev/mem",
+        "mknod node b 1 1",
+    ] {
+        assert_refused(SandboxProfile::Workspace, script);
+    }
+}
+
+#[test]
+fn protected_paths_of_the_workspace_stay_as_they_are() {
+    for script in [
+        "echo x > .env",
+        "rm .env",
+        "mv .env other",
+        "echo x > .git/config",
+        "echo x > .git/hooks/pre-commit",
+        "mv .git/hooks other",
+        "rm -rf .git/hooks",
+        "mv .git other",
+        "git config core.fsmonitor ./evil",
+    ] {
+        assert_refused(SandboxProfile::Workspace, script);
+    }
+}
+
+#[test]
+fn the_read_only_profile_writes_only_temporary_files() {
+    for script in [
+        "echo x > file",
+        "touch new",
+        "rm file",
+        "chmod 700 file",
+        "mkdir d",
+    ] {
+        assert_refused(SandboxProfile::ReadOnly, script);
+    }
+    assert_works(
+        SandboxProfile::ReadOnly,
+        "cat file && echo x > /tmp/x && cat /tmp/x",
+    );
+}
+
+#[test]
+fn other_processes_are_out_of_reach() {
+    for fixture in SandboxFixture::for_each_user() {
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let other = std::process::id();
+        for script in [
+            format!("kill -STOP {other}"),
+            format!("kill -0 {other}"),
+            format!("cat /proc/{other}/environ"),
+            format!("ls /proc/{other}/root/"),
+            format!("head -c1 /proc/{other}/mem"),
+            "kill -STOP $PPID".to_owned(),
+        ] {
+            let output = fixture.run(&confinement, &script);
+            assert!(!output.status.success(), "{script}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_refuses_calls_that_lead_outside() {
+    for script in [
+        "unshare -U true",
+        "unshare -Ur true",
+        "unshare -m true",
+        "mount -t tmpfs none /tmp",
+        "umount /tmp",
+        "nsenter -t 1 -m true",
+        "chroot / true",
+        "su -c true nobody < /dev/null",
+        // io_uring_setup, and ptrace(PTRACE_TRACEME): they fail with EPERM.
+        "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); r=l.syscall(425,1,0); exit(r==-1 and ctypes.get_errno()==1)'",
+        "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); r=l.ptrace(0,0,0,0); exit(r==-1 and ctypes.get_errno()==1)'",
+        "python3 -c 'import socket; socket.socket(40, socket.SOCK_STREAM)'",
+        "python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect(\"\\0bub-sandbox-test\")'",
+    ] {
+        assert_refused(SandboxProfile::Workspace, script);
+    }
+}
+
+#[test]
+fn an_abstract_socket_of_another_process_cannot_be_reached() {
+    use std::os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener},
+    };
+    let name = format!("bub-sandbox-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = UnixListener::bind_addr(&address).unwrap();
+    let script = format!(
+        "python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect(\"\\0{name}\")'"
+    );
+    for fixture in SandboxFixture::for_each_user() {
+        assert!(
+            fixture.run_outside(&script).status.success(),
+            "the test cannot connect without confinement"
+        );
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        for network in [false, true] {
+            confinement.network = network;
+            let output = fixture.run(&confinement, &script);
+            assert!(!output.status.success(), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn without_network_only_the_command_itself_is_reachable() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}");
+    for fixture in SandboxFixture::for_each_user() {
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        assert!(!fixture.run(&confinement, &script).status.success());
+        confinement.network = true;
+        let output = fixture.run(&confinement, &script);
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
+fn resources_are_limited() {
+    for fixture in SandboxFixture::for_each_user() {
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        confinement.limits = ResourceLimits {
+            max_processes: Some(64),
+            max_memory_bytes: Some(256 << 20),
+            max_file_bytes: Some(1 << 20),
+        };
+        for script in [
+            "truncate -s 100G sparse",
+            "head -c 2000000 /dev/zero > big",
+            "python3 -c 'x = bytearray(1 << 30)'",
+        ] {
+            let output = fixture.run(&confinement, script);
+            assert!(!output.status.success(), "{script}: {output:?}");
+        }
+        let output = fixture.run(&confinement, "ulimit -c && ulimit -u");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, "0\n64\n");
+    }
+}
+
+#[test]
+fn grants_open_exactly_their_paths() {
+    for fixture in SandboxFixture::for_each_user() {
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        confinement.readable.push(fixture.path("home/secret"));
+        confinement.writable.push(fixture.path("outside"));
+        let output = fixture.run(&confinement, "cat ~/secret && echo new > ../../outside/new");
+        assert!(output.status.success(), "{output:?}");
+        assert!(fixture.path("outside/new").exists());
+        let output = fixture.run(&confinement, "echo x > ~/secret");
+        assert!(!output.status.success(), "{output:?}");
+        confinement.hidden.push(fixture.path("outside"));
+        confinement.writable.clear();
+        assert!(
+            !fixture
+                .run(&confinement, "cat ../../outside/file")
+                .status
+                .success()
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! A workspace, a home directory and a launcher, and commands that run confined in them.
+
+use std::{
+    fs,
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+use bub_sandbox::{Confinement, Launcher, SandboxProfile};
+use tempfile::TempDir;
+
+/// A user without rights, as Debian has it.
+const OTHER_USER: u32 = 65534;
+
+/// Directories of one test. The secret is in the home directory.
+pub(crate) struct SandboxFixture {
+    root: TempDir,
+    user: Option<u32>,
+}
+
+/// The secret that no confined command may read.
+pub(crate) const SECRET: &str = "canary-4711";
+
+impl SandboxFixture {
+    /// Returns a fixture for the current user and, if that is root, one for a user without rights.
+    pub(crate) fn for_each_user() -> Vec<Self> {
+        let is_root = rustix::process::getuid().is_root();
+        let other = is_root.then_some(Some(OTHER_USER));
+        std::iter::once(None).chain(other).map(Self::new).collect()
+    }
+
+    fn new(user: Option<u32>) -> Self {
+        // Not below `/tmp`, which a confined command does not see.
+        let root = tempfile::Builder::new()
+            .prefix("bub-sandbox-")
+            .tempdir_in("/var/lib");
+        let root = root.or_else(|_| TempDir::new()).unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let fixture = Self { root, user };
+        for name in [
+            "home",
+            "home/work",
+            "home/work/.git",
+            "home/work/.git/hooks",
+            "temp",
+            "outside",
+        ] {
+            fs::create_dir(fixture.path(name)).unwrap();
+        }
+        for (name, text) in [
+            ("home/secret", SECRET),
+            ("home/work/.git/config", "[core]\n"),
+            ("home/work/.env", "A=1\n"),
+            ("home/work/file", "text\n"),
+            ("outside/file", SECRET),
+        ] {
+            fs::write(fixture.path(name), text).unwrap();
+        }
+        if let Some(user) = user {
+            give(&fixture.path("home"), user);
+            give(&fixture.path("temp"), user);
+            give(&fixture.path("outside"), user);
+        }
+        fixture
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub(crate) fn confinement(&self, profile: SandboxProfile) -> Confinement {
+        let path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".as_ref();
+        let (workspace, temp) = (self.path("home/work"), self.path("temp"));
+        Confinement::new(profile, &workspace, &temp, Some(&self.path("home")), path)
+    }
+
+    /// Runs a script in `bash`, confined, in the workspace.
+    pub(crate) fn run(&self, confinement: &Confinement, script: &str) -> Output {
+        let mut command = confinement.command(&launcher(), "bash").unwrap();
+        command.arg("-c").arg(script);
+        self.output(&mut command)
+    }
+
+    /// Runs a script in `bash` without confinement, in the workspace.
+    pub(crate) fn run_outside(&self, script: &str) -> Output {
+        let mut command = Command::new("bash");
+        self.output(command.arg("-c").arg(script))
+    }
+
+    fn output(&self, command: &mut Command) -> Output {
+        command
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("HOME", self.path("home"))
+            .current_dir(self.path("home/work"));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command.output().unwrap()
+    }
+}
+
+/// Returns the launcher, copied to where every user can execute it.
+///
+/// All tests share one copy, because a process that another thread forks while the file is written makes it busy.
+fn launcher() -> Launcher {
+    static COPY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = COPY.get_or_init(|| {
+        let directory = TempDir::new().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let examples = std::env::current_exe().unwrap();
+        let examples = examples.parent().unwrap().parent().unwrap();
+        let path = directory.path().join("launcher");
+        fs::copy(examples.join("examples/launcher"), &path).unwrap();
+        (directory, path)
+    });
+    Launcher(path.clone())
+}
+
+/// Makes `user` the owner of a directory and all it contains.
+fn give(path: &Path, user: u32) {
+    chown(path, Some(user), Some(user)).unwrap();
+    if path.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            give(&entry.unwrap().path(), user);
+        }
+    }
+}
