@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fmt, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     str::FromStr,
@@ -188,6 +188,24 @@ const SHARED_TOOL_NAMES: &[(&str, &[&str])] = &[
     ("bin", &["bin"]),
 ];
 
+/// Caches below a home directory that tools write to, by the name of the grant. Without a grant, tools can read them.
+pub const GRANTS: &[(&str, &[&str])] = &[
+    (
+        "cargo",
+        &[
+            ".cargo/registry",
+            ".cargo/git",
+            ".cargo/.package-cache",
+            ".cargo/.package-cache-mutate",
+            ".cargo/.global-cache",
+        ],
+    ),
+    ("go", &["go/pkg", ".cache/go-build"]),
+    ("npm", &[".npm", ".cache/pnpm", ".cache/yarn"]),
+    ("pip", &[".cache/pip"]),
+    ("uv", &[".cache/uv", ".local/share/uv"]),
+];
+
 impl Confinement {
     /// Describes a confined command in `workspace`, without network and without resource limits.
     ///
@@ -225,6 +243,18 @@ impl Confinement {
 }
 
 impl Confinement {
+    /// Makes the caches of a [grant](GRANTS) writable. Returns whether there is a grant of this name.
+    pub fn grant(&mut self, name: &str) -> bool {
+        let Some((_, paths)) = GRANTS.iter().find(|(grant, _)| *grant == name) else {
+            return false;
+        };
+        if let Some(home) = &self.home {
+            let paths = paths.iter().map(|path| home.join(path));
+            self.writable.extend(paths);
+        }
+        true
+    }
+
     /// Returns the arguments that make a supervisor confine its command. They come after
     /// [`SUBCOMMAND`](crate::SUBCOMMAND).
     ///
@@ -242,10 +272,42 @@ impl Confinement {
         crate::confine::enter(self)
     }
 
+    /// Does nothing: `sandbox-exec` confines the command.
+    #[cfg(target_os = "macos")]
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Fails: this system has no confinement.
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(any(target_os = "linux", target_os = "macos")))]
     pub(crate) fn enter(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns the command that this process becomes after [`Self::enter`].
+    pub(crate) fn inner_command(&self, program: &OsStr) -> Command {
+        if !cfg!(target_os = "macos") {
+            return Command::new(program);
+        }
+        let mut command = Command::new("/usr/bin/sandbox-exec");
+        command.args(["-p", &crate::seatbelt_profile(self), "--"]);
+        command.arg(program);
+        command
+    }
+
+    /// Removes files that the command planted so that programs outside would run its code, and that cannot be protected
+    /// while they do not exist.
+    pub(crate) fn remove_planted(&self, existed: bool) {
+        let path = self.redirection();
+        if !existed && fs::symlink_metadata(&path).is_ok() {
+            // Ignore errors: the command may have removed it, and there is nowhere to report it.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Returns the file that makes git read its configuration and hooks from another directory.
+    pub(crate) fn redirection(&self) -> PathBuf {
+        self.workspace.join(".git/commondir")
     }
 
     /// Returns a command that confines itself and becomes `program`, without a supervisor.
@@ -325,6 +387,15 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn a_grant_makes_its_caches_writable() {
+        let mut confinement = confinement("/usr/bin");
+        assert!(!confinement.grant("everything"));
+        assert!(confinement.grant("cargo"));
+        let expected = Path::new("/home/a/.cargo/registry");
+        assert!(confinement.writable.iter().any(|path| path == expected));
     }
 
     #[test]

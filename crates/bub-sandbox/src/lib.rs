@@ -12,11 +12,15 @@ mod confine;
 mod confinement;
 mod launcher;
 mod piped;
+mod seatbelt;
 mod supervisor;
 
-pub use confinement::{Confinement, ParseSandboxProfileError, ResourceLimits, SandboxProfile};
+pub use confinement::{
+    Confinement, GRANTS, ParseSandboxProfileError, ResourceLimits, SandboxProfile,
+};
 pub use launcher::Launcher;
 pub use piped::{PipedCommand, PipedProcess, ProcessGuard};
+pub use seatbelt::seatbelt_profile;
 pub use supervisor::{
     CONFINEMENT_FAILED_CODE, KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervise,
 };

@@ -98,15 +98,22 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
     }
 }
 
+fn parse_confinement(json: &OsString) -> io::Result<Confinement> {
+    Ok(serde_json::from_slice(json.as_encoded_bytes())?)
+}
+
 /// Confines this process and replaces it with the command. Returns only if that fails.
 fn become_command(confinement: &OsString, command: &[OsString]) -> ExitCode {
     let [program, arguments @ ..] = command else {
         return ExitCode::from(2);
     };
-    let parsed = serde_json::from_slice(confinement.as_encoded_bytes()).map_err(io::Error::from);
-    let entered = parsed.and_then(|confinement: Confinement| confinement.enter());
-    let error = match entered {
-        Ok(()) => Command::new(program).args(arguments).exec(),
+    let enter = || {
+        let confinement = parse_confinement(confinement)?;
+        confinement.enter()?;
+        Ok(confinement.inner_command(program))
+    };
+    let error = match enter() {
+        Ok(mut command) => command.args(arguments).exec(),
         Err(error) => error,
     };
     // Ignore errors: without stderr, only the exit code is left.
@@ -133,6 +140,10 @@ fn run_command(
     input: Stdio,
 ) {
     set_up_process();
+    let checked = confinement.and_then(|json| parse_confinement(json).ok());
+    let was_redirected = checked
+        .as_ref()
+        .is_some_and(|confinement| confinement.redirection().exists());
     let child = match start_command(command, confinement, input) {
         Ok(child) => child,
         Err(error) => return drop(writeln!(control, "failed {error}")),
@@ -151,6 +162,9 @@ fn run_command(
         signal_group(&group, Signal::KILL);
     }
     reap_children(&control, shell, &group);
+    if let Some(confinement) = checked {
+        confinement.remove_planted(was_redirected);
+    }
 }
 
 /// Starts the command, or the process that confines itself and becomes the command.

@@ -234,3 +234,31 @@ fn grants_open_exactly_their_paths() {
         );
     }
 }
+
+#[test]
+fn a_supervised_command_is_confined_and_cannot_redirect_git() {
+    for fixture in SandboxFixture::for_each_user() {
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let script =
+            "echo /evil > .git/commondir && cat .git/commondir && ! cat ~/secret && exit 7";
+        let reports = fixture.supervise(&confinement, script);
+        assert!(reports.ends_with("exited 7 alone\n"), "{reports}");
+        assert!(!fixture.path("home/work/.git/commondir").exists());
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_confined_does_not_start() {
+    for fixture in SandboxFixture::for_each_user() {
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        confinement.workspace = "/".into();
+        let output = fixture.run(&confinement, "echo started");
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert_eq!(output.stdout, b"");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            text.starts_with("bub: the sandbox cannot start the command: "),
+            "{text}"
+        );
+    }
+}

@@ -2,16 +2,21 @@
 
 use std::{
     fs,
-    os::unix::{
-        fs::{PermissionsExt, chown},
-        process::CommandExt,
+    io::Read,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{PermissionsExt, chown},
+            net::UnixStream,
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
 };
 
-use bub_sandbox::{Confinement, Launcher, SandboxProfile};
+use bub_sandbox::{Confinement, Launcher, SUBCOMMAND, SandboxProfile};
 use tempfile::TempDir;
 
 /// A user without rights, as Debian has it.
@@ -84,6 +89,20 @@ impl SandboxFixture {
         let mut command = confinement.command(&launcher(), "bash").unwrap();
         command.arg("-c").arg(script);
         self.output(&mut command)
+    }
+
+    /// Runs a script in `bash` under the supervisor, confined, and returns the supervisor's reports.
+    pub(crate) fn supervise(&self, confinement: &Confinement, script: &str) -> String {
+        let (mut control, supervisor_control) = UnixStream::pair().unwrap();
+        let mut command = Command::new(launcher().0);
+        command.arg(SUBCOMMAND).args(confinement.to_args().unwrap());
+        command.args(["/bin/bash", script]);
+        command.stdin(OwnedFd::from(supervisor_control));
+        self.output(&mut command);
+        drop(command);
+        let mut reports = String::new();
+        control.read_to_string(&mut reports).unwrap();
+        reports
     }
 
     /// Runs a script in `bash` without confinement, in the workspace.
