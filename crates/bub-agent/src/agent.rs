@@ -18,6 +18,7 @@ use crate::{
     builtin::BuiltinOptions,
     emitter, no_model,
     policy::Policy,
+    sandbox::Sandbox,
     shell::Shells,
     skills::Skills,
     tool_runner::stream_command,
@@ -40,6 +41,7 @@ pub struct Agent {
     pub(crate) policy: Policy,
     pub(crate) skills: Arc<Skills>,
     pub(crate) shells: Arc<Shells>,
+    pub(crate) sandbox: Sandbox,
     all_tools: OnceLock<Arc<ToolSet>>,
 }
 
@@ -66,7 +68,9 @@ impl Agent {
             Arc::new(client.clone()),
             &options.logins,
         );
-        let shells = Shells::new(Arc::clone(&settings), options.launcher);
+        let shells = Shells::new(Arc::clone(&settings), options.launcher.clone());
+        let skills = Arc::new(Skills::new(&settings));
+        let sandbox = Sandbox::new(Arc::clone(&settings), Arc::clone(&skills), options.launcher);
         Self {
             framework: context.framework.clone(),
             models: models.map(Arc::new).map_err(access_error),
@@ -75,7 +79,8 @@ impl Agent {
             calibration: Calibration::default(),
             model_override: options.model_override,
             policy: Policy::new(&settings),
-            skills: Arc::new(Skills::new(&settings)),
+            skills,
+            sandbox,
             shells: Arc::new(shells),
             settings,
             all_tools: OnceLock::new(),

@@ -6,6 +6,7 @@
 //! * [`tools`]: the builtin tools. `tool_runner` runs one tool call, for the model and for a [comma command](command).
 //! * [`policy`]: rules that allow, ask about or deny tool calls, and approvals.
 //! * [`Skills`]: the skills of the workspace, of the user and of bub itself.
+//! * [`Sandbox`]: how the agent's commands are confined.
 //! * [`settings`]: the agent's settings.
 //! * [`shell`]: processes and output of the tool `bash`.
 //! * [`usage`]: token usage and cost by session, model and day, and the daily limits.
@@ -28,6 +29,7 @@ mod emitter;
 mod no_model;
 pub mod policy;
 mod prompt;
+mod sandbox;
 mod sessions;
 pub mod settings;
 pub mod shell;
@@ -42,6 +44,7 @@ pub mod usage;
 
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
 pub use builtin::{BuiltinAgent, BuiltinOptions};
+pub use sandbox::Sandbox;
 #[doc(hidden)]
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};

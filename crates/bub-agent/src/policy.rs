@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::settings::{FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_RULES};
 
+pub(crate) use approvals::request_recorded_approval;
 pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, request_approval};
 pub use rule::{PolicyAction, PolicyRule};
 
@@ -59,7 +60,7 @@ pub struct PolicyDecision {
 }
 
 impl PolicyDecision {
-    fn from_default(action: PolicyAction, rule: &str) -> Self {
+    pub(crate) fn from_default(action: PolicyAction, rule: &str) -> Self {
         Self {
             action,
             rule: rule.to_owned(),

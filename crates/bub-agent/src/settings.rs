@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bub_settings::{AnySetting, Section, SettingKey};
+use bub_sandbox::SandboxProfile;
+use bub_settings::{AnySetting, FromSettings, Section, SettingChoice, SettingKey, Settings};
 use serde_json::{Map, Value};
 
 /// Maximum number of steps per turn. The default of 100 stops a model that requests tools forever.
@@ -65,6 +66,71 @@ pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
 )
 .trusted();
 
+/// Settings in the section `sandbox`. A workspace's `.env` cannot set them.
+#[derive(Settings)]
+#[settings(section = "sandbox", crate = bub_settings)]
+pub struct SandboxSettings {
+    /// Sandbox for the agent's commands: `read-only`, `workspace` (writes only there) or `off`. Commands of users who are
+    /// not owners always run in one.
+    #[setting(default = SandboxMode::Off, trusted)]
+    pub profile: SandboxMode,
+    /// Network for sandboxed commands: `auto` (only for the owner at the terminal), `on` or `off`.
+    #[setting(default = SandboxNetwork::Auto, trusted)]
+    pub network: SandboxNetwork,
+    /// Caches in the home directory that sandboxed commands can write to: cargo, go, npm, pip, uv.
+    #[setting(trusted)]
+    pub grants: Vec<String>,
+    /// Absolute paths outside the workspace that sandboxed commands can read.
+    #[setting(trusted)]
+    pub readable: Vec<String>,
+    /// Absolute paths outside the workspace that sandboxed commands can write to.
+    #[setting(trusted)]
+    pub writable: Vec<String>,
+    /// Maximum processes and threads while a sandboxed command runs; null for no limit. Does not apply to root.
+    #[setting(default = Some(4096), at_least = 1, trusted)]
+    pub max_processes: Option<u64>,
+    /// Maximum megabytes of memory for each process of a sandboxed command; null for no limit.
+    #[setting(default = Some(16_384), at_least = 16, trusted)]
+    pub max_memory_mb: Option<u64>,
+    /// Maximum megabytes of a file that a sandboxed command writes; null for no limit.
+    #[setting(default = Some(16_384), at_least = 1, trusted)]
+    pub max_file_mb: Option<u64>,
+}
+
+/// The value of `sandbox.profile`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, SettingChoice)]
+#[settings(crate = bub_settings)]
+pub enum SandboxMode {
+    /// Commands write only temporary files.
+    ReadOnly,
+    /// Commands write only in the workspace.
+    Workspace,
+    /// Commands of owners are not confined.
+    Off,
+}
+
+impl From<SandboxMode> for SandboxProfile {
+    fn from(mode: SandboxMode) -> Self {
+        match mode {
+            SandboxMode::ReadOnly => Self::ReadOnly,
+            SandboxMode::Workspace => Self::Workspace,
+            SandboxMode::Off => Self::Off,
+        }
+    }
+}
+
+/// The value of `sandbox.network`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, SettingChoice)]
+#[settings(crate = bub_settings)]
+pub enum SandboxNetwork {
+    /// Only commands of the owner at the terminal have network.
+    Auto,
+    /// All commands have network.
+    On,
+    /// No command has network.
+    Off,
+}
+
 /// Daily token limit. A workspace's `.env` cannot set it.
 pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
     "usage.daily_tokens",
@@ -89,13 +155,14 @@ static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
 static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// Returns the sections of the agent's settings, for `Loader::sections`. The section with an empty name is the root.
-pub fn sections() -> [Section; 6] {
+pub fn sections() -> [Section; 7] {
     [
         Section::new("", ROOT),
         Section::new("spill", SPILL),
         Section::new("policy", POLICY),
         Section::new("fs", FS),
         Section::new("skills", SKILLS),
+        SandboxSettings::section(),
         Section::new("usage", USAGE),
     ]
 }

@@ -32,7 +32,7 @@ use process::Process;
 mod output;
 mod process;
 
-pub use bub_sandbox::{Launcher, SUBCOMMAND, supervise};
+pub use bub_sandbox::{Confinement, Launcher, SUBCOMMAND, supervise};
 pub use process::Exit;
 
 /// Maximum number of concurrent commands.
@@ -72,6 +72,8 @@ pub struct ShellRequest {
     pub directory: Option<PathBuf>,
     /// Environment variables for this command, in addition to those that every child process gets.
     pub granted: Vec<(String, OsString)>,
+    /// What the command may reach. Without it, the command has all rights of bub.
+    pub confinement: Option<Confinement>,
     /// Receives the beginning of the output while the command runs.
     pub live: Option<Sender<String>>,
 }

@@ -275,6 +275,11 @@ impl Skills {
         WorkspaceSkills { skills, scan }
     }
 
+    /// Returns the directories with skills outside the workspace, for commands that read a skill's files.
+    pub(crate) fn roots_outside_workspace(&self) -> Vec<PathBuf> {
+        self.skills_directory(None).into_iter().collect()
+    }
+
     /// Returns the directories to search for skills, with their sources, highest priority first.
     fn skill_roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
         let global = self.skills_directory(None);

@@ -12,7 +12,6 @@ use bub_kernel::{
     ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn,
     run_tool,
 };
-use bub_tape::Entry;
 use serde_json::{Map, Value};
 use tracing::Instrument as _;
 
@@ -159,18 +158,15 @@ impl ToolRunner<'_> {
             PolicyAction::Deny => Err(policy_decision.denial_error(&tool.name)),
             PolicyAction::Ask => {
                 let params = ApprovalParams {
-                    tool,
+                    tool: &tool.name,
                     arguments,
                     policy_decision: &policy_decision,
                     timeout: policy.approval_timeout(),
                     redactor: self.agent.settings.redactor(),
                 };
+                let cancel = &self.context.cancel;
                 let approval =
-                    policy::request_approval(self.turn(), params, &self.context.cancel).await?;
-                let data = approval.event_data(call_id.unwrap_or_default());
-                let event = Entry::event("approval", Some(data)).exclude_from_context();
-                let tape = self.turn().tape();
-                tape.append(vec![tape.with_run_id(event)]).await?;
+                    policy::request_recorded_approval(self.turn(), params, cancel, call_id).await?;
                 approval.consume(&tool.name, arguments)
             }
         }

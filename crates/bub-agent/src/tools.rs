@@ -26,15 +26,14 @@ use crate::agent::Agent;
 
 /// Registers the builtin tools. The model sees them in this order.
 pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
-    let (shells, skills) = (&agent.shells, &agent.skills);
     context.add_tool(spill::spill_read());
-    let bash = BashTools::new(Arc::clone(shells), Arc::clone(skills));
+    let bash = BashTools::with_agent(Arc::clone(agent));
     context.add_tools(Arc::new(bash).tools());
     let files = FileTools {
         agent: Arc::clone(agent),
     };
     context.add_tools(Arc::new(files).tools());
-    context.add_tools(Arc::new(SkillTools::new(Arc::clone(skills))).tools());
+    context.add_tools(Arc::new(SkillTools::new(Arc::clone(&agent.skills))).tools());
     context.add_tool(tape_info());
     context.add_tool(tape_search());
     context.add_tool(tape::tape_reset());

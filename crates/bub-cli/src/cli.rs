@@ -24,6 +24,7 @@ mod plugin;
 mod policy;
 mod probe;
 mod run;
+mod sandbox;
 mod skill;
 mod status;
 mod tape;
@@ -147,6 +148,11 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
             "policy",
             "Show the tool policy and explain decisions",
             policy::run,
+        ),
+        AppCommand::with_args(
+            "sandbox",
+            "Run a command in the sandbox of the agent's commands",
+            sandbox::run,
         ),
         AppCommand::with_args(
             "completions",

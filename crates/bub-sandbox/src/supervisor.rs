@@ -116,10 +116,11 @@ fn become_command(confinement: &OsString, command: &[OsString]) -> ExitCode {
         Ok(mut command) => command.args(arguments).exec(),
         Err(error) => error,
     };
+    let program = program.display();
     // Ignore errors: without stderr, only the exit code is left.
     let _ = writeln!(
         io::stderr(),
-        "bub: the sandbox cannot start the command: {error}"
+        "bub: the sandbox cannot start `{program}`: {error}"
     );
     ExitCode::from(CONFINEMENT_FAILED_CODE)
 }

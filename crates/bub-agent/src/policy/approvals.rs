@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, ToolSpec, Turn,
+    ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, Turn,
     hooks::{args, point},
 };
 use bub_settings::Redactor;
+use bub_tape::Entry;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -85,8 +86,8 @@ impl Approval {
 /// The call to approve and the options of the request.
 #[derive(Debug)]
 pub struct ApprovalParams<'a> {
-    /// The tool.
-    pub tool: &'a ToolSpec,
+    /// The name of the tool.
+    pub tool: &'a str,
     /// The arguments that the tool will receive.
     pub arguments: &'a Map<String, Value>,
     /// The decision that requires the approval.
@@ -146,9 +147,24 @@ pub async fn request_approval(
         by,
         reason,
         elapsed: started.elapsed(),
-        tool: params.tool.name.clone(),
+        tool: params.tool.to_owned(),
         arguments: params.arguments.clone(),
     })
+}
+
+/// Asks users to approve a call, and records the result on the tape.
+pub(crate) async fn request_recorded_approval(
+    turn: &Turn,
+    params: ApprovalParams<'_>,
+    cancel: &CancellationToken,
+    call_id: Option<&str>,
+) -> Result<Approval> {
+    let approval = request_approval(turn, params, cancel).await?;
+    let data = approval.event_data(call_id.unwrap_or_default());
+    let event = Entry::event("approval", Some(data)).exclude_from_context();
+    let tape = turn.tape();
+    tape.append(vec![tape.with_run_id(event)]).await?;
+    Ok(approval)
 }
 
 fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
@@ -164,7 +180,7 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
     let policy_decision = params.policy_decision;
     Ok(ApprovalRequest {
         id: format!("{random:016x}"),
-        tool: params.tool.name.clone(),
+        tool: params.tool.to_owned(),
         arguments,
         sender: turn.sender().clone(),
         session_id: turn.session_id().clone(),

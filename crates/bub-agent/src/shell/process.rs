@@ -103,6 +103,11 @@ impl Process {
             command.current_dir(directory);
         }
         if launcher.is_none() {
+            if request.confinement.is_some() {
+                return Err(io::Error::other(
+                    "without a supervisor, it cannot be confined",
+                ));
+            }
             let child = command
                 .arg("-c")
                 .arg(&request.command)
@@ -125,9 +130,11 @@ impl Process {
         }
         let (socket, child_socket) = StdStream::pair()?;
         socket.set_nonblocking(true)?;
+        command.arg0(PROCESS_NAME).arg(SUBCOMMAND);
+        if let Some(confinement) = &request.confinement {
+            command.args(confinement.to_args()?);
+        }
         command
-            .arg0(PROCESS_NAME)
-            .arg(SUBCOMMAND)
             .arg(shell)
             .arg(&request.command)
             .stdin(OwnedFd::from(child_socket));

@@ -2,24 +2,136 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use bub_kernel::{Error, ErrorKind, Result, ToolCaller, ToolContext, tools};
+use bub_kernel::{Error, ErrorKind, Result, Role, ToolCaller, ToolContext, tools};
+use bub_sandbox::SandboxProfile;
+use serde_json::{Map, Value};
 
 use crate::{
-    shell::{Exit, Shell, ShellRequest, Shells},
+    agent::Agent,
+    policy::{
+        Approval, ApprovalOutcome, ApprovalParams, PolicyAction, PolicyDecision,
+        request_recorded_approval,
+    },
+    sandbox::{failure_note, is_at_terminal, looks_refused},
+    shell::{Exit, Shell, ShellOutcome, ShellRequest, Shells},
     skills::{LoadedSkills, Skills},
 };
+
+/// Name of the tool that runs commands.
+const TOOL_NAME: &str = "bash";
 
 /// The tools that run shell commands.
 pub struct BashTools {
     shells: Arc<Shells>,
     skills: Arc<Skills>,
+    /// Confines the commands, and asks users about those that need more.
+    agent: Option<Arc<Agent>>,
 }
 
 impl BashTools {
-    /// Creates the tools. Commands get the environment variables that loaded skills are granted.
+    /// Creates tools whose commands are not confined. They get the environment variables that loaded skills are
+    /// granted.
     pub fn new(shells: Arc<Shells>, skills: Arc<Skills>) -> Self {
-        Self { shells, skills }
+        Self {
+            shells,
+            skills,
+            agent: None,
+        }
     }
+
+    /// Creates the tools of an agent.
+    pub(crate) fn with_agent(agent: Arc<Agent>) -> Self {
+        Self {
+            shells: Arc::clone(&agent.shells),
+            skills: Arc::clone(&agent.skills),
+            agent: Some(agent),
+        }
+    }
+
+    /// Sets what a command may reach. If this system cannot confine commands, asks the user at the terminal and refuses
+    /// in other channels.
+    async fn confine(&self, context: &ToolContext, request: &mut ShellRequest) -> Result<()> {
+        let Some(agent) = &self.agent else {
+            return Ok(());
+        };
+        let sender = context.turn.sender();
+        let profile = agent.sandbox.profile(sender, context.caller);
+        if profile == SandboxProfile::Off {
+            return Ok(());
+        }
+        let workspace = crate::workspace(context.state()).unwrap_or_default();
+        let confinement =
+            agent
+                .sandbox
+                .confinement(profile, sender, &request.session, &workspace)?;
+        let Some(reason) = agent.sandbox.unavailable_reason(&confinement) else {
+            request.confinement = Some(confinement);
+            return Ok(());
+        };
+        let reason = format!("the sandbox is unavailable: {reason}");
+        if !is_at_terminal(sender) {
+            return Err(Error::new(
+                ErrorKind::Tool,
+                format!("cannot run the command: {reason}; the owner can run `bub doctor`"),
+            ));
+        }
+        let question = format!("{reason}; run the command without it?");
+        let approval = ask(agent, context, &request.command, &question).await?;
+        approval.consume(TOOL_NAME, &command_arguments(&request.command))
+    }
+
+    /// Runs a command again without the sandbox if the sandbox may be why it failed and the owner approves.
+    async fn retry_outside(
+        &self,
+        context: &ToolContext,
+        request: &ShellRequest,
+        outcome: ShellOutcome,
+        limit: Duration,
+    ) -> Result<ShellOutcome> {
+        let is_failed = matches!(outcome.exit, Some(exit) if exit != Exit::Code(0));
+        let (Some(agent), Some(confinement)) = (&self.agent, &request.confinement) else {
+            return Ok(outcome);
+        };
+        if !is_failed || !looks_refused(&outcome.output) {
+            return Ok(outcome);
+        }
+        if context.turn.sender().role == Role::Owner {
+            let question =
+                "the sandbox may have stopped this command; run it again outside the sandbox?";
+            let approval = ask(agent, context, &request.command, question).await?;
+            if approval.decision == ApprovalOutcome::Approved {
+                let outside = ShellRequest {
+                    confinement: None,
+                    ..request.clone()
+                };
+                return self.shells.run(outside, limit, &context.cancel).await;
+            }
+        }
+        let note = failure_note(confinement);
+        let output = format!("{}\n{note}", outcome.output.trim_end());
+        Ok(ShellOutcome { output, ..outcome })
+    }
+}
+
+/// Asks a user whether a command may run outside the sandbox.
+async fn ask(
+    agent: &Agent,
+    context: &ToolContext,
+    command: &str,
+    question: &str,
+) -> Result<Approval> {
+    let params = ApprovalParams {
+        tool: TOOL_NAME,
+        arguments: &command_arguments(command),
+        policy_decision: &PolicyDecision::from_default(PolicyAction::Ask, question),
+        timeout: agent.policy.approval_timeout(),
+        redactor: agent.settings.redactor(),
+    };
+    request_recorded_approval(&context.turn, params, &context.cancel, None).await
+}
+
+fn command_arguments(command: &str) -> Map<String, Value> {
+    Map::from_iter([("cmd".to_owned(), Value::from(command))])
 }
 
 #[tools(crate = bub_kernel)]
@@ -41,15 +153,17 @@ impl BashTools {
         #[default(false)]
         background: bool,
     ) -> Result<String> {
-        let request = ShellRequest {
+        let mut request = ShellRequest {
             command: cmd,
             session: context.turn.session_id().clone(),
             directory: working_directory(context, cwd),
             granted: self
                 .skills
                 .granted_environment(&LoadedSkills::from_state(context.state())),
+            confinement: None,
             live: context.live_output.clone().filter(|_| !background),
         };
+        self.confine(context, &mut request).await?;
         if background {
             let shell = self.shells.start(request).await?;
             return Ok(format!("started: {}", shell.id()));
@@ -59,7 +173,11 @@ impl BashTools {
             return Err(Error::invalid_input(text));
         }
         let limit = Duration::from_secs(timeout_seconds);
-        let outcome = self.shells.run(request, limit, &context.cancel).await?;
+        let cancel = &context.cancel;
+        let outcome = self.shells.run(request.clone(), limit, cancel).await?;
+        let outcome = self
+            .retry_outside(context, &request, outcome, limit)
+            .await?;
         let output = outcome.output.trim();
         let left_running = outcome.left_running.map_or_else(String::new, |id| {
             format!(

@@ -81,7 +81,7 @@ impl ApprovalFixture {
         let redactor = Redactor::new();
         redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
         let params = ApprovalParams {
-            tool: &tool,
+            tool: &tool.name,
             arguments: &arguments,
             policy_decision: &policy_decision,
             timeout: policy.approval_timeout(),
@@ -375,7 +375,7 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
     let policy_decision =
         Policy::new(&settings(&[])).evaluate(&Sender::terminal(), &tool, &arguments);
     let params = ApprovalParams {
-        tool: &tool,
+        tool: &tool.name,
         arguments: &arguments,
         policy_decision: &policy_decision,
         timeout: Duration::from_hours(1),

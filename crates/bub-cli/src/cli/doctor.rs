@@ -7,6 +7,7 @@ mod disk;
 mod home;
 mod model;
 mod plugins;
+mod sandbox;
 mod skills;
 mod tapes;
 
@@ -50,7 +51,7 @@ enum Severity {
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Check the home directory, settings, model, channels, plugins, skills, tapes, disk space, and clock. \
+    long_about = "Check the home directory, settings, model, channels, plugins, sandbox, skills, tapes, disk space, and clock. \
                   Makes one short model request and queries each channel; changes nothing. Exits with 1 if an error \
                   is found."
 )]
@@ -72,12 +73,13 @@ pub(super) async fn run(context: CommandContext, args: DoctorArgs) -> Result<Exi
         is_offline: args.offline,
     };
     // In the order of the report.
-    let checks: [(&str, BoxFuture<'_, Vec<Finding>>); 9] = [
+    let checks: [(&str, BoxFuture<'_, Vec<Finding>>); 10] = [
         ("home", ready(home::check(check_context)).boxed()),
         ("config", ready(config::check(check_context)).boxed()),
         ("model", model::check(check_context).boxed()),
         ("channels", channels::check(check_context).boxed()),
         ("plugins", ready(plugins::check(check_context)).boxed()),
+        ("sandbox", ready(sandbox::check(check_context)).boxed()),
         ("skills", ready(skills::check(check_context)).boxed()),
         ("tapes", tapes::check(check_context).boxed()),
         ("disk", ready(disk::check(check_context)).boxed()),

@@ -59,6 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "bub-tape",
             "bub-telegram",
             "bub-terminal",
+            "bub-sandbox",
             "bub-settings",
         ],
     ),

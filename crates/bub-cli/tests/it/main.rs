@@ -21,6 +21,7 @@ mod commands;
 mod config;
 mod config_edit;
 mod configuration;
+mod confined_commands;
 mod docs;
 mod doctor;
 mod example_tests;

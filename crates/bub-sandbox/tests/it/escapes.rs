@@ -139,7 +139,7 @@ fn the_kernel_refuses_calls_that_lead_outside() {
         "umount /tmp",
         "nsenter -t 1 -m true",
         "chroot / true",
-        "su -c true nobody < /dev/null",
+        "su -c true daemon < /dev/null",
         // io_uring_setup, and ptrace(PTRACE_TRACEME): they fail with EPERM.
         "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); r=l.syscall(425,1,0); exit(r==-1 and ctypes.get_errno()==1)'",
         "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); r=l.ptrace(0,0,0,0); exit(r==-1 and ctypes.get_errno()==1)'",
@@ -257,7 +257,7 @@ fn a_command_that_cannot_be_confined_does_not_start() {
         assert_eq!(output.stdout, b"");
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(
-            text.starts_with("bub: the sandbox cannot start the command: "),
+            text.starts_with("bub: the sandbox cannot start `bash`: "),
             "{text}"
         );
     }

@@ -1,0 +1,204 @@
+//! The sandbox of the agent's commands: which profile applies to a command, and what it opens.
+//!
+//! `bub-sandbox` describes and enforces a confinement. This module derives it from the settings and the sender.
+
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bub_kernel::{Role, Sender, SessionId, ToolCaller};
+use bub_sandbox::{Confinement, Launcher, ResourceLimits, SandboxProfile};
+use bub_settings::{FromSettings, Settings};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    settings::{SandboxNetwork, SandboxSettings},
+    skills::Skills,
+};
+
+/// Directory in bub's home that holds the temporary directories of sessions.
+const TEMP_DIRECTORY: &str = "sandbox";
+/// Age after which the temporary directory of a session is removed.
+const TEMP_TTL: Duration = Duration::from_hours(7 * 24);
+/// Variables that name directories of tools which commands need to read.
+const TOOL_HOME_VARIABLES: &[&str] = &["CARGO_HOME", "RUSTUP_HOME", "NVM_DIR", "PYENV_ROOT"];
+/// Parts of the output of a command that was refused something.
+const REFUSAL_TEXTS: &[&str] = &[
+    "Permission denied",
+    "Read-only file system",
+    "Operation not permitted",
+    "Network is unreachable",
+    "Could not resolve host",
+    "Temporary failure in name resolution",
+    "EACCES",
+    "EROFS",
+    "ENETUNREACH",
+];
+const BYTES_PER_MB: u64 = 1024 * 1024;
+
+/// Decides how the agent's commands are confined.
+pub struct Sandbox {
+    settings: Arc<Settings>,
+    options: SandboxSettings,
+    skills: Arc<Skills>,
+    launcher: Option<Launcher>,
+    /// Whether this system can confine commands, checked at first use.
+    availability: OnceLock<Result<(), String>>,
+}
+
+impl Sandbox {
+    /// Creates the sandbox. Without a launcher, commands cannot be confined.
+    pub fn new(settings: Arc<Settings>, skills: Arc<Skills>, launcher: Option<Launcher>) -> Self {
+        Self {
+            options: SandboxSettings::from_settings(&settings),
+            settings,
+            skills,
+            launcher,
+            availability: OnceLock::new(),
+        }
+    }
+
+    /// Returns the profile for a command of `sender`.
+    ///
+    /// A command that an owner typed is not confined. Other users are always confined.
+    pub fn profile(&self, sender: &Sender, caller: ToolCaller) -> SandboxProfile {
+        let configured = SandboxProfile::from(self.options.profile);
+        match (sender.role, caller) {
+            (Role::Owner, ToolCaller::User) => SandboxProfile::Off,
+            (Role::Owner, ToolCaller::Model) => configured,
+            (_, _) if configured == SandboxProfile::Off => SandboxProfile::Workspace,
+            (_, _) => configured,
+        }
+    }
+
+    /// Returns what a command in `profile` may reach.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the temporary directory of the session cannot be created.
+    pub fn confinement(
+        &self,
+        profile: SandboxProfile,
+        sender: &Sender,
+        session: &SessionId,
+        workspace: &Path,
+    ) -> io::Result<Confinement> {
+        let settings = &self.settings;
+        let workspace = workspace.canonicalize()?;
+        let temp = self.temp_directory(session)?.canonicalize()?;
+        let variable = |name: &str| settings.environment().get(name).map(PathBuf::from);
+        let home = variable("HOME").and_then(|home| home.canonicalize().ok());
+        let search_path = settings.environment().get("PATH").unwrap_or_default();
+        let mut confinement =
+            Confinement::new(profile, &workspace, &temp, home.as_deref(), search_path);
+        confinement.hidden.push(resolve(settings.home()));
+        let tools = TOOL_HOME_VARIABLES.iter().filter_map(|name| variable(name));
+        confinement
+            .readable
+            .extend(tools.map(|path| resolve(&path)));
+        let skills = self.skills.roots_outside_workspace();
+        let configured = self.options.readable.iter().map(PathBuf::from);
+        let readable = skills.into_iter().chain(configured);
+        confinement
+            .readable
+            .extend(readable.map(|path| resolve(&path)));
+        let writable = self.options.writable.iter();
+        confinement
+            .writable
+            .extend(writable.map(|path| resolve(Path::new(path))));
+        for name in &self.options.grants {
+            if !confinement.grant(name) {
+                tracing::warn!(grant = %name, "sandbox.unknown_grant");
+            }
+        }
+        confinement.network = self.has_network(sender);
+        let in_bytes = |megabytes: Option<u64>| megabytes.map(|count| count * BYTES_PER_MB);
+        confinement.limits = ResourceLimits {
+            max_processes: self.options.max_processes,
+            max_memory_bytes: in_bytes(self.options.max_memory_mb),
+            max_file_bytes: in_bytes(self.options.max_file_mb),
+        };
+        Ok(confinement)
+    }
+
+    /// Returns why commands cannot be confined, or `None` if they can be.
+    pub fn unavailable_reason(&self, confinement: &Confinement) -> Option<&str> {
+        let availability = self.availability.get_or_init(|| {
+            let launcher = self.launcher.as_ref();
+            let launcher = launcher.ok_or("this program cannot start confined commands")?;
+            let checked = confinement.check(launcher);
+            checked.map_err(|error| error.to_string())
+        });
+        availability.as_ref().err().map(String::as_str)
+    }
+
+    /// Returns whether commands of the sender can use the network.
+    pub fn has_network(&self, sender: &Sender) -> bool {
+        match self.options.network {
+            SandboxNetwork::On => true,
+            SandboxNetwork::Off => false,
+            SandboxNetwork::Auto => is_at_terminal(sender),
+        }
+    }
+
+    /// Returns the private temporary directory of a session. Creates it, and removes old ones of other sessions.
+    fn temp_directory(&self, session: &SessionId) -> io::Result<PathBuf> {
+        let root = self.settings.home().join(TEMP_DIRECTORY);
+        let digest = Sha256::digest(session.as_bytes());
+        let start = digest.iter().take(8);
+        let number = start.fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
+        let directory = root.join(format!("{number:016x}"));
+        if !directory.is_dir() {
+            remove_old_directories(&root);
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(&directory)?;
+        }
+        Ok(directory)
+    }
+}
+
+/// Returns whether the sender is the owner at the terminal in which bub runs.
+pub(crate) fn is_at_terminal(sender: &Sender) -> bool {
+    let terminal = Sender::terminal();
+    sender.role == Role::Owner && (&sender.channel, &sender.id) == (&terminal.channel, &terminal.id)
+}
+
+/// Returns whether the output of a failed command shows that the sandbox may be the reason.
+pub(crate) fn looks_refused(output: &str) -> bool {
+    REFUSAL_TEXTS.iter().any(|text| output.contains(text))
+}
+
+/// Returns the note about a confined command that failed, for the model.
+pub(crate) fn failure_note(confinement: &Confinement) -> String {
+    let write = if confinement.can_write {
+        "the workspace and /tmp"
+    } else {
+        "/tmp"
+    };
+    let network = if confinement.network {
+        ""
+    } else {
+        ", and it has no network"
+    };
+    format!("[sandbox: the command can write only to {write}{network}]")
+}
+
+fn resolve(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Removes temporary directories that have not been used for a while. Ignores errors: the next call retries.
+fn remove_old_directories(root: &Path) {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    for entry in entries {
+        let modified = entry.metadata().and_then(|found| found.modified());
+        let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+        if age.is_some_and(|age| age > TEMP_TTL) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Tests that the agent's commands are confined with `sandbox.profile`, through the program.
+
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::json;
+
+use crate::sandbox::{Run, Sandbox, bub};
+
+const CANARY: &str = "canary-4711";
+
+/// Runs a turn in which the model runs `command`. Returns the request with the tool's result.
+fn result_of(sandbox: &Sandbox, profile: &str, command: &str) -> String {
+    let server = ModelServer::start();
+    let arguments = json!({"cmd": command}).to_string();
+    server.script(Reply::new().call("call_1", "bash", &arguments));
+    server.script(Reply::text("done"));
+    let run = sandbox
+        .command(&bub())
+        .env("BUB_MODEL", "openai:small")
+        .env("BUB_API_BASE", format!("{}/v1", server.url()))
+        .env("BUB_API_KEY", "correct-horse-battery")
+        .env("BUB_SANDBOX_PROFILE", profile)
+        .args(["run", "hi"])
+        .output()
+        .unwrap();
+    Run::from_output(run).ok();
+    let requests = server.requests();
+    String::from_utf8_lossy(&requests.last().unwrap().body).into_owned()
+}
+
+// L7: the home directory of the user and the home of bub are out of reach, the workspace is not.
+#[test]
+fn a_command_of_the_model_stays_in_the_workspace() {
+    let sandbox = Sandbox::new();
+    sandbox.write("secret", CANARY);
+    sandbox.write("home/secret", CANARY);
+    let command = "cat ~/secret \"$BUB_HOME/secret\" ../secret; echo made > file; cat file";
+    let result = result_of(&sandbox, "workspace", command);
+    assert!(result.contains("made"), "{result}");
+    assert!(!result.contains(CANARY), "{result}");
+    assert!(sandbox.workspace().join("file").exists());
+
+    let result = result_of(&sandbox, "off", command);
+    assert!(result.contains(CANARY), "{result}");
+}
+
+// L7: a command that the sandbox stops says so to the model.
+#[test]
+fn a_command_that_the_sandbox_stops_says_so() {
+    let sandbox = Sandbox::new();
+    let result = result_of(&sandbox, "read-only", "echo made > file");
+    assert!(result.contains("Read-only file system"), "{result}");
+    assert!(
+        result.contains("[sandbox: the command can write only to /tmp"),
+        "{result}"
+    );
+    assert!(!sandbox.workspace().join("file").exists());
+}
+
+#[test]
+fn a_user_can_try_the_sandbox() {
+    let sandbox = Sandbox::new();
+    sandbox.write("secret", CANARY);
+    let run = sandbox.bub([
+        "sandbox",
+        "sh",
+        "-c",
+        "echo made > file && cat file && cat ~/secret",
+    ]);
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (Some(1), "made\n"),
+        "{run:?}"
+    );
+    let run = sandbox.bub(["sandbox", "--profile", "read-only", "touch", "other"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let run = sandbox.bub(["sandbox", "no-such-program"]);
+    assert_eq!(run.code, Some(125), "{run:?}");
+    assert!(
+        run.stderr
+            .contains("the sandbox cannot start `no-such-program`"),
+        "{run:?}"
+    );
+}
