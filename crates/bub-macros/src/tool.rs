@@ -88,7 +88,7 @@ impl ToolDefinition {
         }
         let description = doc_comment_text(attributes);
         if description.is_empty() {
-            let message = "missing doc comment: the model reads it to learn what the tool does and when to use it";
+            let message = "missing doc comment: the model reads it to learn what the tool does and when to use it; put helper methods into another `impl` block";
             return Err(Error::new(ident.span(), message));
         }
         let (context, parameters) = parameters?;

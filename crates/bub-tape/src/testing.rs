@@ -7,9 +7,9 @@
     reason = "test code for other crates"
 )]
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc};
 
-use futures_util::{TryStreamExt as _, future::join_all};
+use futures_util::{FutureExt as _, TryStreamExt as _, future::join_all};
 use serde_json::json;
 
 use crate::{
@@ -17,6 +17,17 @@ use crate::{
     TapeErrorKind, TapeListFilter, TapeName, TapeStore,
 };
 
+/// Runs one check. If it panics, panics with the guarantee that the store violates, which is the name of the check.
+macro_rules! check {
+    ($name:ident($store:expr)) => {
+        let checked = AssertUnwindSafe($name($store)).catch_unwind().await;
+        let guarantee = stringify!($name).replace('_', " ");
+        assert!(
+            checked.is_ok(),
+            "the store violates a guarantee: {guarantee}; see above"
+        );
+    };
+}
 /// Checks the guarantees of [`TapeStore`]. `make` must create an empty store each time.
 ///
 /// ```
@@ -30,21 +41,21 @@ use crate::{
 ///
 /// Panics if the store violates a guarantee.
 pub async fn check_store<S: TapeStore + 'static>(make: impl Fn() -> S) {
-    ids_are_assigned_from_one(&make()).await;
-    an_empty_batch_does_nothing(&make()).await;
-    unwritten_tapes_are_empty_and_stay_unlisted(&make()).await;
-    every_entry_comes_back_as_it_was(&make()).await;
-    ranges_are_read_from_both_ends(&make()).await;
-    concurrent_batches_stay_complete(Arc::new(make())).await;
-    anchors_are_found(&make()).await;
-    summaries_follow_the_tape(&make()).await;
-    entries_are_fetched_by_id(&make()).await;
-    resets_replace_everything(&make()).await;
-    archives_have_unique_names(&make()).await;
-    lists_distinguish_tapes(&make()).await;
-    discarded_tapes_are_gone(&make()).await;
-    a_lease_has_one_holder(&make()).await;
-    blobs_are_stored_once(&make()).await;
+    check!(ids_are_assigned_from_one(&make()));
+    check!(an_empty_batch_does_nothing(&make()));
+    check!(unwritten_tapes_are_empty_and_stay_unlisted(&make()));
+    check!(every_entry_comes_back_as_it_was(&make()));
+    check!(ranges_are_read_from_both_ends(&make()));
+    check!(concurrent_batches_stay_complete(Arc::new(make())));
+    check!(anchors_are_found(&make()));
+    check!(summaries_follow_the_tape(&make()));
+    check!(entries_are_fetched_by_id(&make()));
+    check!(resets_replace_everything(&make()));
+    check!(archives_have_unique_names(&make()));
+    check!(lists_distinguish_tapes(&make()));
+    check!(discarded_tapes_are_gone(&make()));
+    check!(a_lease_has_one_holder(&make()));
+    check!(blobs_are_stored_once(&make()));
 }
 
 fn tape_name() -> TapeName {

@@ -349,8 +349,8 @@ impl TestedTurn {
     }
 
     /// Checks that the turn recorded these entries in this order. Other entries may be between them. An entry is written
-    /// as its kind and text: `message user: hi`, `tool_call bash`, `tool_result 4`, `event run`, `anchor handoff`. An
-    /// expected line matches an entry that contains it.
+    /// as its kind and text: `message user: …`, `tool_call bash`, `tool_result 4`, `event run`, `anchor handoff`. The text of
+    /// a user's message starts with the header of its context. An expected line matches an entry that contains it.
     ///
     /// # Panics
     ///

@@ -157,7 +157,8 @@ impl TestedGateway {
         if let Ok(Ok(replies)) = tokio::time::timeout(REPLY_TIMEOUT, enough).await {
             return Ok(replies.clone());
         }
-        let text = format!("fewer than {count} replies: {:?}", self.channel.replies);
+        let replies = self.channel.replies.borrow();
+        let text = format!("fewer than {count} replies: {:?}", *replies);
         Err(Error::new(ErrorKind::Temporary, text))
     }
 
