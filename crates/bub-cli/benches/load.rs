@@ -25,7 +25,10 @@ use std::{
 };
 
 use bub_agent::{BuiltinOptions, ModelOverride};
-use bub_gateway::{Gateway, GatewayOptions, JournalKind};
+use bub_gateway::{
+    GatewayOptions, JournalKind,
+    testing::{self, RunningGateway},
+};
 use bub_kernel::{
     BoxError, CancellationToken, Channel, ChannelMessage, Envelope, Framework, Inbound,
     MessageHandler, Outbound, Prompt, Result, Role, Sender, Turn, async_trait, hooks,
@@ -243,29 +246,19 @@ async fn run(case: &str) {
     let (dir, server) = (tempfile::tempdir().unwrap(), ModelServer::start());
     let lab = Arc::new(BenchFixture::default());
     let framework = compose(case, &lab, dir.path(), &server);
-    let running = framework.open_scope().await.unwrap();
     let durability = match case {
         "echo-always" => Durability::Always,
         _ => Durability::Os,
     };
     let options = GatewayOptions {
-        journal: JournalKind::file(dir.path().join("gateway"), durability),
-        catch_all: None,
         debounce: Duration::ZERO,
         max_wait: Duration::ZERO,
         active_window: Duration::ZERO,
-        stream_output: false,
-        drain: Duration::from_secs(30),
-        session_queue: 100,
-        queue: 10_000,
-        turns: 1_000,
+        ..testing::options(JournalKind::file(dir.path().join("gateway"), durability))
     };
-    let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(gateway.run(stop.clone(), || {}));
-    while framework.router().is_none() {
-        tokio::task::yield_now().await;
-    }
+    let running = RunningGateway::start(&framework, options, &["all"])
+        .await
+        .unwrap();
     let before = memory("VmRSS");
     let (begun, busy) = (Instant::now(), cpu_time());
     let (count, mut latencies) = match case {
@@ -297,9 +290,7 @@ async fn run(case: &str) {
     for (what, memory) in [("before", before), ("peak", peak), ("idle", idle)] {
         say(&format!("memory_{what}"), memory as f64, "MB");
     }
-    stop.cancel();
-    task.await.unwrap().unwrap();
-    running.close().await.unwrap();
+    running.stop().await.unwrap();
 }
 
 fn memory(field: &str) -> usize {

@@ -27,6 +27,9 @@ mod selection;
 pub mod settings;
 pub mod status;
 mod supervision;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use gateway::{Gateway, GatewayHandle};
 pub use journal::JournalRecovery;

@@ -1,4 +1,6 @@
 //! A gateway in a temporary directory, an echo model that can wait, and fake channels.
+//!
+//! `bub::testing` has no fake that stops a turn at a chosen step; the gateway itself is that of `bub_gateway::testing`.
 
 use std::{
     collections::HashMap,
@@ -7,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery};
+use bub_gateway::{
+    GatewayOptions, JournalKind, JournalRecovery,
+    testing::{self, RunningGateway},
+};
 use bub_kernel::{
     Admission, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, ErrorKind,
     Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId, MessageOutcome,
@@ -413,13 +418,12 @@ fn fail_if(message: &Envelope, text: &str) -> Result<()> {
 pub(crate) struct GatewayFixture {
     pub(crate) echo: Echo,
     pub(crate) recovered: JournalRecovery,
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<Result<()>>,
+    running: RunningGateway,
     pub(crate) framework: Framework,
 }
 
 pub(crate) fn options(directory: &Path) -> GatewayOptions {
-    options_with(JournalKind::file(directory, Durability::Os))
+    testing::options(JournalKind::file(directory, Durability::Os))
 }
 
 /// Returns options with a journal on a file system that can fail.
@@ -428,26 +432,11 @@ pub(crate) fn options_on(
     directory: &Path,
     durability: Durability,
 ) -> GatewayOptions {
-    options_with(JournalKind::File {
+    testing::options(JournalKind::File {
         directory: directory.to_owned(),
         durability,
         fs,
     })
-}
-
-pub(crate) fn options_with(journal: JournalKind) -> GatewayOptions {
-    GatewayOptions {
-        journal,
-        catch_all: None,
-        debounce: Duration::from_secs(1),
-        max_wait: Duration::from_secs(10),
-        active_window: Duration::from_mins(1),
-        stream_output: false,
-        drain: Duration::from_secs(30),
-        session_queue: 100,
-        queue: 10_000,
-        turns: 1_000,
-    }
 }
 
 impl GatewayFixture {
@@ -465,28 +454,11 @@ impl GatewayFixture {
         names: &[&str],
     ) -> Result<Self> {
         let framework = Framework::builder().plugin("echo", echo.clone()).build();
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let running = framework.open_scope().await?;
-        let gateway = Gateway::open(&framework, options, &names)?;
-        let recovered = gateway.recovery();
-        let stop = CancellationToken::new();
-        let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let task = tokio::spawn({
-            let stop = stop.clone();
-            async move {
-                let outcome = gateway
-                    .run(stop, || ready.send(()).unwrap_or_default())
-                    .await;
-                running.close().await?;
-                outcome
-            }
-        });
-        is_ready.await.unwrap();
+        let running = RunningGateway::start(&framework, options, names).await?;
         Ok(Self {
             echo,
-            recovered,
-            stop,
-            task,
+            recovered: running.recovery(),
+            running,
             framework,
         })
     }
@@ -497,12 +469,11 @@ impl GatewayFixture {
 
     /// Waits until the gateway has stopped without a request.
     pub(crate) async fn ended(self) {
-        self.task.await.unwrap().unwrap();
+        self.running.wait().await.unwrap();
     }
 
     pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        self.task.await.unwrap().unwrap();
+        self.running.stop().await.unwrap();
     }
 }
 

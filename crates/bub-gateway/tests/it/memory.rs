@@ -2,13 +2,13 @@
 
 use std::{path::Path, sync::Arc};
 
-use bub_gateway::{Gateway, GatewayOptions, JournalKind};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind, testing};
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, Envelope, Framework, MessageOutcome, Role, hooks,
 };
 use bub_tape::{EntryRange, MemoryStore};
 
-use crate::harness::{Echo, FakeChannel, FakeHandle, options_with, replies};
+use crate::harness::{Echo, FakeChannel, FakeHandle, replies};
 
 /// Panics if channels are requested. Renders several replies for `many`.
 struct Renderer;
@@ -50,7 +50,7 @@ async fn run(
     let running = framework.open_scope().await.unwrap();
     let options = GatewayOptions {
         catch_all: catch_all.map(str::to_owned),
-        ..options_with(JournalKind::Memory)
+        ..testing::options(JournalKind::Memory)
     };
     let gateway = Gateway::with_channels(&framework, options, |handler| {
         let _ = term.handler.set(Arc::clone(handler));

@@ -5,17 +5,14 @@ use std::{
     time::Duration,
 };
 
-use bub_gateway::{Gateway, GatewayOptions, JournalKind};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind, testing::RunningGateway};
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, Error, ErrorKind, Framework, Inbound,
     MessageHandler, Outbound, Result, Sender, async_trait,
 };
 use bub_settings::Section;
 use serde_json::Value;
-use tokio::{
-    sync::{oneshot, watch},
-    task::JoinHandle,
-};
+use tokio::sync::watch;
 
 use crate::PluginConstructor;
 
@@ -104,21 +101,11 @@ impl GatewayTest {
         let scope = framework.open_scope().await?;
         let gateway = Gateway::open(&framework, options, &["all".to_owned()])?;
         gateway.validate_settings()?;
-        let (stop, (ready, is_ready)) = (CancellationToken::new(), oneshot::channel());
-        let until = stop.clone();
-        let task = tokio::spawn(async move {
-            let ended = gateway
-                .run(until, || ready.send(()).unwrap_or_default())
-                .await;
-            ended.and(scope.close().await)
-        });
-        // The sender is dropped if the gateway fails; `stop` returns the error.
-        let _ = is_ready.await;
+        let running = RunningGateway::run(gateway, scope).await;
         Ok(TestedGateway {
             runtime,
             channel,
-            stop,
-            task,
+            running,
         })
     }
 }
@@ -127,8 +114,7 @@ impl GatewayTest {
 pub struct TestedGateway {
     runtime: TestRuntime,
     channel: TestChannel,
-    stop: CancellationToken,
-    task: JoinHandle<Result<()>>,
+    running: RunningGateway,
 }
 
 impl TestedGateway {
@@ -168,8 +154,7 @@ impl TestedGateway {
     ///
     /// Fails if the gateway fails, or if the number of model calls differs from the number of scripted answers.
     pub async fn stop(self) -> Result<Vec<ModelRequest>> {
-        self.stop.cancel();
-        self.task.await??;
+        self.running.stop().await?;
         self.runtime.script.finish()
     }
 }

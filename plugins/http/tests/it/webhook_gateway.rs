@@ -1,17 +1,21 @@
 //! The webhook with a gateway: journal, lanes and outbox as a client sees them.
+//!
+//! `bub::testing` keeps its journal in memory; here it outlives a gateway.
 
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use bub::{
-    gateway::{Gateway, GatewayOptions, JournalKind},
+    gateway::{
+        JournalKind,
+        testing::{self, RunningGateway},
+    },
     kernel::{
-        CancellationToken, Channel, Envelope, Error, Framework, MessageHandler, ModelStream,
-        Prompt, Result, StreamEvent, Turn, hooks,
+        Channel, Envelope, Error, Framework, MessageHandler, ModelStream, Prompt, Result,
+        StreamEvent, Turn, hooks,
     },
     tape::Durability,
 };
@@ -86,27 +90,11 @@ impl FakeEchoModel {
     }
 }
 
-fn options(directory: &Path) -> GatewayOptions {
-    GatewayOptions {
-        journal: JournalKind::file(directory, Durability::Os),
-        catch_all: None,
-        debounce: Duration::from_secs(1),
-        max_wait: Duration::from_secs(10),
-        active_window: Duration::from_mins(1),
-        stream_output: false,
-        drain: Duration::from_secs(30),
-        session_queue: 100,
-        queue: 10_000,
-        turns: 1_000,
-    }
-}
-
 struct GatewayFixture {
     directory: PathBuf,
     address: SocketAddr,
     control: Arc<TurnControl>,
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<Result<()>>,
+    running: RunningGateway,
 }
 
 impl GatewayFixture {
@@ -117,15 +105,10 @@ impl GatewayFixture {
     async fn with(directory: &Path, model: FakeEchoModel) -> Self {
         let (webhook, control) = (Arc::clone(&model.webhook), Arc::clone(&model.control));
         let framework = Framework::builder().plugin("model", model).build();
-        let running = framework.open_scope().await.unwrap();
-        let gateway = Gateway::open(&framework, options(directory), &["all".to_owned()]).unwrap();
-        let stop = CancellationToken::new();
-        let until = stop.clone();
-        let task = tokio::spawn(async move {
-            let outcome = gateway.run(until, || ()).await;
-            running.close().await?;
-            outcome
-        });
+        let options = testing::options(JournalKind::file(directory, Durability::Os));
+        let running = RunningGateway::start(&framework, options, &["all"])
+            .await
+            .unwrap();
         let webhook = webhook.get().unwrap();
         let address = loop {
             match webhook.address() {
@@ -137,8 +120,7 @@ impl GatewayFixture {
             directory: directory.to_owned(),
             address,
             control,
-            stop,
-            task,
+            running,
         }
     }
 
@@ -177,8 +159,7 @@ impl GatewayFixture {
     }
 
     async fn stop(self) {
-        self.stop.cancel();
-        self.task.await.unwrap().unwrap();
+        self.running.stop().await.unwrap();
     }
 }
 

@@ -1,4 +1,6 @@
 //! Test harness: a gateway with a bot, users who write to it, and a model that follows its prompt.
+//!
+//! The model of `bub::testing` cannot stop in the middle of an answer, which most of these tests need.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,10 +9,13 @@ use std::{
 };
 
 use bub::{
-    gateway::{Gateway, GatewayOptions, JournalKind},
+    gateway::{
+        GatewayOptions, JournalKind,
+        testing::{self, RunningGateway},
+    },
     kernel::{
-        CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler,
-        ModelStream, Prompt, Result, Sender, StatePatch, StreamEvent, Turn, hooks,
+        Channel, Envelope, Error, ErrorKind, Framework, MessageHandler, ModelStream, Prompt,
+        Result, Sender, StatePatch, StreamEvent, Turn, hooks,
     },
     settings::Secret,
     tape::{
@@ -132,8 +137,7 @@ impl FakeTelegramModel {
 pub(crate) struct TelegramFixture {
     pub(crate) model: FakeTelegramModel,
     directory: PathBuf,
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<Result<()>>,
+    running: RunningGateway,
 }
 
 /// Returns options with short intervals, an owner and a member.
@@ -149,21 +153,17 @@ pub(crate) fn options(server: &BotServer, home: &Path) -> TelegramOptions {
 }
 
 fn gateway_options(home: &Path, fs: Arc<dyn Fs>) -> GatewayOptions {
+    let journal = JournalKind::File {
+        directory: home.join("gateway"),
+        durability: Durability::Os,
+        fs,
+    };
     GatewayOptions {
-        journal: JournalKind::File {
-            directory: home.join("gateway"),
-            durability: Durability::Os,
-            fs,
-        },
-        catch_all: None,
         debounce: Duration::from_millis(20),
         max_wait: Duration::from_secs(1),
         active_window: Duration::from_millis(50),
-        stream_output: false,
         drain: Duration::from_secs(2),
-        session_queue: 100,
-        queue: 10_000,
-        turns: 1_000,
+        ..testing::options(journal)
     }
 }
 
@@ -185,23 +185,13 @@ impl TelegramFixture {
             files: watch::Sender::default(),
         };
         let framework = Framework::builder().plugin("model", model.clone()).build();
-        let running = framework.open_scope().await.unwrap();
-        let options = gateway_options(home, fs);
-        let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
-        let stop = CancellationToken::new();
-        let task = tokio::spawn({
-            let stop = stop.clone();
-            async move {
-                let outcome = gateway.run(stop, || ()).await;
-                running.close().await?;
-                outcome
-            }
-        });
+        let running = RunningGateway::start(&framework, gateway_options(home, fs), &["all"])
+            .await
+            .unwrap();
         Self {
             model,
             directory: home.join("gateway"),
-            stop,
-            task,
+            running,
         }
     }
 
@@ -247,14 +237,12 @@ impl TelegramFixture {
 
     /// Stops the gateway during a turn.
     pub(crate) async fn interrupt(self) {
-        self.stop.cancel();
         // The gateway does not wait for the blocked turn.
-        self.task.await.unwrap().unwrap();
+        self.stop().await;
     }
 
     pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        self.task.await.unwrap().unwrap();
+        self.running.stop().await.unwrap();
     }
 }
 

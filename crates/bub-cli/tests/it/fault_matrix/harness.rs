@@ -1,5 +1,7 @@
 //! A complete gateway in this process, with journal and tapes on a faulty file system. The agent has a model that calls
 //! one tool, and a channel that accepts messages and delivers replies.
+//!
+//! `bub::testing` keeps its journal in memory; here journal and tapes must be on the file system that fails.
 
 use std::{
     collections::HashMap,
@@ -8,7 +10,9 @@ use std::{
 };
 
 use bub_agent::{BuiltinOptions, ModelOverride};
-use bub_gateway::{Gateway, GatewayOptions, JournalKind, JournalRecovery, gateway_directory};
+use bub_gateway::{
+    GatewayOptions, JournalKind, JournalRecovery, gateway_directory, testing::RunningGateway,
+};
 use bub_kernel::{
     BoxError, CancellationToken, Channel, ChannelMessage, Framework, Inbound, InboundReceipt,
     MessageHandler, Outbound, Provided, Result, Role, Sender, Tool, ToolContext, ToolSpec,
@@ -159,8 +163,7 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
 pub(crate) struct FaultFixture {
     handler: Arc<OnceLock<MessageHandler>>,
     pub(crate) recovered: JournalRecovery,
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<Result<()>>,
+    running: RunningGateway,
 }
 
 impl FaultFixture {
@@ -220,27 +223,11 @@ impl FaultFixture {
                 seen: seen.clone(),
             })
             .build();
-        let running = framework.open_scope().await?;
-        let gateway = Gateway::open(&framework, options, &["lab".to_owned()])?;
-        let recovered = gateway.recovery();
-        let stop = CancellationToken::new();
-        let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let task = tokio::spawn({
-            let stop = stop.clone();
-            async move {
-                let outcome = gateway
-                    .run(stop, || ready.send(()).unwrap_or_default())
-                    .await;
-                running.close().await?;
-                outcome
-            }
-        });
-        is_ready.await.unwrap();
+        let running = RunningGateway::start(&framework, options, &["lab"]).await?;
         Ok(Self {
             handler,
-            recovered,
-            stop,
-            task,
+            recovered: running.recovery(),
+            running,
         })
     }
 
@@ -265,7 +252,6 @@ impl FaultFixture {
     }
 
     pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        self.task.await.unwrap().unwrap();
+        self.running.stop().await.unwrap();
     }
 }
