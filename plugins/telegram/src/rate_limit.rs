@@ -156,3 +156,56 @@ impl Limiter {
         chats.budgets.entry(chat).or_default().paused_until = Some(now + delay);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use tokio::{task::JoinSet, time::Instant};
+
+    use super::{Limiter, TelegramOptions};
+
+    fn min_distance(times: &[Instant], count: usize) -> Duration {
+        let distances = times
+            .windows(count + 1)
+            .map(|window| window[count] - window[0]);
+        distances.min().unwrap()
+    }
+
+    /// The clock is paused: the times are exact, however busy the machine is.
+    #[tokio::test(start_paused = true)]
+    async fn the_limits_of_the_platform_hold_in_every_window_also_after_stalls() {
+        const GROUP: i64 = -1;
+        let options = TelegramOptions::with_home("/nowhere".into());
+        let (limiter, mut sends) = (Arc::new(Limiter::new(&options)), JoinSet::new());
+        for chat in (1..=40).cycle().take(200).chain([GROUP; 45]) {
+            let limiter = Arc::clone(&limiter);
+            sends.spawn(async move {
+                limiter.wait_to_send(chat).await;
+                (Instant::now(), chat)
+            });
+        }
+        // The process does not run for a while, so that many timers are late at once.
+        let stalls = tokio::spawn(async {
+            for stall in [40, 700, 5, 1_500, 90, 300].into_iter().cycle() {
+                tokio::time::sleep(Duration::from_millis(210)).await;
+                tokio::time::advance(Duration::from_millis(stall)).await;
+            }
+        });
+        let mut sent = sends.join_all().await;
+        stalls.abort();
+        sent.sort();
+        let times: Vec<Instant> = sent.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times.len(), 245);
+        assert!(min_distance(&times, 1) >= options.message_interval);
+        assert!(min_distance(&times, 30) > Duration::from_secs(1));
+        for chat in (1..=40).chain([GROUP]) {
+            let own = sent.iter().filter(|(_, to)| *to == chat);
+            let own: Vec<Instant> = own.map(|(at, _)| *at).collect();
+            assert!(min_distance(&own, 1) >= options.chat_interval);
+            if chat == GROUP {
+                assert!(min_distance(&own, 20) > Duration::from_mins(1));
+            }
+        }
+    }
+}

@@ -1,5 +1,9 @@
 //! Many concurrent chats with random failures: order per chat, rate limits, and no lost messages.
 //!
+//! The server stamps a message when it reads it, which a busy machine delays. The intervals are therefore longer than the
+//! limits of the platform, by more than such a delay. The unit test of `rate_limit.rs` checks the real intervals with a
+//! paused clock.
+//!
 //! Set `BUB_CROWD=1000` and `BUB_CROWD_SECONDS=60` for a long run.
 
 use std::{
@@ -39,12 +43,12 @@ fn max_within(moments: &[Instant], time: Duration) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     let chats = i64::try_from(setting("BUB_CROWD", 40)).unwrap();
-    let seconds = setting("BUB_CROWD_SECONDS", 6);
+    let seconds = setting("BUB_CROWD_SECONDS", 9);
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    // Use the real rate limits instead of the short intervals of other tests.
-    let real = bub_telegram::TelegramOptions::with_home(home.path().to_owned());
-    (options.message_interval, options.chat_interval) = (real.message_interval, real.chat_interval);
+    // 31 messages take at least 1.8 s and two messages to a chat 2 s: the server may read one 0.8 s late.
+    options.message_interval = Duration::from_millis(60);
+    options.chat_interval = Duration::from_secs(2);
     options.allow_users = Some((1..=chats).map(|user| user.to_string()).collect());
     let mut seed = 7_u64;
     server.set_fault_fn(move |method, _| {
@@ -68,7 +72,7 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     let fixture = TelegramFixture::with(options, home.path()).await;
     let began = Instant::now();
     // As many messages as can be answered in the time, with a margin for retries.
-    let each = (seconds * 22 / u64::try_from(chats).unwrap()).max(1);
+    let each = (seconds * 14 / u64::try_from(chats).unwrap()).max(1);
     for round in 0..each {
         for user in 1..=chats {
             let chat = json!({"id": user, "type": "private"});
@@ -105,7 +109,7 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     assert!(busiest <= 30, "{busiest} messages in a second");
     let hasty = by_chat
         .values()
-        .map(|moments| max_within(moments, Duration::from_millis(950)))
+        .map(|moments| max_within(moments, Duration::from_secs(1)))
         .max()
         .unwrap();
     assert!(hasty <= 1, "{hasty} messages to a chat within a second");
