@@ -5,20 +5,24 @@
 //! - [`needs_fixtures`] and [`fixtures`]: tests with data that is not in the repository.
 //! - [`run_process`] and [`run_alone`]: simulated processes, and tests that need a separate process.
 //! - [`bench_output`]: output format of benchmarks.
+//! - [`gateway`]: a `bub gateway` in a process, a client of its webhook, and a server for callbacks.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
 //! - [`picture`]: the picture of a session in the README.
 //! - [`program`]: the built program, measured from outside.
 //! - [`pty`]: programs in a pseudo-terminal.
+//! - [`sandbox`]: a temporary home and workspace, and programs that run in it.
 //! - [`telegram`]: a Bot API server on loopback with simulated users, rate limits and faults.
 
 pub mod bench_output;
 mod environment;
 mod fault_fs;
+pub mod gateway;
 mod loopback;
 pub mod model;
 pub mod picture;
 pub mod program;
 pub mod pty;
+pub mod sandbox;
 pub mod telegram;
 
 pub use bub_testkit_macros::needs_fixtures;

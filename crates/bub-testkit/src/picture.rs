@@ -11,13 +11,13 @@ use std::{
     fs,
     io::{Error, Result},
     path::Path,
-    process::Command,
     time::Duration,
 };
 
 use crate::{
     model::{ModelServer, Reply, ReplyUsage},
     pty::Pty,
+    sandbox::Sandbox,
 };
 
 mod svg;
@@ -100,9 +100,9 @@ fn scripted_exchanges() -> Vec<Exchange> {
 /// Runs a chat with the given `bub` and returns its screen as an SVG image.
 pub fn render_session(bub: &Path) -> Result<String> {
     let bub = bub.canonicalize()?;
-    let directory = tempfile::tempdir()?;
-    let home = directory.path().join("home");
-    let workspace = directory.path().join(WORKSPACE);
+    let sandbox = Sandbox::new()?;
+    let home = sandbox.home();
+    let workspace = sandbox.workspace().with_file_name(WORKSPACE);
     let model = ModelServer::start();
     fs::create_dir(&home)?;
     fs::create_dir(&workspace)?;
@@ -113,15 +113,10 @@ pub fn render_session(bub: &Path) -> Result<String> {
         CONFIG.replace("BASE_URL", &base_url),
     )?;
 
-    let mut command = Command::new(bub);
+    let mut command = sandbox.command(&bub);
     command
         .arg("chat")
         .current_dir(&workspace)
-        .env_clear()
-        .env("HOME", directory.path())
-        .env("BUB_HOME", &home)
-        .env("BUB_LOCAL_MODELS", "false")
-        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .env("TERM", "xterm");
     let mut terminal = Terminal {
         pty: Pty::try_spawn(command, ROWS, COLUMNS)?,

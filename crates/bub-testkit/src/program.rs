@@ -4,8 +4,8 @@
 use std::{
     fs::{self, File},
     io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
-    os::unix::net::UnixDatagram,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    os::unix::{fs::FileExt, net::UnixDatagram},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{RecvTimeoutError, channel},
@@ -15,22 +15,22 @@ use std::{
 
 use bub_tape::{Durability, Entry, EntryId, FileStore, TapeName, codec};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 use wait4::Wait4;
 
 use crate::{
+    gateway::{TOKEN, listening_address, request_head},
     model::{ModelServer, Reply},
     pty::Pty,
+    sandbox::Sandbox,
 };
 
-const TOKEN: &str = "correct-horse-battery";
 /// Timeout that is long enough for a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program, its home, and the model server that it is configured for.
 pub struct Program {
     path: PathBuf,
-    home: TempDir,
+    sandbox: Sandbox,
     model: ModelServer,
     timeout: Duration,
 }
@@ -60,7 +60,7 @@ impl Program {
             .otherwise(Reply::text("All is well."));
         Ok(Self {
             path,
-            home: tempfile::tempdir()?,
+            sandbox: Sandbox::new()?,
             model,
             timeout: TEST_TIMEOUT,
         })
@@ -72,25 +72,16 @@ impl Program {
         Self { timeout, ..self }
     }
 
-    /// Returns the directory that is `HOME` and the workspace.
-    pub fn directory(&self) -> &Path {
-        self.home.path()
-    }
-
-    /// Returns `BUB_HOME`.
-    pub fn home(&self) -> PathBuf {
-        self.home.path().join(".bub")
+    /// Returns the home and the workspace.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
     }
 
     /// Returns a command of the program with a minimal environment.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.path);
+        let mut command = self.sandbox.command(&self.path);
         command
             .args(args)
-            .current_dir(self.directory())
-            .env_clear()
-            .env("HOME", self.directory())
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("TERM", "xterm")
             .env("BUB_MODEL", "llamacpp:test")
             .env("BUB_LLAMACPP_API_BASE", format!("{}/v1", self.model.url()));
@@ -170,7 +161,7 @@ impl Program {
     /// Adds a number of tapes with `entries` messages to the home, as the Python version writes
     /// them: without an index.
     pub fn add_tapes(&self, tapes: usize, entries: i64) -> Result<()> {
-        let root = self.home().join("tapes");
+        let root = self.sandbox.home().join("tapes");
         fs::create_dir_all(&root)?;
         let store = FileStore::new(&root, Durability::Os);
         let mut lines = String::new();
@@ -196,8 +187,7 @@ impl Program {
 
     /// Starts a gateway with a webhook and waits until it is ready and accepts connections.
     pub fn start_gateway(&self) -> Result<RunningGateway> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let notified = self.directory().join("notify.sock");
+        let notified = self.sandbox.workspace().join("notify.sock");
         let _ = fs::remove_file(&notified);
         let socket = UnixDatagram::bind(&notified)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
@@ -205,17 +195,19 @@ impl Program {
         command
             .env("NOTIFY_SOCKET", &notified)
             .env("BUB_WEBHOOK_TOKEN", TOKEN)
-            .env("BUB_WEBHOOK_LISTEN", address.to_string())
+            // The gateway chooses a free port and logs it. Nothing else is logged below warnings.
+            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
+            .env("BUB_LOG", "warn,bub_http::webhook=info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr.try_clone()?);
         let started = Instant::now();
         let mut gateway = RunningGateway {
             child: command.spawn()?,
-            address,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             ready: Duration::ZERO,
         };
-        let ready = gateway.wait_until_ready(&socket, started, self.timeout);
+        let ready = gateway.wait_until_ready(&socket, &stderr, started, self.timeout);
         ready.map_err(|error| {
             Error::other(format!("`gateway` {error}{}", output_tail(&mut stderr)))
         })?;
@@ -226,6 +218,17 @@ impl Program {
 
 fn early_exit_text(expectation: &str, status: ExitStatus) -> String {
     format!("ended ({status}) and did not {expectation}")
+}
+
+/// Returns the address that a gateway has logged.
+fn logged_address(stderr: &File) -> Option<SocketAddr> {
+    // The gateway shares the position in the file, so reading must not move it.
+    let mut bytes = vec![0; 4096];
+    let count = stderr.read_at(&mut bytes, 0).ok()?;
+    bytes.truncate(count);
+    listening_address(&String::from_utf8_lossy(&bytes))?
+        .parse()
+        .ok()
 }
 
 /// Returns the last lines of a program's output.
@@ -242,7 +245,8 @@ fn output_tail(stderr: &mut File) -> String {
     }
 }
 
-/// A gateway that runs until it is dropped.
+/// A gateway that runs until it is dropped. Unlike [`GatewayProcess`](crate::gateway::GatewayProcess), it logs nothing
+/// during messages, because its time and memory are measured.
 pub struct RunningGateway {
     child: Child,
     address: SocketAddr,
@@ -255,6 +259,7 @@ impl RunningGateway {
     fn wait_until_ready(
         &mut self,
         socket: &UnixDatagram,
+        stderr: &File,
         started: Instant,
         timeout: Duration,
     ) -> std::result::Result<(), String> {
@@ -278,11 +283,16 @@ impl RunningGateway {
             }
             check_running("send READY=1 to NOTIFY_SOCKET")?;
         }
-        while TcpStream::connect(self.address).is_err() {
+        loop {
+            if let Some(address) = logged_address(stderr)
+                && TcpStream::connect(address).is_ok()
+            {
+                self.address = address;
+                return Ok(());
+            }
             check_running("accept connections")?;
             thread::sleep(Duration::from_micros(200));
         }
-        Ok(())
     }
 
     /// Sends a message and waits for the answer.
@@ -290,12 +300,7 @@ impl RunningGateway {
         let body = serde_json::json!({"content": content, "chat_id": chat}).to_string();
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(TEST_TIMEOUT))?;
-        let length = body.len();
-        let request = format!(
-            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\
-             content-length: {length}\r\n\r\n{body}"
-        );
-        stream.write_all(request.as_bytes())?;
+        write!(stream, "{}{body}", request_head(&body))?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         if answer.starts_with("HTTP/1.1 200") {

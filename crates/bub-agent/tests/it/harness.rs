@@ -1,4 +1,7 @@
 //! A framework with the builtin plugin, in a new home and workspace.
+//!
+//! `bub::testing` replaces the model of the agent; these tests need the real one, with a server behind it, and they call
+//! hooks without a turn.
 
 use std::sync::{Arc, Mutex};
 

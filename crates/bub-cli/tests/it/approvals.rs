@@ -4,7 +4,7 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    gateway_client::{CallbackServer, GatewayClient},
+    gateway_client::{CallbackServer, GatewayClient, start_gateway_with},
     sandbox::Sandbox,
 };
 
@@ -25,7 +25,7 @@ impl ApprovalFixture {
     fn open(settings: &[(&str, &str)]) -> Self {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
         let settings: Vec<_> = [RULES].iter().chain(settings).copied().collect();
-        let gateway = GatewayClient::with(&sandbox, &model, &[], &settings);
+        let gateway = start_gateway_with(&sandbox, &model, &[], &settings);
         let callbacks = CallbackServer::default();
         let callback = callbacks.listen(|| 200);
         Self {

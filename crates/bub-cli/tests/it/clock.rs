@@ -14,7 +14,7 @@ use std::{
 use bub_testkit::model::ModelServer;
 
 use crate::{
-    gateway_client::{CallbackServer, GatewayClient, post},
+    gateway_client::{CallbackServer, post, start_gateway_with},
     gateway_kill::writing_model,
     sandbox::Sandbox,
 };
@@ -103,7 +103,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
             ("LD_PRELOAD", library.to_str().unwrap()),
             ("CLOCK_OFFSET", offset.to_str().unwrap()),
         ];
-        let start = || GatewayClient::with(&sandbox, &model, &[], &settings);
+        let start = || start_gateway_with(&sandbox, &model, &[], &settings);
         let mut ids = Vec::new();
         let mut gateway = start();
         for key in 0..24 {

@@ -10,7 +10,7 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::Value;
 
 use crate::{
-    gateway_client::GatewayClient,
+    gateway_client::start_gateway,
     sandbox::{Sandbox, root},
 };
 
@@ -76,7 +76,7 @@ fn what_the_first_release_left_unfinished_is_finished_once() {
     let model = ModelServer::start();
     model.otherwise(Reply::text("answered by this release"));
     // After SIGTERM, running turns finish.
-    GatewayClient::start(&sandbox, &model).stop();
+    start_gateway(&sandbox, &model).stop();
     assert_eq!(model.requests().len(), 1, "one message was unfinished");
 
     let unfinished = entries(&sandbox, "webhook:b");
@@ -91,7 +91,7 @@ fn what_the_first_release_left_unfinished_is_finished_once() {
     assert_eq!(answered.len(), 1, "{answered:?}");
 
     // No work remains for the next start.
-    GatewayClient::start(&sandbox, &model).stop();
+    start_gateway(&sandbox, &model).stop();
     assert_eq!(model.requests().len(), 1);
     sandbox.bub(["tape", "check"]).ok();
 }

@@ -12,7 +12,7 @@ use std::{
 use bub_testkit::model::{ModelServer, Reply, Request};
 
 use crate::{
-    gateway_client::{CallbackServer, GatewayClient, post},
+    gateway_client::{CallbackServer, GatewayClient, post, start_gateway, start_gateway_with},
     sandbox::Sandbox,
 };
 
@@ -113,7 +113,7 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
     let callback = delivered.listen(|| 200);
     let mut clients = Clients::default();
     for round in 0..rounds() {
-        let mut gateway = GatewayClient::with(&sandbox, &model, &[], &[durability(round)]);
+        let mut gateway = start_gateway_with(&sandbox, &model, &[], &[durability(round)]);
         let address = gateway.address.clone();
         // Evenly spread moments, from before the first message to the middle of the work.
         let moment = Duration::from_micros(round * 7919 % 60_000);
@@ -132,7 +132,7 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
         clients.accepted.len()
     );
     clients.finish(
-        GatewayClient::start(&sandbox, &model),
+        start_gateway(&sandbox, &model),
         &callback,
         &delivered,
         &sandbox,
@@ -220,7 +220,7 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     let log = sandbox.workspace().join("log");
     // Six rounds cover every step under both policies.
     let start = |round| {
-        GatewayClient::with(
+        start_gateway_with(
             &sandbox,
             &model,
             &[],

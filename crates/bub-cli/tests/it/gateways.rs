@@ -6,7 +6,7 @@ use bub_testkit::model::ModelServer;
 use serde_json::Value;
 
 use crate::{
-    gateway_client::{CallbackServer, GatewayClient, post},
+    gateway_client::{CallbackServer, GatewayClient, post, start_gateway_with},
     gateway_kill::writing_model,
     sandbox::{Run, Sandbox, bub},
 };
@@ -22,7 +22,7 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
         .answer_with(|request| writing_model(request, |_| ()));
     let settings = [("BUB_WEBHOOK_ROLE", "owner")];
     let gateways = ["one", "two"]
-        .map(|name| GatewayClient::with(&sandbox, &model, &["--name", name], &settings));
+        .map(|name| start_gateway_with(&sandbox, &model, &["--name", name], &settings));
     let delivered = CallbackServer::default();
     let callback = delivered.listen(|| 200);
     let run = |key: u64| {
@@ -111,7 +111,7 @@ fn turns_one_after_the_other(sandbox: &Sandbox) -> usize {
 #[test]
 fn a_second_gateway_of_the_same_name_is_refused_with_one_line() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    let gateway = GatewayClient::with(&sandbox, &model, &["--name", "lab"], &[]);
+    let gateway = start_gateway_with(&sandbox, &model, &["--name", "lab"], &[]);
     let mut second = sandbox.command(&bub());
     second
         .args(["gateway", "--name", "lab"])

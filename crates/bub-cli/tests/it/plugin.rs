@@ -8,7 +8,7 @@ use std::{
 use bub_testkit::model::{ModelServer, Reply};
 
 use crate::{
-    gateway_client::GatewayClient,
+    gateway_client::start_gateway,
     sandbox::{Run, Sandbox, bub},
 };
 
@@ -697,7 +697,7 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
     if !write_python_plugin(&sandbox, "room", ROOM_PLUGIN) {
         return;
     }
-    let gateway = GatewayClient::start(&sandbox, &model);
+    let gateway = start_gateway(&sandbox, &model);
     let log = || std::fs::read_to_string(sandbox.workspace().join("room/log")).unwrap_or_default();
     let started = Instant::now();
     while !log().contains("\nsent ") {

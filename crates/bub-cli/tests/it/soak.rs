@@ -16,7 +16,7 @@ use bub_testkit::model::{ModelServer, Reply, Request};
 use serde_json::{Value, json};
 
 use crate::{
-    gateway_client::{CallbackServer, GatewayClient, TOKEN},
+    gateway_client::{CallbackServer, GatewayClient, TOKEN, start_gateway_with},
     sandbox::Sandbox,
 };
 
@@ -180,7 +180,7 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         ("BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS", "2"),
         ("BUB_VERBOSE", "1"),
     ];
-    let gateway = GatewayClient::with(&sandbox, &model, &[], &settings);
+    let gateway = start_gateway_with(&sandbox, &model, &[], &settings);
     let delivered = CallbackServer::default();
     let for_callbacks = dice.clone();
     let callback = delivered.listen(move || {

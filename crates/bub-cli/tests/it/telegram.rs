@@ -1,46 +1,23 @@
 //! Tests the Telegram channel with the real gateway, a scripted model, and users who write to the bot.
 
 use std::{
-    io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt as _,
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use bub_testkit::{
+    gateway::GatewayProcess,
     model::{ModelServer, Reply},
     telegram::{BotServer, Fault, TOKEN},
 };
 
-use crate::sandbox::{Sandbox, bub, signal};
+use crate::sandbox::{Sandbox, bub, wait_until};
 
 const OWNER: i64 = 42;
 const MEMBER: i64 = 7;
 const STRANGER: i64 = 666;
 const GROUP: i64 = -100_777;
-
-/// A running gateway and its log.
-pub(crate) struct RunningGateway {
-    pub(crate) child: Child,
-    log: Arc<Mutex<String>>,
-}
-
-impl RunningGateway {
-    /// Stops the gateway cleanly.
-    fn stop(mut self) -> String {
-        signal(&self.child, "TERM");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-        self.log.lock().unwrap().clone()
-    }
-}
-
-impl Drop for RunningGateway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Program with a bot and a model, configured for all tests of this file.
 pub(crate) fn command(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> Command {
@@ -60,38 +37,13 @@ fn configured(mut command: Command, server: &BotServer, model: &ModelServer) -> 
     command
 }
 
-fn start(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> RunningGateway {
+fn start(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> GatewayProcess {
     start_with(command(sandbox, server, model))
 }
 
-pub(crate) fn start_with(mut command: Command) -> RunningGateway {
-    let mut child = command
-        .arg("gateway")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .env("BUB_VERBOSE", "1")
-        .spawn()
-        .unwrap();
-    let log = Arc::<Mutex<String>>::default();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let seen = Arc::clone(&log);
-    std::thread::spawn(move || {
-        for line in lines.map_while(Result::ok) {
-            let mut log = seen.lock().unwrap();
-            log.push_str(&line);
-            log.push('\n');
-        }
-    });
-    RunningGateway { child, log }
-}
-
-/// Waits until a condition is true.
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub(crate) fn start_with(mut command: Command) -> GatewayProcess {
+    command.arg("gateway");
+    GatewayProcess::start(command)
 }
 
 fn has_text(server: &BotServer, chat: i64, part: &str) -> bool {

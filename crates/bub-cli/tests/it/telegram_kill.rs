@@ -11,8 +11,8 @@ use bub_testkit::{
 };
 
 use crate::{
-    sandbox::{Sandbox, signal},
-    telegram::{command, start_with, wait_until},
+    sandbox::{Sandbox, signal, wait_until},
+    telegram::{command, start_with},
 };
 
 /// Delay after which the bot has normally recorded the response to a call.

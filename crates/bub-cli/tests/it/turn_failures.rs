@@ -6,7 +6,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::Write as _,
     os::unix::process::ExitStatusExt as _,
     panic::AssertUnwindSafe,
     path::PathBuf,
@@ -19,9 +19,9 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::Value;
 
 use crate::{
-    gateway_client::{CallbackServer, GatewayClient, TOKEN, post},
+    gateway_client::{CallbackServer, GatewayClient, post},
     plugin::write_python_plugin,
-    sandbox::{Run, Sandbox, bub, example, signal},
+    sandbox::{Run, Sandbox, bub, example, signal, wait_until},
 };
 
 /// Timeout of a wait. It is longer than any step takes on a busy machine, so that only a hang fails the test.
@@ -251,28 +251,9 @@ impl TurnFailureFixture {
 
     /// Starts a gateway with a webhook.
     fn gateway(&self) -> GatewayClient {
-        let mut child = self
-            .command()
-            .arg("gateway")
-            .env("BUB_WEBHOOK_TOKEN", TOKEN)
-            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
-            .env("BUB_WEBHOOK_CALLBACK_HOSTS", "127.0.0.1")
-            .env("BUB_VERBOSE", "1")
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = lines.find_map(|line| {
-            let line = line.unwrap();
-            let rest = line.split_once("webhook.listening address=")?.1;
-            Some(rest.split(' ').next().unwrap().to_owned())
-        });
-        // Drain the rest of the log, because a full pipe would block the program.
-        std::thread::spawn(move || lines.for_each(drop));
-        GatewayClient {
-            child,
-            address: address.expect("the gateway does not listen"),
-        }
+        let mut command = self.command();
+        command.arg("gateway");
+        GatewayClient::start(command)
     }
 
     /// Starts `bub chat` with these lines on stdin. Its session is the default of `bub run`.
@@ -339,18 +320,6 @@ fn is_message(entry: &Value, role: &str) -> bool {
 
 fn has_text(entry: &Value, text: &str) -> bool {
     entry["payload"].to_string().contains(text)
-}
-
-/// Waits for an effect of another process.
-fn wait_until(what: &str, mut has_happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !has_happened() {
-        assert!(
-            Instant::now() < deadline,
-            "not within {TEST_TIMEOUT:?}: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits for the end of a process, and kills it after a timeout.

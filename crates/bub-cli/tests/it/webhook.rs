@@ -4,12 +4,12 @@ use std::io::Read as _;
 
 use bub_testkit::model::{ModelServer, Reply};
 
-use crate::{gateway_client::GatewayClient, sandbox::Sandbox};
+use crate::{gateway_client::start_gateway, sandbox::Sandbox};
 
 #[test]
 fn a_program_posts_a_message_and_gets_the_models_answer_whole_or_as_it_grows() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    let gateway = GatewayClient::start(&sandbox, &model);
+    let gateway = start_gateway(&sandbox, &model);
     model.script(Reply::deltas(["Hel", "lo"]));
     let (status, body) = gateway.post(r#"{"content": "hi"}"#);
     assert!(
@@ -37,7 +37,7 @@ fn a_program_posts_a_message_and_gets_the_models_answer_whole_or_as_it_grows() {
 #[test]
 fn a_turn_that_fails_is_an_error_for_the_client_and_not_the_end_of_the_gateway() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    let gateway = GatewayClient::start(&sandbox, &model);
+    let gateway = start_gateway(&sandbox, &model);
     model.script(Reply::status(401));
     let (status, body) = gateway.post(r#"{"content": "hi"}"#);
     assert!(
@@ -57,7 +57,7 @@ fn a_turn_that_fails_is_an_error_for_the_client_and_not_the_end_of_the_gateway()
 #[test]
 fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    let mut gateway = GatewayClient::start(&sandbox, &model);
+    let mut gateway = start_gateway(&sandbox, &model);
     model.script(Reply::deltas(["Hel", "lo", "!"]).hang_after(2));
     let body = r#"{"content": "hi", "idempotency_key": "k", "reply": "stream"}"#;
     let mut stream = gateway.begin(body);
@@ -72,7 +72,7 @@ fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
 
     model.script(Reply::text("once"));
     model.otherwise(Reply::text("twice"));
-    let gateway = GatewayClient::start(&sandbox, &model);
+    let gateway = start_gateway(&sandbox, &model);
     let body = r#"{"content": "hi", "idempotency_key": "k"}"#;
     let (status, first) = gateway.post(body);
     assert!(
@@ -95,7 +95,7 @@ fn with_few_open_files_every_session_is_answered_all_the_same() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     model.otherwise(Reply::text("fine"));
-    let gateway = GatewayClient::start(&sandbox, &model);
+    let gateway = start_gateway(&sandbox, &model);
     let pid = Pid::from_raw(gateway.child.id().try_into().unwrap());
     prlimit(
         pid,

@@ -1,4 +1,6 @@
 //! Fake plugins, channels and stores, a trace of calls, and captured logs.
+//!
+//! `bub::testing` runs turns with the agent; the kernel is tested without one.
 
 mod channel;
 mod log;

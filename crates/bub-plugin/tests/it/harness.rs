@@ -1,4 +1,6 @@
 //! Frameworks with the probe plugin, linked in or as a program.
+//!
+//! `bub::testing` runs turns with the agent; here all hooks but those of the probe are known.
 
 use std::{
     ffi::{OsStr, OsString},
