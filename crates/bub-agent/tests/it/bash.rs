@@ -6,11 +6,10 @@ use bub_agent::{LoadedSkills, Skills, shell::Shells, tools::BashTools};
 use bub_kernel::{
     ChannelMessage, ErrorKind, Framework, Result, State, Tool, ToolCaller, ToolContext, Turn,
 };
-use bub_settings::{Environment, Loader};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::sections;
+use crate::harness::load_settings;
 use crate::skills::SkillFixture;
 
 struct BashFixture {
@@ -25,10 +24,7 @@ impl BashFixture {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("inner")).unwrap();
         let variables = [("BUB_HOME", dir.path().join("home").into_os_string())];
-        let settings = Loader::new(Environment::from_pairs(variables))
-            .sections(sections())
-            .load()
-            .unwrap();
+        let settings = load_settings(variables);
         let settings = Arc::new(settings);
         let skills = Skills::new(&settings);
         let shells = Arc::new(Shells::new(settings, None));

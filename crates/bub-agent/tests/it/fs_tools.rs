@@ -11,13 +11,12 @@ use bub_kernel::{
     Envelope, ErrorKind, Framework, Inbound, Result, Role, Sender, State, Tool, ToolContext, Turn,
     TurnTape,
 };
-use bub_settings::{Environment, Loader};
 use bub_tape::{MemoryStore, Tape, TapeName};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{sections, with_builtin};
+use crate::harness::{load_settings, with_builtin};
 
 /// A workspace and a home directory side by side.
 struct FileFixture {
@@ -41,10 +40,7 @@ impl FileFixture {
         let more = variables
             .iter()
             .map(|(name, value)| (*name, (*value).into()));
-        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
-            .sections(sections())
-            .load()
-            .unwrap();
+        let settings = load_settings(fixed.into_iter().chain(more));
         let builder = Framework::builder()
             .workspace(dir.path().join("work"))
             .settings(Arc::new(settings));

@@ -3,7 +3,10 @@
 //! `bub::testing` replaces the model of the agent; these tests need the real one, with a server behind it, and they call
 //! hooks without a turn.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    ffi::OsString,
+    sync::{Arc, Mutex},
+};
 
 use bub_agent::{BuiltinAgent, BuiltinOptions};
 use bub_kernel::{
@@ -148,7 +151,14 @@ fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
         ("BUB_LOCAL_MODELS", "false".into()),
     ];
     let more = variables.iter().map(|(name, value)| (*name, value.into()));
-    Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+    load_settings(fixed.into_iter().chain(more))
+}
+
+/// Loads settings from these variables only.
+pub(crate) fn load_settings<N: Into<String>, V: Into<OsString>>(
+    variables: impl IntoIterator<Item = (N, V)>,
+) -> Settings {
+    Loader::new(Environment::from_pairs(variables))
         .sections(sections())
         .load()
         .unwrap()

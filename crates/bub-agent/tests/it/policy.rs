@@ -5,20 +5,17 @@ use bub_agent::{
     policy::{Policy, PolicyAction, PolicyDecision},
 };
 use bub_kernel::{Envelope, Inbound, Role, Sender, ToolSpec};
-use bub_settings::{Environment, Loader, Settings};
+use bub_settings::Settings;
 use serde_json::{Map, Value, json};
 
-use crate::harness::sections;
+use crate::harness::load_settings;
 
 pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
     let pairs = pairs
         .iter()
         .copied()
         .chain([("BUB_HOME", "/nowhere"), ("HOME", "/nowhere")]);
-    Loader::new(Environment::from_pairs(pairs))
-        .sections(sections())
-        .load()
-        .unwrap()
+    load_settings(pairs)
 }
 
 fn policy(rules: &Value) -> Policy {

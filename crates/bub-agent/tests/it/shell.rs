@@ -9,10 +9,9 @@ use std::{
 
 use bub_agent::shell::{Exit, Launcher, ShellOutcome, ShellRequest, Shells};
 use bub_kernel::{CancellationToken, ErrorKind, Result};
-use bub_settings::{Environment, Loader};
 use tempfile::TempDir;
 
-use crate::harness::sections;
+use crate::harness::load_settings;
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -42,10 +41,7 @@ impl ShellFixture {
         let more = variables
             .iter()
             .map(|(name, value)| (*name, OsString::from(value)));
-        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
-            .sections(sections())
-            .load()
-            .unwrap();
+        let settings = load_settings(fixed.into_iter().chain(more));
         Self {
             shells: Arc::new(Shells::new(Arc::new(settings), launcher)),
             dir,

@@ -11,12 +11,12 @@ use std::{
 
 use bub_agent::{LoadedSkills, Skill, Skills};
 use bub_kernel::{ChannelMessage, ToolContext};
-use bub_settings::{Environment, Loader, Settings};
+use bub_settings::Settings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    harness::{AgentFixture, sections},
+    harness::{AgentFixture, load_settings},
     log::LogCapture,
 };
 
@@ -46,10 +46,7 @@ impl SkillFixture {
         let more = variables
             .iter()
             .map(|(name, value)| (*name, (*value).into()));
-        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
-            .sections(sections())
-            .load()
-            .unwrap();
+        let settings = load_settings(fixed.into_iter().chain(more));
         let settings = Arc::new(settings);
         Self {
             skills: Skills::new(&settings),

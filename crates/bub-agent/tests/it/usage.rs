@@ -5,13 +5,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use bub_agent::usage::{GroupBy, TokenCounts, usage_report};
 use bub_kernel::{ChannelMessage, Result, TurnResult};
 use bub_model::{Catalog, Price};
-use bub_settings::{Environment, Loader};
 use bub_tape::{Durability, Entry, FileStore, SessionInfo, Tape, TapeName};
 use bub_testkit::model::{ModelServer, Reply, ReplyUsage};
 use serde_json::json;
 
 use crate::{
-    harness::{AgentFixture, sections},
+    harness::{AgentFixture, load_settings},
     recording::tape_of,
 };
 
@@ -347,10 +346,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
             .unwrap();
         tape.append_all(entries).await.unwrap();
     }
-    let settings = Loader::new(Environment::from_pairs([("HOME", dir.path())]))
-        .sections(sections())
-        .load()
-        .unwrap();
+    let settings = load_settings([("HOME", dir.path())]);
     let catalog = Catalog::new(&settings).unwrap();
     let shown = async |by, since: Option<&str>| {
         let (rows, sum, unread) = usage_report(&store, &catalog, by, since).await.unwrap();

@@ -1,4 +1,6 @@
 //! A home, a workspace and an environment, all in a temporary directory.
+//!
+//! The sandbox of `bub-testkit` is for programs; here the settings are loaded in the process, from these variables only.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,4 +1,6 @@
 //! A fixture with a home, a workspace, an environment and a fake network.
+//!
+//! The tests of `bub-model` have a similar one. `bub-testkit` is below both and knows neither settings nor models.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,4 +1,6 @@
 //! A fixture with a home, a workspace, an environment and a fake network.
+//!
+//! The sandbox of `bub-testkit` is for programs; here the settings are loaded in the process, from these variables only.
 
 use std::collections::HashMap;
 use std::fs;
