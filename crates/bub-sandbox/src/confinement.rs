@@ -79,8 +79,7 @@ impl FromStr for SandboxProfile {
 pub struct ResourceLimits {
     /// Maximum number of processes and threads of the command.
     pub max_processes: Option<u64>,
-    /// Maximum bytes of memory. With a control group, this is the sum of all processes of the command; otherwise it is
-    /// the limit of each process.
+    /// Maximum bytes of memory of each process. Memory that processes share does not count.
     pub max_memory_bytes: Option<u64>,
     /// Maximum bytes of one file.
     pub max_file_bytes: Option<u64>,
@@ -219,8 +218,17 @@ impl Confinement {
         search_path: &OsStr,
     ) -> Self {
         let protected = PROTECTED_NAMES.iter().map(|name| workspace.join(name));
+        // Services often have the root directory as their home. It is no place for private data.
+        let home = home.filter(|home| home.parent().is_some());
         let mut readable = Vec::new();
-        let mut hidden = vec!["/etc/shadow".into(), "/etc/gshadow".into()];
+        let mut hidden = [
+            "/etc/shadow",
+            "/etc/gshadow",
+            "/etc/shadow-",
+            "/etc/gshadow-",
+        ]
+        .map(PathBuf::from)
+        .to_vec();
         if let Some(home) = home {
             readable.extend(HOME_CONFIG_NAMES.iter().map(|name| home.join(name)));
             let tools = std::env::split_paths(search_path);
@@ -339,9 +347,12 @@ impl Confinement {
     }
 }
 
-/// Returns the paths that programs in a directory of `PATH` need: the directory below `home` that contains it, such as
-/// `~/.pyenv` for `~/.pyenv/shims`.
+/// Returns the paths that programs in a directory of `PATH` need: the hidden directory below `home` that contains it,
+/// such as `~/.pyenv` for `~/.pyenv/shims`, or else only the directory itself.
 fn tool_paths(home: &Path, directory: &Path) -> Vec<PathBuf> {
+    // `..` and symbolic links could lead to another directory than the name says.
+    let directory = directory.canonicalize();
+    let directory = directory.as_deref().unwrap_or(Path::new("/"));
     let Ok(below) = directory.strip_prefix(home) else {
         return Vec::new();
     };
@@ -351,11 +362,13 @@ fn tool_paths(home: &Path, directory: &Path) -> Vec<PathBuf> {
     let shared = SHARED_TOOL_NAMES.iter().find(|(name, _)| first == *name);
     match shared {
         Some((_, parts)) => parts.iter().map(|part| home.join(part)).collect(),
-        None => vec![home.join(first)],
+        None if first.as_encoded_bytes().starts_with(b".") => vec![home.join(first)],
+        None => vec![directory.to_owned()],
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -373,20 +386,46 @@ mod tests {
 
     #[test]
     fn tools_of_the_home_directory_stay_readable_and_its_data_does_not() {
-        let path = "/usr/bin:/home/a/.pyenv/shims:/home/a/.local/bin:/home/a";
-        let readable = confinement(path).readable;
-        for name in [".pyenv", ".local/bin", ".rustup", ".gitconfig"] {
-            assert!(
-                readable.contains(&Path::new("/home/a").join(name)),
-                "{name}"
-            );
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        for name in [".pyenv/shims", ".local/bin", "projects/tool/bin"] {
+            std::fs::create_dir_all(home.join(name)).unwrap();
         }
-        for name in ["", ".local", ".cargo", ".ssh", ".config"] {
-            assert!(
-                !readable.contains(&Path::new("/home/a").join(name)),
-                "{name}"
-            );
+        let path = format!(
+            "/usr/bin:{0}/.pyenv/shims:{0}/.local/bin:{0}/projects/tool/bin:{0}/x/..:{0}",
+            home.display()
+        );
+        let temp = Path::new("/tmp/x");
+        let profile = SandboxProfile::Workspace;
+        let confinement = Confinement::new(
+            profile,
+            &home.join("work"),
+            temp,
+            Some(&home),
+            path.as_ref(),
+        );
+        for name in [
+            ".pyenv",
+            ".local/bin",
+            ".rustup",
+            ".gitconfig",
+            "projects/tool/bin",
+        ] {
+            assert!(confinement.readable.contains(&home.join(name)), "{name}");
         }
+        for name in ["", ".local", ".cargo", ".ssh", ".config", "projects"] {
+            assert!(!confinement.readable.contains(&home.join(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_root_directory_is_no_home() {
+        let (workspace, temp) = (Path::new("/work"), Path::new("/tmp/x"));
+        let profile = SandboxProfile::Workspace;
+        let root = Some(Path::new("/"));
+        let confinement = Confinement::new(profile, workspace, temp, root, "/usr/bin".as_ref());
+        assert_eq!(confinement.home, None);
+        assert!(confinement.readable.is_empty());
     }
 
     #[test]

@@ -56,7 +56,19 @@ pub(super) fn set_up(confinement: &Confinement) -> io::Result<()> {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?;
     }
+    set_up_terminals()?;
     make_read_only(Path::new("/"))
+}
+
+/// Gives the command its own pseudo-terminals. Those of the user would let it read what is typed there.
+fn set_up_terminals() -> io::Result<()> {
+    if !Path::new("/dev/pts").is_dir() {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let options = c"newinstance,ptmxmode=0666,mode=0620";
+    mount("devpts", "/dev/pts", "devpts", flags, options)?;
+    Ok(mount_bind("/dev/pts/ptmx", "/dev/ptmx")?)
 }
 
 /// Returns all changes. Opens what is to be attached before anything is hidden.
@@ -98,7 +110,9 @@ fn plan(confinement: &Confinement) -> io::Result<Vec<(PathBuf, Change)>> {
         attach(path, path, false)?;
     }
     if confinement.can_write {
-        for path in &confinement.protected {
+        // A link such as `.git -> /home/user` must not open what it leads to.
+        let is_direct = |path: &&PathBuf| path.canonicalize().is_ok_and(|real| real == **path);
+        for path in confinement.protected.iter().filter(is_direct) {
             // A mount point cannot be renamed. Without this, the command could move the parent away and create another.
             if let Some(parent) = path
                 .parent()

@@ -94,6 +94,24 @@ fn protected_paths_of_the_workspace_stay_as_they_are() {
 }
 
 #[test]
+fn a_link_in_place_of_the_repository_opens_nothing() {
+    for fixture in SandboxFixture::for_each_user() {
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let outside = fixture.path("outside/hooks");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("file"), SECRET).unwrap();
+        let git = fixture.path("home/work/.git");
+        std::fs::rename(&git, fixture.path("home/work/moved")).unwrap();
+        std::os::unix::fs::symlink(fixture.path("outside"), &git).unwrap();
+        let output = fixture.run(
+            &confinement,
+            "cat .git/hooks/file || echo x > .git/hooks/new",
+        );
+        assert!(!output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
 fn the_read_only_profile_writes_only_temporary_files() {
     for script in [
         "echo x > file",
@@ -122,11 +140,24 @@ fn other_processes_are_out_of_reach() {
             format!("ls /proc/{other}/root/"),
             format!("head -c1 /proc/{other}/mem"),
             "kill -STOP $PPID".to_owned(),
+            format!("prlimit --pid {other} --core=0:0"),
+            "prlimit --pid $PPID --nofile=3:3".to_owned(),
+            format!("renice -n 19 {other}"),
+            format!("taskset -p 1 {other}"),
         ] {
             let output = fixture.run(&confinement, &script);
             assert!(!output.status.success(), "{script}: {output:?}");
         }
     }
+}
+
+#[test]
+fn terminals_of_the_user_are_out_of_reach_and_own_ones_work() {
+    assert_refused(SandboxProfile::Workspace, "ls /dev/pts | grep -q '[0-9]'");
+    assert_works(
+        SandboxProfile::Workspace,
+        "python3 -c 'import pty,sys; sys.exit(pty.spawn([\"tty\"]))'",
+    );
 }
 
 #[test]
