@@ -155,7 +155,7 @@ impl DerefMut for GatewayClient {
 }
 
 /// Returns the address that a gateway has logged.
-pub(crate) fn listening_address(log: &str) -> Option<String> {
+fn listening_address(log: &str) -> Option<String> {
     let (_, rest) = log.split_once("webhook.listening address=")?;
     rest.split_once(' ').map(|(address, _)| address.to_owned())
 }

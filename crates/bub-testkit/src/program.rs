@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    os::unix::{fs::FileExt, net::UnixDatagram},
+    os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{RecvTimeoutError, channel},
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use wait4::Wait4;
 
 use crate::{
-    gateway::{TOKEN, listening_address, request_head},
+    gateway::{TOKEN, request_head},
     model::{ModelServer, Reply},
     pty::Pty,
     sandbox::Sandbox,
@@ -195,9 +195,8 @@ impl Program {
         command
             .env("NOTIFY_SOCKET", &notified)
             .env("BUB_WEBHOOK_TOKEN", TOKEN)
-            // The gateway chooses a free port and logs it. Nothing else is logged below warnings.
+            // The gateway chooses a free port. Logging it would change the memory that is measured.
             .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
-            .env("BUB_LOG", "warn,bub_http::webhook=info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr.try_clone()?);
@@ -207,7 +206,7 @@ impl Program {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             ready: Duration::ZERO,
         };
-        let ready = gateway.wait_until_ready(&socket, &stderr, started, self.timeout);
+        let ready = gateway.wait_until_ready(&socket, started, self.timeout);
         ready.map_err(|error| {
             Error::other(format!("`gateway` {error}{}", output_tail(&mut stderr)))
         })?;
@@ -220,15 +219,29 @@ fn early_exit_text(expectation: &str, status: ExitStatus) -> String {
     format!("ended ({status}) and did not {expectation}")
 }
 
-/// Returns the address that a gateway has logged.
-fn logged_address(stderr: &File) -> Option<SocketAddr> {
-    // The gateway shares the position in the file, so reading must not move it.
-    let mut bytes = vec![0; 4096];
-    let count = stderr.read_at(&mut bytes, 0).ok()?;
-    bytes.truncate(count);
-    listening_address(&String::from_utf8_lossy(&bytes))?
-        .parse()
-        .ok()
+/// Returns the port on which a process listens for TCP connections over IPv4.
+fn listening_port(process: u32) -> Option<u16> {
+    let files = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    let sockets: Vec<_> = links
+        .filter_map(|link| {
+            Some(
+                link.to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let table = fs::read_to_string("/proc/net/tcp").ok()?;
+    table.lines().skip(1).find_map(|line| {
+        // The local address, the state (`0A`: listening) and the number of the socket.
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let (address, state, socket) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+        let is_match = *state == "0A" && sockets.iter().any(|other| other == socket);
+        let port = address.rsplit_once(':').filter(|_| is_match)?.1;
+        u16::from_str_radix(port, 16).ok()
+    })
 }
 
 /// Returns the last lines of a program's output.
@@ -259,11 +272,11 @@ impl RunningGateway {
     fn wait_until_ready(
         &mut self,
         socket: &UnixDatagram,
-        stderr: &File,
         started: Instant,
         timeout: Duration,
     ) -> std::result::Result<(), String> {
         let mut datagram = [0; 64];
+        let process = self.child.id();
         let mut check_running = |expectation: &str| match self.child.try_wait() {
             Ok(Some(status)) => Err(early_exit_text(expectation, status)),
             _ if started.elapsed() > timeout => {
@@ -284,8 +297,9 @@ impl RunningGateway {
             check_running("send READY=1 to NOTIFY_SOCKET")?;
         }
         loop {
-            if let Some(address) = logged_address(stderr)
-                && TcpStream::connect(address).is_ok()
+            let address = listening_port(process).map(|port| (Ipv4Addr::LOCALHOST, port).into());
+            if let Some(address) = address
+                && TcpStream::connect::<SocketAddr>(address).is_ok()
             {
                 self.address = address;
                 return Ok(());
