@@ -137,6 +137,7 @@ impl GatewayInner {
             sender: inbound
                 .authenticated_sender()
                 .map(|sender| (**sender).clone()),
+            untrusted: inbound.untrusted.clone(),
             message: encode_envelope(&inbound.message)?,
         };
         if let Err(error) = self.journal.append(JournalRecord::Accepted(accepted)).await {

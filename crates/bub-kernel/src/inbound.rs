@@ -1,6 +1,6 @@
 //! Inbound messages.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,7 @@ use crate::{
     ids::{MessageId, SessionId},
     lifespan::Lifespan,
     outbound::Outbound,
+    provenance::{Provenance, UntrustedSource},
     receipt::InboundReceipt,
     sender::{Role, Sender},
     turn::Turn,
@@ -43,6 +44,8 @@ pub struct Inbound {
     pub lifespan: Option<Arc<Lifespan>>,
     /// Reports the message id and the outcome to the channel.
     pub receipt: Option<Arc<InboundReceipt>>,
+    /// The sources of text in the message that the sender does not control.
+    pub untrusted: BTreeSet<UntrustedSource>,
     sender: Option<Arc<Sender>>,
     session_id: Option<SessionId>,
 }
@@ -117,6 +120,18 @@ impl Inbound {
         self
     }
 
+    /// Marks the message as containing text from a source that the sender does not control.
+    #[must_use]
+    pub fn with_untrusted(mut self, source: UntrustedSource) -> Self {
+        self.untrusted.insert(source);
+        self
+    }
+
+    /// Returns whose text the message contains.
+    pub fn provenance(&self) -> Provenance {
+        Provenance::new(self.sender().role, self.untrusted.clone())
+    }
+
     /// Returns the sender, or a guest if no sender was authenticated.
     pub fn sender(&self) -> Arc<Sender> {
         self.sender
@@ -164,7 +179,8 @@ impl Inbound {
     }
 
     /// Merges messages that arrived together. Contents are joined by newlines, and media are collected from all
-    /// messages. The sender is the one with the lowest role. Everything else comes from the last message.
+    /// messages, and so are the sources of untrusted text. The sender is the one with the lowest role. Everything else
+    /// comes from the last message.
     ///
     /// # Errors
     ///
@@ -179,6 +195,8 @@ impl Inbound {
         let message = Envelope::merge_batch(envelopes.collect())?;
         let mut merged = batch.pop().unwrap_or_default();
         merged.message = message;
+        let earlier = batch.into_iter().flat_map(|inbound| inbound.untrusted);
+        merged.untrusted.extend(earlier);
         if let Some(lowest) = lowest.filter(|lowest| lowest.role < merged.sender().role) {
             merged.sender = Some(lowest);
         }

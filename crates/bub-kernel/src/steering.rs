@@ -109,6 +109,9 @@ impl Turn {
             .map(|inbound| Box::pin(self.build_prompt(&inbound.message)) as _)
             .collect();
         let prompts = try_join_all(built).await?;
+        for inbound in &messages {
+            self.add_provenance(&inbound.provenance());
+        }
         let steered = prompts.into_iter().zip(&messages);
         let steered = steered.map(|(prompt, inbound)| SteeredMessage {
             prompt,

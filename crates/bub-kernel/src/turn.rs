@@ -1,6 +1,7 @@
 //! A turn: the value that hooks, tools, the agent and the gateway share.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -21,6 +22,7 @@ use crate::{
     inbound::Inbound,
     outbound::{Outbound, ReplyOrigin},
     prompt::Prompt,
+    provenance::{Provenance, UntrustedSource},
     sender::Sender,
     state::State,
     steering::SteeringInbox,
@@ -111,9 +113,12 @@ impl Turn {
     /// Creates the turn of a message whose session is resolved.
     pub(crate) fn new(framework: &Framework, inbound: Inbound, tape: TurnTape) -> Self {
         let tape = Arc::new(tape);
+        let sender = inbound.sender();
+        let provenance = Provenance::new(sender.role, inbound.untrusted.clone());
+        tape.provenance.lock().add(&provenance);
         Self(Arc::new(Inner {
             session_id: inbound.session_id().cloned().unwrap_or_default(),
-            sender: inbound.sender(),
+            sender,
             state: State::new(),
             tape: Arc::clone(&tape),
             steering_inbox: framework.steering_inbox(),
@@ -195,6 +200,32 @@ impl Turn {
     /// Returns the sender whose permissions apply to the turn.
     pub fn sender(&self) -> &Sender {
         &self.0.sender
+    }
+
+    /// Records that the turn contains text from a source that its sender does not control, such as a web page. The tool
+    /// policy then restricts what the turn may do. The mark also applies to nested runs, such as subagents, and to later
+    /// turns with this text in their view. It cannot be removed.
+    ///
+    /// Call this before the text becomes part of the turn: in a tool before it returns, or in the hook `build_prompt`. A
+    /// channel marks its messages with [`Inbound::with_untrusted`].
+    pub fn mark_untrusted(&self, source: UntrustedSource) {
+        let mut added = Provenance::default();
+        added.untrusted.insert(source);
+        self.add_provenance(&added);
+    }
+
+    pub(crate) fn add_provenance(&self, added: &Provenance) {
+        self.0.tape.provenance.lock().add(added);
+    }
+
+    /// Returns the sources of text in this turn and its view that the sender does not control.
+    pub fn untrusted_sources(&self) -> BTreeSet<UntrustedSource> {
+        self.provenance().untrusted
+    }
+
+    /// Returns whose text the turn and its view contain.
+    pub fn provenance(&self) -> Provenance {
+        self.0.tape.provenance.lock().total()
     }
 
     /// Returns the state that all hooks of the turn share.
@@ -331,7 +362,8 @@ impl Turn {
 
     /// Creates a nested run with its own session, state and tape, such as a subagent.
     #[must_use]
-    pub fn nested_run(&self, session_id: SessionId, state: State, tape: TurnTape) -> Self {
+    pub fn nested_run(&self, session_id: SessionId, state: State, mut tape: TurnTape) -> Self {
+        tape.provenance = Arc::clone(&self.0.tape.provenance);
         self.with(|inner| {
             inner.session_id = session_id;
             inner.state = state;

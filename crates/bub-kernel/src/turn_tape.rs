@@ -42,6 +42,7 @@ use crate::{
     inbound::{Inbound, InboundAttempt},
     pipeline::run_until_cancelled,
     prompt::{COMMAND_PREFIX, Prompt},
+    provenance::TurnProvenance,
 };
 
 /// Key in an entry's `meta` with the id of the inbound message. Later attempts to process the message use it to find
@@ -72,6 +73,8 @@ pub struct TurnTape {
     accepts_commands: bool,
     resume_point: Option<ResumePoint>,
     lease: Mutex<Option<Lease>>,
+    /// Whose text the turn contains. A nested run shares it with its parent, because the parent sees its answer.
+    pub(crate) provenance: Arc<Mutex<TurnProvenance>>,
     progress: Arc<Mutex<TurnProgress>>,
     /// Held while a batch is written.
     write_lock: Arc<tokio::sync::Mutex<()>>,
@@ -235,6 +238,7 @@ impl TurnTape {
             accepts_commands: false,
             resume_point: None,
             lease: Mutex::default(),
+            provenance: Arc::default(),
             progress: Arc::default(),
             write_lock: Arc::default(),
         }
@@ -312,7 +316,9 @@ impl TurnTape {
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }
-        self.tape().view(&options).await.map_err(tape_error)
+        let view = self.tape().view(&options).await.map_err(tape_error)?;
+        self.provenance.lock().add_view(&view.provenance);
+        Ok(view)
     }
 
     /// Returns whether the entries of the turn can be read later: the tape is stored, or the builtin agent uses it.
@@ -385,6 +391,12 @@ impl TurnTape {
         }
         for value in all.iter_mut().flat_map(|entry| entry.payload.values_mut()) {
             self.redact(value);
+        }
+        {
+            let provenance = self.provenance.lock();
+            for entry in &mut all {
+                provenance.stamp(entry);
+            }
         }
         // An anchor or a system prompt changes the summary.
         let in_summary =

@@ -37,6 +37,9 @@ pub const REPLACES_KEY: &str = "replaces";
 /// interrupted turn resumes after another turn, bub copies its entries to the end of the tape.
 pub const MOVED_KEY: &str = "moved";
 
+/// Key in the `meta` of an entry. Its value tells whose text the entry contains. The tape does not interpret it.
+pub const PROVENANCE_KEY: &str = "provenance";
+
 /// A message in the format of the chat completions API.
 pub type ChatMessage = Map<String, Value>;
 
@@ -50,6 +53,8 @@ pub struct View {
     pub entries: Vec<EntryId>,
     /// The anchor that the view starts with, or `None` if it starts at the start of the tape.
     pub origin: Option<EntryId>,
+    /// The distinct values of [`PROVENANCE_KEY`] in the `meta` of the entries.
+    pub provenance: Vec<Value>,
 }
 
 /// Options for building a view.
@@ -133,6 +138,15 @@ impl Tape {
         options: &ViewOptions,
     ) -> Result<View> {
         let (origin, entries) = self.select_entries(context, options).await?;
+        let mut provenance: Vec<Value> = Vec::new();
+        for value in entries
+            .iter()
+            .filter_map(|entry| entry.meta.get(PROVENANCE_KEY))
+        {
+            if !provenance.contains(value) {
+                provenance.push(value.clone());
+            }
+        }
         let mut builder = ViewBuilder::new(options.model.as_deref());
         let mut selected = entries;
         if let Some(select) = &context.select {
@@ -154,6 +168,7 @@ impl Tape {
             messages,
             entries,
             origin,
+            provenance,
         })
     }
 

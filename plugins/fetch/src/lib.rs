@@ -17,7 +17,7 @@ pub mod settings;
 
 use std::sync::Arc;
 
-use bub::prelude::*;
+use bub::{UntrustedSource, prelude::*};
 use serde_json::{Map, Value};
 
 #[doc(hidden)]
@@ -64,6 +64,7 @@ impl WebTools {
     #[tool(name = "web.fetch", read_only)]
     async fn web_fetch(
         &self,
+        context: &ToolContext,
         /// URL of the page, starting with http:// or https://
         url: String,
         /// Request headers as an object; the default `accept` prefers Markdown
@@ -71,6 +72,8 @@ impl WebTools {
         /// Timeout in seconds for the complete request, at most 60; 10 by default
         timeout: Option<f64>,
     ) -> Result<String> {
+        // Also if the request fails: the error can contain text of the server.
+        context.turn.mark_untrusted(UntrustedSource::WebPage);
         self.web
             .fetch(&url, &headers.unwrap_or_default(), timeout)
             .await

@@ -50,6 +50,9 @@ pub struct InboundMessage {
     /// Whether the message is a comma command. In groups, a command must also mention the bot, follow `/bub`, or reply
     /// to the bot. Edited or forwarded messages, and messages sent via another bot, are never commands.
     pub is_command: bool,
+    /// Whether the message contains text of another person or bot: it is forwarded, sent via another bot, or replies to a
+    /// message of neither its sender nor this bot.
+    pub has_foreign_text: bool,
     /// Files of the message, followed by the files of the message that it replies to.
     pub media: Vec<Attachment>,
     /// The id of the album that the message belongs to.
@@ -72,6 +75,7 @@ impl InboundMessage {
     /// Adds the text and the files of another message of the album.
     pub fn merge_album_message(&mut self, member: Self) {
         self.is_active |= member.is_active;
+        self.has_foreign_text |= member.has_foreign_text;
         self.text = format!("{}\n{}", self.text, member.text);
         self.media.extend(member.media);
         let fields = ["message_id", "type", "links", "media"].into_iter();
@@ -160,6 +164,7 @@ pub fn convert_message(message: &Value, is_edit: bool, me: &BotIdentity) -> Inbo
     InboundUpdate::Message(InboundMessage {
         is_active: address_mode > AddressMode::NotAddressed,
         is_command,
+        has_foreign_text: has_foreign_text(message, is_original, me),
         media,
         album,
         text,
@@ -212,6 +217,23 @@ impl AddressMode {
 fn replied_message(message: &Value) -> Option<&Value> {
     Some(&message["reply_to_message"])
         .filter(|reply| reply.is_object() && reply["forum_topic_created"].is_null())
+}
+
+/// Returns whether a message contains text that its sender did not write. Text of the bot is not foreign: the session
+/// has it anyway.
+fn has_foreign_text(message: &Value, is_original: bool, me: &BotIdentity) -> bool {
+    let is_own = |author: &Value| {
+        let id = author.as_i64();
+        id.is_some() && (id == message["from"]["id"].as_i64() || id == Some(me.id))
+    };
+    let is_own_forward =
+        message["via_bot"].is_null() && is_own(&message["forward_origin"]["sender_user"]["id"]);
+    let reply = replied_message(message);
+    (!is_original && !is_own_forward)
+        || !message["external_reply"].is_null()
+        || reply.is_some_and(|reply| {
+            !is_own(&reply["from"]["id"]) || !reply["forward_origin"].is_null()
+        })
 }
 
 /// Returns the fields of a message for the JSON content, in the order of the Python version.

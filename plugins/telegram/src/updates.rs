@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bub::kernel::{
     ChannelMessage, Envelope, ErrorKind, Inbound, InboundReceipt, Lifespan, MessageHandler,
-    MessageKind, Result, Role, Sender,
+    MessageKind, Result, Role, Sender, UntrustedSource,
 };
 use serde_json::{Value, json};
 
@@ -183,7 +183,10 @@ impl UpdateHandler<'_> {
                     }
                     message.set("stream_output", self.bot.options.stream && is_auto);
                 }
-                let inbound = self.build_inbound(message, &route, &telegram_user, role);
+                let mut inbound = self.build_inbound(message, &route, &telegram_user, role);
+                if inbound_message.has_foreign_text {
+                    inbound = inbound.with_untrusted(UntrustedSource::Forwarded);
+                }
                 return self.submit(inbound, &route).await;
             }
         }

@@ -1,8 +1,8 @@
 //! Records of the journal. Each record is one line with a checksum.
 
-use std::ops::Not;
+use std::{collections::BTreeSet, ops::Not};
 
-use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Sender, SessionId};
+use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Sender, SessionId, UntrustedSource};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -93,6 +93,9 @@ pub(crate) struct AcceptedMessage {
     /// The sender that the channel authenticated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sender: Option<Sender>,
+    /// The sources of text in the message that the sender does not control.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) untrusted: BTreeSet<UntrustedSource>,
     pub(crate) message: Box<RawValue>,
 }
 
@@ -130,7 +133,8 @@ fn is_zero(value: &u8) -> bool {
 impl AcceptedMessage {
     /// Returns the accepted message and its sender, without what cannot be stored, such as the receipt.
     pub(crate) fn to_inbound(&self) -> Inbound {
-        let inbound = Inbound::new(decode_envelope(&self.message));
+        let mut inbound = Inbound::new(decode_envelope(&self.message));
+        inbound.untrusted.clone_from(&self.untrusted);
         match &self.sender {
             Some(sender) => inbound.with_sender(sender.clone()),
             None => inbound,

@@ -35,6 +35,7 @@ mod observers;
 mod panics;
 mod plugins;
 mod prompt;
+mod provenance;
 mod providers;
 mod render;
 mod save_state;

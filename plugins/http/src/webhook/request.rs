@@ -7,6 +7,7 @@ use std::{
 
 use bub::kernel::{
     ChannelMessage, Envelope, Inbound, InboundReceipt, MediaItem, MessageKind, Role, Sender,
+    UntrustedSource,
 };
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value};
@@ -149,6 +150,7 @@ impl Submission {
             fingerprint: hasher.finish(),
             inbound: Inbound::new(message)
                 .with_sender(sender)
+                .with_untrusted(UntrustedSource::Webhook)
                 .with_receipt(Arc::clone(&receipt)),
             receipt,
         })

@@ -373,6 +373,47 @@ fn an_edit_says_that_it_corrects() {
     ));
 }
 
+// Issue 22, point 5: the policy restricts turns with text of other people.
+#[test]
+fn text_of_other_people_is_recognized() {
+    let reply =
+        |id: i64| json!({"text": "a", "reply_to_message": {"from": {"id": id}, "text": "b"}});
+    for (fields, is_foreign) in [
+        (json!({"text": "a"}), false),
+        (reply(42), false),
+        (reply(99), false),
+        (reply(7), true),
+        (
+            json!({"text": "a", "reply_to_message": {"sender_chat": {"id": 1}, "text": "b"}}),
+            true,
+        ),
+        (
+            json!({"text": "a", "reply_to_message": {"from": {"id": 42}, "forward_origin": {"type": "channel"}}}),
+            true,
+        ),
+        (
+            json!({"text": "a", "external_reply": {"origin": {"type": "user"}}}),
+            true,
+        ),
+        (json!({"text": "a", "via_bot": {"id": 3}}), true),
+        (
+            json!({"text": "a", "forward_origin": {"type": "hidden_user"}}),
+            true,
+        ),
+        (
+            json!({"text": "a", "forward_origin": {"sender_user": {"id": 7}}}),
+            true,
+        ),
+        (
+            json!({"text": "a", "forward_origin": {"sender_user": {"id": 42}}}),
+            false,
+        ),
+    ] {
+        let converted = inbound_message(&message(fields.clone()));
+        assert_eq!(converted.has_foreign_text, is_foreign, "{fields}");
+    }
+}
+
 #[test]
 fn a_forwarded_message_says_where_it_comes_from() {
     let rows = [
