@@ -172,7 +172,8 @@ impl Skills {
     }
 
     /// Returns the skills available in a workspace, sorted by name. If several skills have the same name, a project
-    /// skill has priority over a global skill, and a global skill over a builtin skill.
+    /// skill has priority over a global skill, and a global skill over a builtin skill. A project skill with the name of
+    /// a channel's builtin skill is a problem: it would be loaded without a request.
     pub fn list(&self, workspace: Option<&Path>) -> Vec<Arc<Skill>> {
         self.workspace_skills(workspace).skills.clone()
     }
@@ -263,7 +264,8 @@ impl Skills {
     }
 
     fn scan_workspace(&self, workspace: Option<&Path>) -> WorkspaceSkills {
-        let scan = Scan::new(&self.skill_roots(workspace));
+        let mut scan = Scan::new(&self.skill_roots(workspace));
+        scan.reject_project_skills(&bundled::CHANNEL_SKILLS);
         let mut skills: Vec<Arc<Skill>> = Vec::new();
         let bundled = self.bundled.get_or_init(bundled::bundled_skills);
         for skill in scan.skills.iter().chain(bundled) {

@@ -13,6 +13,9 @@ const ALL: [(&str, &str); 3] = [
     ("telegram", include_str!("bundled/telegram/SKILL.md")),
 ];
 
+/// The skills that are loaded without a request: a message of a channel loads the skill of the same name.
+pub(super) const CHANNEL_SKILLS: [&str; 1] = ["telegram"];
+
 pub(super) fn bundled_skills() -> Vec<Arc<Skill>> {
     let parse = |(name, content)| {
         let text = SkillText::Builtin(content);

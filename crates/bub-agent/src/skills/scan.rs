@@ -58,6 +58,24 @@ impl Scan {
         self.is_settled && stamps.all(|(path, stamp)| FileStamp::from_path(path).0 == *stamp)
     }
 
+    /// Turns project skills with one of these names into problems.
+    pub(super) fn reject_project_skills(&mut self, names: &[&str]) {
+        let is_rejected = |skill: &mut Arc<Skill>| {
+            skill.source == SkillSource::Project && names.contains(&skill.name.as_str())
+        };
+        for skill in self.skills.extract_if(.., is_rejected) {
+            self.problems.push(SkillProblem {
+                file: skill.location().into(),
+                reason: format!(
+                    "messages of the channel `{}` load the skill of this name, so a project skill cannot replace it; rename \
+                     the directory and `name`, or move it to ~/{}",
+                    skill.name,
+                    super::SKILLS_DIR,
+                ),
+            });
+        }
+    }
+
     /// Reads the skills in one skills directory.
     fn scan_root(&mut self, root: &Path, source: SkillSource) {
         if !self.is_directory(root) {
