@@ -87,7 +87,7 @@ pub struct ConfigFile {
 impl ConfigFile {
     /// Reads a file, which may not exist yet.
     pub fn open(path: &Path) -> Result<Self, EditError> {
-        let before = files::read_text_file(path)?;
+        let before = files::read_own_file(path)?;
         let text = before.clone().unwrap_or_default();
         Ok(Self {
             path: path.to_owned(),

@@ -20,6 +20,17 @@ pub enum SettingsError {
         /// Error from the operating system.
         source: io::Error,
     },
+    /// Other users can change the home or the config file, and so what bub does.
+    #[error(
+        "{0}: not safe to use: {problem}; correct it with `chown` or `chmod o-w {0}`, or set BUB_HOME to a directory of your own",
+        path.display()
+    )]
+    Unsafe {
+        /// The file or directory.
+        path: PathBuf,
+        /// What other users can do.
+        problem: String,
+    },
     /// A file or a variable is not UTF-8 text.
     #[error("{location}: not valid UTF-8 text; convert it to UTF-8")]
     NotText {

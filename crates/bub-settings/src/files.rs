@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::SettingsError;
@@ -41,6 +42,36 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a config file like [`read_text_file`], unless other users can change it or its directory.
+pub(crate) fn read_own_file(path: &Path) -> Result<Option<String>, SettingsError> {
+    path.parent().map_or(Ok(()), check_writers)?;
+    check_writers(path)?;
+    read_text_file(path)
+}
+
+/// Checks that no other user can write to a file or directory.
+///
+/// Root is such a user only in name, and root may use files of others: in containers, volumes often
+/// belong to a user of the host. Groups are the administrator's choice; `bub doctor` reports them.
+fn check_writers(path: &Path) -> Result<(), SettingsError> {
+    let Ok(metadata) = fs::metadata(path) else {
+        return Ok(());
+    };
+    let (mode, owner) = (metadata.mode() & 0o777, metadata.uid());
+    let user = rustix::process::geteuid();
+    let problem = if mode & 0o002 != 0 {
+        format!("every user of this machine can write to it (mode {mode:o})")
+    } else if owner != 0 && owner != user.as_raw() && !user.is_root() {
+        format!("it belongs to another user (id {owner})")
+    } else {
+        return Ok(());
+    };
+    Err(SettingsError::Unsafe {
+        path: path.to_owned(),
+        problem,
+    })
+}
+
 /// Returns the path and the text of the config file.
 ///
 /// This is the file in the home if it exists, else the one in `~/.bub`, where the Python version
@@ -50,10 +81,11 @@ pub(crate) fn read_config_file(
     user_home: Option<&Path>,
 ) -> (PathBuf, Result<Option<String>, SettingsError>) {
     let home_file = home.join("config.yml");
-    let text = read_text_file(&home_file);
+    let text = read_own_file(&home_file);
     let default_file = user_home
         .map(|user| user.join(".bub/config.yml"))
-        .filter(|default_file| *default_file != home_file);
+        .filter(|default_file| *default_file != home_file)
+        .filter(|default_file| default_file.try_exists().unwrap_or(true));
     match (text, default_file) {
         // A dangling link shows that the user wants this file, so do not read the one in `~/.bub`.
         (Ok(None), _) if home_file.is_symlink() => {
@@ -64,7 +96,7 @@ pub(crate) fn read_config_file(
             };
             (home_file, Err(error))
         }
-        (Ok(None), Some(default_file)) => match read_text_file(&default_file) {
+        (Ok(None), Some(default_file)) => match read_own_file(&default_file) {
             Ok(None) => (home_file, Ok(None)),
             text => (default_file, text),
         },

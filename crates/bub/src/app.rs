@@ -223,7 +223,12 @@ impl App {
             .sections(self.sections)
             .load_lenient();
         logging::start_logging(&settings, args::verbosity(args));
-        let plugins = plugins::load(&mut settings, &self.bundled_channels);
+        let is_unsafe = |problem: &SettingsError| matches!(problem, SettingsError::Unsafe { .. });
+        let plugins = if problems.iter().any(is_unsafe) {
+            plugins::LoadedPlugins::default()
+        } else {
+            plugins::load(&mut settings, &self.bundled_channels)
+        };
         for warning in settings.warnings() {
             tracing::warn!(reason = %warning, "settings.warning");
         }

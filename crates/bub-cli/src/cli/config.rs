@@ -449,8 +449,7 @@ fn identify_file_problem(error: &SettingsError) -> Option<(&str, &str)> {
 pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = validate_file(settings, file)?;
     edit::remove_stale_copies(settings.home());
-    file.save(revised.has_secrets_in_file())
-        .map_err(edit_error)?;
+    file.save().map_err(edit_error)?;
     Ok(revised)
 }
 

@@ -112,6 +112,8 @@ async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode>
     let (settings, file) = (&onboarding.settings, &mut onboarding.file);
     let path = settings.config_file().display();
     if !file.is_changed() {
+        // The file may be read-only; `bub doctor` reports a file that others can read.
+        let _ = file.make_private();
         config::report_problems(settings, &config::validate_file(settings, file)?, file);
         return output::print(&format!("No changes to {path}\n"));
     }

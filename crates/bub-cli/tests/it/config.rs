@@ -154,7 +154,7 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
 
 // W-13, W-35
 #[test]
-fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
+fn a_secret_comes_by_pipe_and_is_masked_in_a_private_file() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "model: a:b\n");
     let file = sandbox.home().join("config.yml");

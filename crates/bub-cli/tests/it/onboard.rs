@@ -446,10 +446,11 @@ fn without_a_terminal_flags_are_enough() {
         "the key was tried"
     );
     assert_eq!(
-        std::fs::metadata(path).unwrap().permissions().mode() & 0o777,
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    // Again, without changes.
+    // Again, without changes. Issue 22, point 8: a file that others could read becomes private.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let mut command = sandbox.command(&bub());
     let again = Run::from_output(
         command
@@ -458,6 +459,10 @@ fn without_a_terminal_flags_are_enough() {
             .unwrap(),
     );
     assert!(again.ok().starts_with("No changes to "));
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
 }
 
 // W-13: an unscoped key stays with the previous model

@@ -115,6 +115,96 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
     check("the end of the gateway");
 }
 
+// Issue 22, point 8: whoever can write to the home can choose the model and add plugins.
+#[test]
+fn a_home_or_config_file_that_others_can_change_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: evil:model\n");
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (home, file) = (sandbox.home(), sandbox.home().join("config.yml"));
+    for (path, mode, safe_mode) in [(&home, 0o1777, 0o770), (&file, 0o666, 0o660)] {
+        set_mode(path, mode);
+        for args in [&["run", "hi"][..], &["config", "set", "max_steps", "3"]] {
+            let run = sandbox.bub(args);
+            let problem = format!(
+                "{}: not safe to use: every user of this machine can write to it (mode {:o}); ",
+                path.display(),
+                mode & 0o777
+            );
+            assert_eq!(run.code, Some(2), "{run:?}");
+            assert!(run.stderr.contains(&problem), "{run:?}");
+            assert!(run.stderr.contains("set BUB_HOME"), "{run:?}");
+        }
+        assert!(!sandbox.bub(["config", "list"]).stdout.contains("evil"));
+        let doctor = sandbox.bub(["doctor", "--offline"]);
+        assert!(doctor.stdout.contains("not safe to use"), "{doctor:?}");
+        sandbox.bub(["--help"]).ok();
+        // A group may share a home; `doctor` warns about it.
+        set_mode(path, safe_mode);
+        assert_eq!(sandbox.bub(["config", "get", "model"]).ok(), "evil:model\n");
+    }
+    let doctor = sandbox.bub(["doctor", "--offline"]).stdout;
+    assert!(
+        doctor.contains("is writable by other users (mode 770)"),
+        "{doctor}"
+    );
+}
+
+// Issue 22, point 8. Only root can create files of another user, so root tests with another user id.
+#[test]
+fn a_home_or_config_file_of_another_user_is_refused_except_by_root() {
+    let sandbox = Sandbox::new();
+    let Some((user, program)) = other_user(&sandbox) else {
+        return println!("skipped: the tests do not run as root");
+    };
+    sandbox.write("home/config.yml", "model: a:b\n");
+    let (home, file) = (sandbox.home(), sandbox.home().join("config.yml"));
+    let get_model = |user: Option<u32>| {
+        let mut command = sandbox.command(&program);
+        user.map(|user| command.uid(user));
+        Run::from_output(command.args(["config", "get", "model"]).output().unwrap())
+    };
+    // Files of root are safe, and root may use those of others.
+    for owner in [0, user] {
+        chown(&file, Some(owner), None).unwrap();
+        assert_eq!(get_model(None).ok(), "a:b\n");
+        assert_eq!(get_model(Some(user)).ok(), "a:b\n");
+    }
+    for path in [&home, &file] {
+        chown(path, Some(12345), None).unwrap();
+        let mut command = sandbox.command(&program);
+        let run = command.uid(user).args(["run", "hi"]).output().unwrap();
+        let run = Run::from_output(run);
+        let problem = "not safe to use: it belongs to another user (id 12345); ";
+        assert!(
+            run.stderr
+                .contains(&format!("{}: {problem}", path.display())),
+            "{run:?}"
+        );
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert_eq!(get_model(None).ok(), "a:b\n");
+        chown(path, Some(user), None).unwrap();
+    }
+}
+
+/// As root, copies the program to where another user can start it, and returns the id of that user.
+fn other_user(sandbox: &Sandbox) -> Option<(u32, PathBuf)> {
+    const USER: u32 = 65534;
+    if std::fs::metadata("/proc/self").ok()?.uid() != 0 {
+        return None;
+    }
+    // The build directory may be accessible only to root.
+    let directory = sandbox.home().parent()?.to_owned();
+    let program = directory.join("bub");
+    std::fs::copy(bub(), &program).unwrap();
+    for path in [directory, sandbox.workspace()] {
+        chown(path, Some(USER), None).unwrap();
+    }
+    Some((USER, program))
+}
+
 /// Returns whether another process of the same user can read the environment of this process.
 fn can_read(child: &Child, user: Option<u32>) -> bool {
     let mut command = Command::new("cat");
@@ -132,24 +222,7 @@ fn can_read(child: &Child, user: Option<u32>) -> bool {
 #[cfg(target_os = "linux")]
 fn other_processes_of_the_user_cannot_read_the_running_program() {
     let sandbox = Sandbox::new();
-    let directory = sandbox.home().parent().unwrap().to_owned();
-    let program = directory.join("bub");
-    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
-    let user = is_root.then_some(65534);
-    if let Some(user) = user {
-        // The build directory may be accessible only to root.
-        assert!(
-            Command::new("cp")
-                .arg(bub())
-                .arg(&program)
-                .status()
-                .unwrap()
-                .success()
-        );
-        for path in [directory.clone(), sandbox.workspace()] {
-            chown(path, Some(user), None).unwrap();
-        }
-    }
+    let (user, program) = other_user(&sandbox).unzip();
     let started = |command: &mut Command| {
         user.map(|user| command.uid(user));
         command.spawn()
@@ -157,11 +230,7 @@ fn other_processes_of_the_user_cannot_read_the_running_program() {
     let Ok(mut open) = started(Command::new("sleep").arg("600").stdout(Stdio::null())) else {
         return println!("skipped: no other user id is available");
     };
-    let mut gateway = sandbox.command(if is_root {
-        &program
-    } else {
-        Path::new(env!("CARGO_BIN_EXE_bub"))
-    });
+    let mut gateway = sandbox.command(&program.unwrap_or_else(bub));
     gateway
         .arg("gateway")
         .env("BUB_WEBHOOK_TOKEN", TOKEN)

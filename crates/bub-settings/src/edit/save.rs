@@ -1,4 +1,4 @@
-//! Writes a config file atomically, without making it readable to more users.
+//! Writes a config file atomically, so that only its owner can read it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -12,10 +12,9 @@ use crate::files;
 const PRIVATE_MODE: u32 = 0o600;
 
 impl ConfigFile {
-    /// Replaces the file that was read, following links and keeping its owner and mode.
-    ///
-    /// With `is_secret`, only the owner may read the file. A new file is always private.
-    pub fn save(&mut self, is_secret: bool) -> Result<(), EditError> {
+    /// Replaces the file that was read, following links and keeping its owner. Only the owner can
+    /// read the new file.
+    pub fn save(&mut self) -> Result<(), EditError> {
         let unwritable = |source| EditError::Unwritable {
             file: self.path.clone(),
             source,
@@ -37,11 +36,16 @@ impl ConfigFile {
             return Err(EditError::Changed { file });
         }
         remove_leftovers(&target, directory);
-        write_atomically(&target, &self.text, is_secret)
+        write_atomically(&target, &self.text)
             .and_then(|()| lock.sync_all())
             .map_err(unwritable)?;
         self.before = Some(self.text.clone());
         Ok(())
+    }
+
+    /// Makes an existing file readable only for its owner, without writing it.
+    pub fn make_private(&self) -> io::Result<()> {
+        fs::set_permissions(&self.path, Permissions::from_mode(PRIVATE_MODE))
     }
 }
 
@@ -75,21 +79,16 @@ fn remove_leftovers(target: &Path, directory: &Path) {
     }
 }
 
-fn write_atomically(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {
+fn write_atomically(target: &Path, text: &str) -> io::Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let temporary = target.with_file_name(format!(".{name}.{}", std::process::id()));
-    write_and_rename(&temporary, target, text, is_secret).inspect_err(|_| {
+    write_and_rename(&temporary, target, text).inspect_err(|_| {
         // The file may not exist; ignore errors.
         let _ = fs::remove_file(&temporary);
     })
 }
 
-fn write_and_rename(
-    temporary: &Path,
-    target: &Path,
-    text: &str,
-    is_secret: bool,
-) -> io::Result<()> {
+fn write_and_rename(temporary: &Path, target: &Path, text: &str) -> io::Result<()> {
     // Remove an old file with this name: it may be a link that another user created.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -106,9 +105,6 @@ fn write_and_rename(
         if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
             std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
         }
-        let mask = if is_secret { 0o700 } else { 0o777 };
-        let mode = old.permissions().mode() & mask;
-        file.set_permissions(Permissions::from_mode(mode))?;
     }
     file.sync_all()?;
     fs::rename(temporary, target)

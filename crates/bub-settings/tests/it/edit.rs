@@ -418,7 +418,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
         file.set(&["keys", text], &json!(number)).unwrap();
     }
     file.set(&["flow"], &value).unwrap();
-    file.save(false).unwrap();
+    file.save().unwrap();
     let script = "import json, sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(3)\n\
                   print(json.dumps(yaml.safe_load(open(sys.argv[1], encoding='utf-8'))))";
     let path = fixture.path("user/.bub/config.yml");
@@ -443,9 +443,9 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
     assert_eq!(read["flow"], value);
 }
 
-// W-13
+// W-13; issue 22, point 8: also a file that others could read, and without a secret in it.
 #[test]
-fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
+fn a_file_is_replaced_whole_through_links_and_becomes_private() {
     let fixture = SettingsFixture::new().file("elsewhere/real.yml", "model: x # mine\n");
     let (link, real) = (
         fixture.path("user/.bub/config.yml"),
@@ -453,24 +453,20 @@ fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
     );
     symlink("../../elsewhere/real.yml", &link).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o644)).unwrap();
     let inode = fs::metadata(&real).unwrap().ino();
 
     let mut file = ConfigFile::open(&link).unwrap();
     file.set(&["model"], &json!("z")).unwrap();
-    file.save(false).unwrap();
+    file.save().unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(&real).unwrap(), "model: z # mine\n");
-    assert_eq!(mode(&real), 0o640);
+    assert_eq!(mode(&real), 0o600);
     assert_ne!(
         fs::metadata(&real).unwrap().ino(),
         inode,
         "written in place"
     );
-
-    file.set(&["api_key"], &json!("sk-1")).unwrap();
-    file.save(true).unwrap();
-    assert_eq!(mode(&real), 0o600);
     assert_eq!(
         fs::read_dir(fixture.path("elsewhere")).unwrap().count(),
         1,
@@ -478,7 +474,7 @@ fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
     );
 
     let fresh = fixture.path("new/home/config.yml");
-    ConfigFile::open(&fresh).unwrap().save(false).unwrap();
+    ConfigFile::open(&fresh).unwrap().save().unwrap();
     assert_eq!(
         (mode(&fresh), mode(fresh.parent().unwrap())),
         (0o600, 0o700)
@@ -491,7 +487,7 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
     let mut file = file(&fixture);
     file.set(&["model"], &json!("z")).unwrap();
     let fixture = fixture.config("model: theirs\n");
-    assert!(matches!(file.save(false), Err(EditError::Changed { .. })));
+    assert!(matches!(file.save(), Err(EditError::Changed { .. })));
     assert_eq!(
         fs::read_to_string(fixture.path("user/.bub/config.yml")).unwrap(),
         "model: theirs\n"
@@ -509,10 +505,7 @@ fn a_failed_write_leaves_the_file_and_nothing_else() {
         .path("user/.bub")
         .join(format!(".config.yml.{}", std::process::id()));
     fs::create_dir(&obstacle).unwrap();
-    assert!(matches!(
-        file.save(false),
-        Err(EditError::Unwritable { .. })
-    ));
+    assert!(matches!(file.save(), Err(EditError::Unwritable { .. })));
     assert_eq!(
         fs::read_to_string(fixture.path("user/.bub/config.yml")).unwrap(),
         "model: x\n"

@@ -45,7 +45,12 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     }];
     if mode & 0o077 != 0 {
         let mode = mode & 0o777;
-        let text = format!("{shown} is readable by other users (mode {mode:o})");
+        let access = if mode & 0o022 == 0 {
+            "readable"
+        } else {
+            "writable"
+        };
+        let text = format!("{shown} is {access} by other users (mode {mode:o})");
         findings.push(Finding::warning(text, format!("chmod 700 {shown}")));
     }
     let file = check_context.settings.config_file();
