@@ -1,4 +1,5 @@
-//! Development tasks: `cargo xtask api`, `cargo xtask bench`, `cargo xtask dist` and `cargo xtask picture`.
+//! Development tasks: `cargo xtask api`, `cargo xtask bench`, `cargo xtask dist`,
+//! `cargo xtask licenses` and `cargo xtask picture`.
 #![allow(
     clippy::indexing_slicing,
     reason = "indexing a missing JSON field returns null"
@@ -21,6 +22,7 @@ mod baseline;
 mod bench;
 mod dist;
 mod divan;
+mod licenses;
 mod picture;
 mod report;
 
@@ -28,6 +30,7 @@ const USAGE: &str = "\
 usage: cargo xtask api [--check]
        cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
        cargo xtask dist [--images]
+       cargo xtask licenses
        cargo xtask picture
 
 api     write the public API of the crate `bub` to crates/bub/public-api.txt
@@ -40,6 +43,7 @@ bench   run every benchmark of the workspace, print tables and write target/benc
           --write-docs  replace the figures in docs/performance.md
 dist    build the static binary for Linux into target/dist and print its size
           --images      also build the images of Containerfile, with docker or podman
+licenses check the licenses and sources of dependencies, and advisories with cargo-audit
 picture run a chat with a scripted model and write docs/images/session.svg";
 
 pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         }
         ["dist"] => dist::run(false),
         ["dist", "--images"] => dist::run(true),
+        ["licenses"] => licenses::run(),
         ["picture"] => picture::run(),
         _ => Err(USAGE.into()),
     };
