@@ -196,7 +196,7 @@ pub(crate) fn check(bytes: &[u8]) {
         limit: 3,
         fuzzy: true,
     };
-    let options = ViewOptions::new().open_with_user_message();
+    let options = ViewOptions::new();
     let answers: Vec<_> = [false, true]
         .into_iter()
         .map(|sifting| {

@@ -71,6 +71,8 @@ enum StepOutcome {
 /// Data that a run keeps between its steps.
 #[derive(Default)]
 struct LoopState {
+    /// The text of all prompts of the run. `$name` in it loads a skill, for all later steps.
+    prompt_text: String,
     repeat_guard: RepeatGuard,
     /// Whether an earlier step sent text.
     has_text: bool,
@@ -100,10 +102,10 @@ impl AgentLoop {
         self.events.send(event).await;
     }
 
-    /// Begins a step with the current prompt.
-    fn begin_step(&self, number: u64, prompt: &Prompt) {
-        let prompt = truncate(&prompt.text(), MAX_EVENT_PROMPT_CHARS);
-        self.tape().begin_step(number, &prompt);
+    /// Begins a step. `prompt` is the new prompt of the step, if it has one.
+    fn begin_step(&self, number: u64, prompt: Option<&Prompt>) {
+        let prompt = prompt.map(|prompt| truncate(&prompt.text(), MAX_EVENT_PROMPT_CHARS));
+        self.tape().begin_step(number, prompt.as_deref());
     }
 
     /// Runs steps until the turn is done or fails.
@@ -130,7 +132,7 @@ impl AgentLoop {
         if needs_prompt {
             self.begin_next_step(&mut prompt, number).await?;
         } else {
-            self.begin_step(number, &prompt);
+            self.begin_step(number, Some(&prompt));
         }
         let mut overflows = 0;
         loop {
@@ -140,6 +142,11 @@ impl AgentLoop {
                 return Err(self.record_failure(error).await);
             }
             let span = tracing::error_span!("step", number);
+            let prompt_text = prompt.text();
+            if !loop_state.prompt_text.ends_with(&*prompt_text) {
+                loop_state.prompt_text.push('\n');
+                loop_state.prompt_text.push_str(&prompt_text);
+            }
             let step = self.run_step(&prompt, &mut loop_state);
             let outcome = step.instrument(span).await;
             number += 1;
@@ -158,7 +165,7 @@ impl AgentLoop {
                 Err(StepError::Overflow(error)) if overflows == 0 => {
                     overflows += 1;
                     self.hand_off_after_overflow(&error).await?;
-                    self.begin_step(number, &prompt);
+                    self.begin_step(number, Some(&prompt));
                 }
                 Err(StepError::Overflow(error) | StepError::Failed(error)) => {
                     return Err(self.record_failure(error).await);
@@ -168,10 +175,10 @@ impl AgentLoop {
     }
 
     /// Begins the next step. Runs the comma commands that arrived during the turn. Records the pending entries of the
-    /// previous step, the steering messages, and the prompt of the next step.
+    /// previous step, the steering messages, and the prompt of the next step if a plugin returns one.
     async fn begin_next_step(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
         // Record the tool results before a plugin builds the next prompt, which may take long.
-        if ContinuePrompt::implementations(self.hooks()).len() > 1 {
+        if !ContinuePrompt::implementations(self.hooks()).is_empty() {
             self.tape().append(Vec::new()).await?;
         }
         let (steering, commands) = self.turn.take_steering_messages().await?;
@@ -183,11 +190,12 @@ impl AgentLoop {
         let messages = steering.iter();
         let messages = messages.map(|message| self.tape().steering_entry(message));
         let mut messages: Vec<Entry> = messages.collect();
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            *prompt = Prompt::Text(text);
-            messages.push(self.tape().user_message_entry(prompt));
+        let next = text.filter(|text| !text.is_empty()).map(Prompt::Text);
+        self.begin_step(number, next.as_ref());
+        if let Some(next) = next {
+            messages.push(self.tape().user_message_entry(&next));
+            *prompt = next;
         }
-        self.begin_step(number, prompt);
         self.tape().append(messages).await?;
         Ok(())
     }

@@ -157,10 +157,6 @@ impl BuiltinAgent {
         framework.approvals().wait_for_answer(&request.id).await
     }
 
-    fn continue_prompt(&self, state: &State) -> String {
-        prompt::continuation_prompt(state.get_str("context").as_deref())
-    }
-
     fn provide_tape_sidecar(&self) -> Sidecar {
         Sidecar::new(spill::SPILL_SIDECAR)
     }

@@ -13,15 +13,6 @@ const NO_CONTENT_TEXT: &str = "the channel provided no content";
 /// Maximum number of characters of a document in a prompt.
 const MAX_DOCUMENT_CHARS: usize = 100_000;
 
-/// Returns the prompt for each step after the first one of a turn. `context` is the context line of the message.
-pub(crate) fn continuation_prompt(context: Option<&str>) -> String {
-    let text = "Continue until everything that was requested is done; then answer.";
-    match context {
-        Some(context) => format!("{text} [context: {context}]"),
-        None => text.to_owned(),
-    }
-}
-
 /// Builds the prompt of a message. A comma command is used as typed. For other messages, the context line and the date
 /// precede the text, and each attached file that can be read becomes a content part of the prompt.
 pub(crate) async fn build_prompt(message: &Envelope) -> Result<Prompt> {

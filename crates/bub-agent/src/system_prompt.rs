@@ -1,4 +1,5 @@
-//! The builtin part of the system prompt: default instructions, then `AGENTS.md` of the workspace and of the session.
+//! The builtin part of the system prompt: default instructions, the environment, then `AGENTS.md` of the workspace and
+//! of the session.
 
 use std::{
     fmt::Write,
@@ -16,37 +17,51 @@ const AGENTS_FILE: &str = "AGENTS.md";
 const MAX_AGENTS_FILE_BYTES: u64 = 256 * 1024;
 
 const INSTRUCTIONS: &str = "\
-<general_instruction>
-You are an agent that works in a real workspace for the user who writes to you. Inspect before you act, prefer small \
-reversible steps, and say plainly what you did, what you did not do and what went wrong. Use the tools you are given; \
-do not claim to have done anything that no tool result shows.
-</general_instruction>
-<response_instruction>
-The line before a message says where it comes from; `channel=$name` is the channel. First decide whether a reply is \
-needed. Your final text is delivered to that channel unless the channel's skill says that you must send it yourself. \
-An empty final text sends nothing.
-</response_instruction>
+<general_instruct>
+You are an agent that works for the user in a real workspace. Inspect before you act and prefer small, reversible \
+steps. Report plainly what you did, what you did not do and what failed. Claim only what a tool result shows.
+</general_instruct>
+<response_instruct>
+A line before each message says where it comes from; `channel=$name` is the channel. Your final text is delivered \
+there, unless the channel's skill says that you send it yourself. An empty final text sends nothing.
+</response_instruct>
 <context_contract>
-You see a view of an append-only tape, starting at its latest anchor. When it grows long, inspect it with the tape \
-tools and hand off: write an anchor with a summary of everything that you need after it.
+You see this session from its latest anchor on. A `<handoff>` block at the start summarizes what came before; \
+`tape_search` finds details. When the context grows long, call `tape_handoff` with a summary of what you need later.
 </context_contract>";
 
 /// Maximum length of the name of a session's directory without a hash. A longer name is truncated to half of this
 /// length, and a hash of the session id is appended.
 const MAX_DIR_NAME_BYTES: usize = 120;
 
-/// Returns the builtin part of the system prompt: the default instructions, then `AGENTS.md` of the workspace and of
-/// the session. Skips files that are missing or cannot be read.
+/// Returns the builtin part of the system prompt: the default instructions, the environment, then `AGENTS.md` of the
+/// workspace and of the session. Skips files that are missing, empty or cannot be read.
+///
+/// The text is the same in all turns of a session, so that providers can cache it. The date is part of each message.
 pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
+    let mut text = INSTRUCTIONS.to_owned();
     let workspace = crate::workspace(state);
+    if let Some(workspace) = &workspace {
+        let (directory, system) = (workspace.display(), std::env::consts::OS);
+        let _ = write!(
+            text,
+            "\n<environment>\nWorking directory: {directory}. System: {system}. Shell: bash.\n</environment>"
+        );
+    }
     let workspace = workspace.and_then(|workspace| workspace_agents_file(&workspace));
     let session = state.get_str("session_id");
     let session = session.and_then(|session| session_agents_file(home, &session));
-    let notes = [workspace, session].into_iter().flatten();
-    let notes = notes.filter_map(|file| read_agents_file(&file));
-    let parts = std::iter::once(INSTRUCTIONS.to_owned()).chain(notes);
-    let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
-    parts.join("\n\n")
+    let files = [
+        ("workspace_instruction", workspace),
+        ("session_instruction", session),
+    ];
+    for (tag, file) in files {
+        let notes = file.and_then(|file| read_agents_file(&file));
+        if let Some(notes) = notes.filter(|notes| !notes.is_empty()) {
+            let _ = write!(text, "\n\n<{tag}>\n{notes}\n</{tag}>");
+        }
+    }
+    text
 }
 
 /// Returns the path of the `AGENTS.md` of a workspace. Returns `None` if it links to a file outside the workspace:

@@ -12,7 +12,6 @@ pub(crate) struct ToolSet {
     tools: Vec<Arc<dyn Tool>>,
     names: Vec<String>,
     definitions: Arc<Vec<Value>>,
-    block: String,
     /// The estimated tokens of all definitions.
     tokens: u64,
 }
@@ -22,13 +21,11 @@ impl ToolSet {
     pub(crate) fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let names = tools.iter().map(|tool| tool.spec().model_name()).collect();
         let definitions: Vec<Value> = tools.iter().map(|tool| tool_definition(&**tool)).collect();
-        let block = tools::tools_block(&tools);
         let tokens = estimate_tokens(definitions.iter());
         Self {
             tools,
             names,
             definitions: Arc::new(definitions),
-            block,
             tokens,
         }
     }
@@ -41,11 +38,6 @@ impl ToolSet {
     /// Returns the names of the tools as the model uses them, such as `fs_read`.
     pub(crate) fn model_names(&self) -> Vec<String> {
         self.names.clone()
-    }
-
-    /// Returns the list of tools for the system prompt.
-    pub(crate) fn prompt_block(&self) -> &str {
-        &self.block
     }
 
     /// Returns the estimated tokens of all tool definitions.

@@ -17,7 +17,7 @@ use bub_kernel::PluginContext;
 pub use bash::BashTools;
 pub use fs::{FileTools, resolve_path};
 pub use help::{help, help_text};
-pub use names::{find_tool, select_tools, tools_block};
+pub use names::{find_tool, select_tools};
 pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 

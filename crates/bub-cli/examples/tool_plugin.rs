@@ -40,8 +40,9 @@ impl Words {
             .with("text", "one two three")
             .with("at_least", "5");
         let result = tool.call(arguments.into(), context).await?;
-        let block = tools::tools_block(std::slice::from_ref(tool));
-        Ok(format!("{block}\nwords_count says {result}."))
+        let spec = tool.spec();
+        let (name, description) = (spec.model_name(), &spec.description);
+        Ok(format!("{name}: {description}\n{name} says {result}."))
     }
 }
 

@@ -311,8 +311,7 @@ impl TurnTape {
     /// before the anchor that the view includes. `None` means the default limit.
     pub async fn build_view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
         let prompt = self.prompt_id().unwrap_or_default();
-        let options = ViewOptions::new().for_model(model).with_turn_start(prompt);
-        let mut options = options.open_with_user_message();
+        let mut options = ViewOptions::new().for_model(model).with_turn_start(prompt);
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }

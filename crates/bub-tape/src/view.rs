@@ -1,7 +1,7 @@
 //! Views: the messages built from a tape for one model call.
 //!
-//! A view starts with its anchor, followed by the entries that the anchor carries over and all entries after the
-//! anchor. bub builds it for each model call from these entries only, so its cost does not depend on the length of the
+//! A view starts with the state of its anchor as a user message, followed by the entries that the anchor carries over
+//! and all entries after the anchor. An anchor without content, such as the first one of a tape, adds no message. bub builds it for each model call from these entries only, so its cost does not depend on the length of the
 //! tape. Providers accept the messages whatever the tape contains: every tool call is followed by exactly one result,
 //! and every result has a call.
 
@@ -25,9 +25,6 @@ use crate::{
 /// Name of the event that records the result of one tool call while other calls of the response are running. See
 /// [`tool_done_event`].
 pub const TOOL_DONE_EVENT: &str = "tool.done";
-
-/// User message at the start of a view that would start with an assistant message, for providers that reject this.
-pub const OPENING_LINE: &str = "Continue from the state below.";
 
 /// Key in the `meta` of a user message. Its value is the id of the entry that the message replaces in views. A hook can
 /// replace a prompt after the prompt was recorded.
@@ -66,8 +63,6 @@ pub struct ViewOptions {
     /// The first entry of the running turn. The view includes media only from this entry on, and no media if this is
     /// `None`.
     pub turn_start: Option<EntryId>,
-    /// Whether to insert [`OPENING_LINE`] if the view would start with an assistant message.
-    pub open_with_user: bool,
     /// Maximum total size in bytes of carried entries, which are entries before the anchor that the anchor's state
     /// lists. The first user message among them is always included. The default is 256 KiB.
     pub carry_limit: usize,
@@ -78,7 +73,6 @@ impl Default for ViewOptions {
         Self {
             model: None,
             turn_start: None,
-            open_with_user: false,
             carry_limit: 256 * 1024,
         }
     }
@@ -101,13 +95,6 @@ impl ViewOptions {
     #[must_use]
     pub fn with_turn_start(mut self, first: EntryId) -> Self {
         self.turn_start = Some(first);
-        self
-    }
-
-    /// Inserts [`OPENING_LINE`] if the view would start with an assistant message.
-    #[must_use]
-    pub fn open_with_user_message(mut self) -> Self {
-        self.open_with_user = true;
         self
     }
 }
@@ -155,15 +142,16 @@ impl Tape {
                 builder.add_message(message, None);
             }
         } else {
-            for entry in selected.drain(..) {
-                builder.add_entry(entry);
+            for (index, entry) in selected.drain(..).enumerate() {
+                if index == 0 && entry.kind == EntryKind::Anchor {
+                    builder.add_opening_anchor(&entry);
+                } else {
+                    builder.add_entry(entry);
+                }
             }
         }
-        let (mut messages, mut entries) = builder.finish();
+        let (messages, mut entries) = builder.finish();
         entries.extend(selected.iter().map(|entry| entry.id));
-        if options.open_with_user {
-            insert_opening_line(&mut messages);
-        }
         Ok(View {
             messages,
             entries,
@@ -234,17 +222,4 @@ fn referenced_entry(entries: &[Entry], entry: &Entry, key: &str) -> Option<usize
             && other.meta.get("run_id") == entry.meta.get("run_id")
     };
     entries.iter().rposition(is_referenced)
-}
-
-fn insert_opening_line(messages: &mut Vec<ChatMessage>) {
-    let roles = messages.iter().map(|message| message.get("role")?.as_str());
-    let first = roles
-        .enumerate()
-        .find(|(_, role)| !matches!(role, Some("system" | "developer")));
-    if let Some((index, role)) = first
-        && role != Some("user")
-    {
-        let opening = Entry::message("user", OPENING_LINE).payload;
-        messages.insert(index, opening);
-    }
 }

@@ -60,7 +60,7 @@ impl AgentLoop {
         prompt: &Prompt,
         loop_state: &mut LoopState,
     ) -> Result<StepOutcome, StepError> {
-        let system = self.build_system_prompt(prompt)?;
+        let system = self.build_system_prompt(prompt, &loop_state.prompt_text)?;
         let prepared = self.prepare_call(&system, loop_state).await?;
         let (hooks, turn) = (self.hooks(), &self.turn);
         let gate = hooks.before_llm_call(prepared.request, turn).await;
@@ -266,15 +266,15 @@ impl AgentLoop {
         self.tape().append_hook_decisions(&notes);
     }
 
-    /// Builds the system prompt: the fragments of the plugins, the list of tools, and the list of skills.
-    fn build_system_prompt(&self, prompt: &Prompt) -> Result<String> {
+    /// Builds the system prompt: the fragments of the plugins and the list of skills. Skills that `prompt_text` names
+    /// stay loaded in all steps, so that the prompt is the same in each of them.
+    fn build_system_prompt(&self, prompt: &Prompt, prompt_text: &str) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
-        parts.push(self.tools.prompt_block().to_owned());
         let workspace = crate::workspace(self.turn.state());
         let allowed = allowed_skills(self.turn.state());
         parts.push(self.agent.skills.prompt_block(
             workspace.as_deref(),
-            &prompt.text(),
+            prompt_text,
             allowed.as_deref(),
             &LoadedSkills::from_state(self.turn.state()),
         ));

@@ -1,27 +1,8 @@
-//! Lists tools for the model and finds them by name.
+//! Finds tools by name.
 
 use std::sync::Arc;
 
 use bub_kernel::{Error, Result, Tool, ToolSpec};
-
-/// Returns the list of tools for the system prompt, or an empty string without tools.
-pub fn tools_block(tools: &[Arc<dyn Tool>]) -> String {
-    let mut lines = Vec::new();
-    let specs = tools.iter().map(|tool| tool.spec());
-    for spec in specs.filter(|spec| spec.agent_use) {
-        let words: Vec<&str> = spec.description.split_whitespace().collect();
-        let separator = if words.is_empty() { "" } else { ": " };
-        let (name, parameters) = (spec.model_name(), parameter_list(spec));
-        lines.push(format!(
-            "- {name}({parameters}){separator}{}\n",
-            words.join(" ")
-        ));
-    }
-    if lines.is_empty() {
-        return String::new();
-    }
-    format!("<available_tools>\n{}</available_tools>", lines.concat())
-}
 
 /// Returns the names of a tool's parameters, separated by commas. Optional parameters have a question mark.
 pub(super) fn parameter_list(spec: &ToolSpec) -> String {

@@ -397,28 +397,31 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
     assert_eq!(sent[0].chat_id().unwrap(), "default");
 }
 
-// S-35
+// S-35, P-38
 #[tokio::test]
 async fn the_system_prompt_ends_with_the_workspace_notes() {
     let fixture = AgentFixture::new();
     let turn = fixture.loaded(Envelope::from_text("hi")).await;
     let prompt = Prompt::from("hi");
     let plain = fixture.framework.system_prompt(&prompt, &turn).unwrap();
-    assert!(plain.contains("<general_instruction>"));
+    assert!(plain.contains("<general_instruct>"));
     std::fs::write(
         fixture.dir.path().join("workspace/AGENTS.md"),
         "\n Use tabs. \n",
     )
     .unwrap();
     let with_notes = fixture.framework.system_prompt(&prompt, &turn).unwrap();
-    assert_eq!(with_notes, format!("{plain}\n\nUse tabs."));
+    assert_eq!(
+        with_notes,
+        format!("{plain}\n\n<workspace_instruction>\nUse tabs.\n</workspace_instruction>")
+    );
     std::fs::write(fixture.dir.path().join("workspace/AGENTS.md"), b"caf\xe9").unwrap();
     assert!(
         fixture
             .framework
             .system_prompt(&prompt, &turn)
             .unwrap()
-            .ends_with("caf\u{fffd}")
+            .ends_with("caf\u{fffd}\n</workspace_instruction>")
     );
 }
 

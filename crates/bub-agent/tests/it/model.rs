@@ -41,18 +41,18 @@ async fn a_model_answers_and_remembers() {
         .collect();
     assert_eq!(
         roles,
-        ["system", "user", "assistant", "user", "assistant", "user"],
+        ["system", "user", "assistant", "user"],
         "{request:#}"
     );
     assert!(
-        request["messages"][3]["content"]
+        request["messages"][1]["content"]
             .as_str()
             .unwrap()
             .ends_with("first question")
     );
-    assert_eq!(request["messages"][4]["content"], "Hello");
+    assert_eq!(request["messages"][2]["content"], "Hello");
     assert!(
-        request["messages"][5]["content"]
+        request["messages"][3]["content"]
             .as_str()
             .unwrap()
             .ends_with("second question")

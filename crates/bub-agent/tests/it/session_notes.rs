@@ -65,7 +65,10 @@ async fn a_session_has_its_own_instructions() {
         );
         let prompt = system_prompt(&fixture, session).await;
         assert!(
-            prompt.ends_with(&format!("\n\nworkspace notes\n\nown notes of {directory}")),
+            prompt.ends_with(&format!(
+                "\n\n<workspace_instruction>\nworkspace notes\n</workspace_instruction>\n\n\
+                 <session_instruction>\nown notes of {directory}\n</session_instruction>"
+            )),
             "{session}: {prompt}"
         );
     }
@@ -84,9 +87,10 @@ async fn odd_files_are_no_instructions() {
     let file = notes(&fixture, "s", "");
     assert_eq!(system_prompt(&fixture, "s").await, plain);
     fs::write(&file, "x".repeat(1024 * 1024)).unwrap();
+    let tags = "\n\n<session_instruction>\n\n</session_instruction>";
     assert_eq!(
         system_prompt(&fixture, "s").await.len(),
-        plain.len() + 2 + 256 * 1024
+        plain.len() + tags.len() + 256 * 1024
     );
     fs::remove_file(&file).unwrap();
     assert!(
@@ -119,5 +123,6 @@ async fn notes_that_lead_out_of_the_workspace_are_not_read() {
     }
     fs::write(at("workspace/CLAUDE.md"), "Use tabs.").unwrap();
     std::os::unix::fs::symlink("CLAUDE.md", &link).unwrap();
-    assert!(system_prompt(&fixture, "s").await.ends_with("Use tabs."));
+    let prompt = system_prompt(&fixture, "s").await;
+    assert!(prompt.ends_with("<workspace_instruction>\nUse tabs.\n</workspace_instruction>"));
 }

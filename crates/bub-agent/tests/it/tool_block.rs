@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_agent::tools::{find_tool, help, help_text, select_tools, tape_anchors, tools_block};
+use bub_agent::tools::{find_tool, help, help_text, select_tools, tape_anchors};
 use bub_kernel::{
     ChannelMessage, Envelope, Framework, Result, State, Tool, ToolContext, ToolSpec, Turn,
     async_trait,
@@ -54,23 +54,6 @@ fn tools() -> Vec<Arc<dyn Tool>> {
 
 fn names(tools: &[Arc<dyn Tool>]) -> Vec<&str> {
     tools.iter().map(|tool| tool.spec().name.as_str()).collect()
-}
-
-// H-104
-#[test]
-fn the_block_has_a_line_for_each_tool_of_the_model() {
-    let description =
-        "Read a text file or a range of its lines. Line breaks are returned as `\\n`.";
-    assert_eq!(
-        tools_block(&tools()),
-        format!(
-            "<available_tools>\n- fs_read(path, offset?, limit?): {description}\n- plain_tool()\n\
-             - lines(): One. Two. Three.\n- tape_anchors(): {}\n</available_tools>",
-            tape_anchors().spec().description
-        )
-    );
-    assert_eq!(tools_block(&[]), "");
-    assert_eq!(tools_block(&[Arc::new(help())]), "");
 }
 
 // H-75

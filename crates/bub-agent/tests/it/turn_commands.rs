@@ -61,7 +61,7 @@ async fn a_command_is_run_without_a_model() {
     }
     assert_eq!(server.requests().len(), 0);
     fixture.own_turn(command("hi")).await.unwrap();
-    assert_eq!(shown(&server).len(), 3, "{:#?}", shown(&server));
+    assert_eq!(shown(&server).len(), 1, "{:#?}", shown(&server));
     let events = events(&entries(&fixture, "s").await, "command");
     assert_eq!(
         (&events[0]["raw"], &events[0]["name"]),

@@ -160,7 +160,8 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
     let shown = shown(&server);
     let text = json!(shown).to_string();
     assert!(
-        text.contains("[Anchor created: phase 2]") && text.contains("the question"),
+        shown[0]["content"] == "<handoff name=\"phase 2\">\nall is well\n</handoff>"
+            && text.contains("the question"),
         "{text}"
     );
     // The model sees the results of the other calls in the same response.

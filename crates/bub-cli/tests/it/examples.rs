@@ -37,11 +37,8 @@ fn examples_do_what_they_say() {
     let tool = Sandbox::new()
         .example("tool_plugin", ["run", "What can you do?"])
         .ok();
-    let line = "- words_count(text, at_least?, containing?): Count the words of a text\n";
-    assert!(
-        tool.contains(line) && tool.ends_with("words_count says 1.\n"),
-        "{tool}"
-    );
+    let shown = "words_count: Count the words of a text\nwords_count says 1.\n";
+    assert!(tool.ends_with(shown), "{tool}");
     let prompt = Sandbox::new()
         .example("prompt_plugin", ["run", "What is a tape?"])
         .ok();

@@ -162,7 +162,7 @@ pub(crate) fn writing_model(request: &Request, on_step: impl Fn(Step)) -> Reply 
         .last()
         .and_then(|last| last["content"].as_str())
         .unwrap_or_default();
-    // After a step with tools, the last message is the continue prompt.
+    // After a step with tools, the last message is the result of a tool.
     let key: Option<u64> = last
         .rsplit("message ")
         .next()

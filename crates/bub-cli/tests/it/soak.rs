@@ -40,8 +40,9 @@ impl Dice {
 
 /// A model that answers, calls all kinds of tools, and fails in every way.
 fn faulty_answer(request: &Request, dice: &Dice) -> Reply {
-    let text = String::from_utf8_lossy(&request.body);
-    let is_first = !text.contains("Continue until everything");
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    let last = body["messages"].as_array().unwrap().last().unwrap();
+    let is_first = last["role"] != "tool";
     match dice.roll(20) {
         0 => Reply::status(401),
         1 => Reply::deltas(["half an ", "answer"]).cut_after(1),

@@ -37,8 +37,8 @@ pub enum ResumePoint {
         /// The answer from before the last steering message. It is not delivered yet. Empty if the model had not
         /// answered before that message.
         text: String,
-        /// Whether the conversation ends with a tool call or its result. If so, the next step needs a prompt from the
-        /// hook `continue_prompt`.
+        /// Whether the conversation ends with a tool call or its result. If so, the hook `continue_prompt` is asked for
+        /// the prompt of the next step.
         needs_prompt: bool,
     },
     /// The process died in too many attempts at this message.

@@ -48,8 +48,8 @@ impl OpenCalls {
 }
 
 impl TurnTape {
-    /// Starts a step. Its start event is added to the next batch.
-    pub fn begin_step(&self, number: u64, prompt: &str) {
+    /// Starts a step. Its start event is added to the next batch. `prompt` is the new prompt of the step, if it has one.
+    pub fn begin_step(&self, number: u64, prompt: Option<&str>) {
         let mut progress = self.progress.lock();
         progress.step = Some(OpenStep {
             number,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::{ChatMessage, TOOL_DONE_EVENT, calls::PendingCalls, carry};
-use crate::{Entry, EntryId, EntryKind, codec, entry::json_object};
+use crate::{Entry, EntryId, EntryKind, SESSION_START, codec, entry::json_object};
 
 /// Maximum number of model responses whose tool calls wait for results at the same time. The tool calls of older
 /// responses get no more results. Few runs overlap, so this is rare.
@@ -56,6 +56,15 @@ impl<'a> ViewBuilder<'a> {
             EntryKind::ToolCall => self.add_tool_call(&mut entry),
             EntryKind::ToolResult => self.add_tool_result(&mut entry),
             EntryKind::System | EntryKind::Event | EntryKind::Error | EntryKind::Other(_) => {}
+        }
+    }
+
+    /// Adds the state of the anchor that opens the view, as context for the model. It is not an assistant message,
+    /// because models imitate what they seem to have said. Adds nothing for an anchor that says nothing.
+    pub(super) fn add_opening_anchor(&mut self, anchor: &Entry) {
+        let message = opening_message(anchor).filter(|_| anchor.is_in_context());
+        if let Some(message) = message {
+            self.push_item(message, Some(anchor), None);
         }
     }
 
@@ -215,6 +224,33 @@ impl<'a> ViewBuilder<'a> {
         message.extend(state.map(|state| ("provider_state".to_owned(), state.clone())));
         message
     }
+}
+
+/// Returns the message for the anchor that opens a view: its summary, then the rest of its state as JSON.
+fn opening_message(anchor: &Entry) -> Option<ChatMessage> {
+    let name = anchor.name().unwrap_or_default();
+    let (summary, rest) = match carry::visible_state(anchor) {
+        Value::Object(mut state) => (state.shift_remove("summary"), Value::Object(state)),
+        state => (None, state),
+    };
+    // The state of the first anchor of a tape is fixed and does not help the model.
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::String(text) => text.trim().is_empty(),
+        Value::Object(map) => map.is_empty() || name == SESSION_START,
+        _ => false,
+    };
+    let parts = [summary.unwrap_or_default(), rest].into_iter();
+    let parts = parts.filter(|part| !is_empty(part)).map(|part| match part {
+        Value::String(text) => text.trim().to_owned(),
+        part => codec::to_python_json(&part),
+    });
+    let parts: Vec<String> = parts.collect();
+    let text = format!(
+        "<handoff name=\"{name}\">\n{}\n</handoff>",
+        parts.join("\n")
+    );
+    (!parts.is_empty()).then(|| json_object([("role", "user".into()), ("content", text.into())]))
 }
 
 fn anchor_message(anchor: &Entry) -> ChatMessage {

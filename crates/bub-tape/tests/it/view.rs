@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::view_support::{CountingStore, call, name, rejection_reason, store_fixtures, tape_of};
 use bub_tape::{
-    AnchorSelector, Entry, EntryId, EntryKind, INTERRUPTED_RESULT, OPENING_LINE, StepRecord, Tape,
-    TapeContext, TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done_event,
+    AnchorSelector, Entry, EntryId, EntryKind, INTERRUPTED_RESULT, StepRecord, Tape, TapeContext,
+    TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done_event,
 };
 use serde_json::{Map, Value, json};
 
@@ -44,7 +44,8 @@ fn called(ids: &[&str]) -> Entry {
     Entry::tool_call(ids.iter().map(|id| call(id, "bash")).collect())
 }
 
-/// S-57, S-66, W-5: the view starts at the latest anchor, and the first message contains its state.
+/// S-57, S-66, W-5: the view starts at the latest anchor, and the first message contains its state. It is not an
+/// assistant message, because models imitate these.
 #[tokio::test]
 async fn the_latest_anchor_opens_the_view() {
     let entries = vec![
@@ -55,10 +56,10 @@ async fn the_latest_anchor_opens_the_view() {
         user("hello"),
     ];
     let view = view(entries).await;
-    let opening = "[Anchor created: phase-2]: {\"summary\": \"二\", \"left\": [\"a\", 1]}";
+    let opening = "<handoff name=\"phase-2\">\n二\n{\"left\": [\"a\", 1]}\n</handoff>";
     assert_eq!(
         messages(&view),
-        json!([{"role": "assistant", "content": opening}, {"role": "user", "content": "hello"}])
+        json!([{"role": "user", "content": opening}, {"role": "user", "content": "hello"}])
     );
     assert_eq!(
         (used(&view), view.origin),
@@ -66,13 +67,46 @@ async fn the_latest_anchor_opens_the_view() {
     );
 }
 
-/// S-62: a missing state is `null`.
+/// The first anchor of a tape and an anchor without state say nothing to the model.
 #[tokio::test]
-async fn an_anchor_without_state_says_null() {
-    let view = view(vec![Entry::anchor("bare", None)]).await;
+async fn an_opening_anchor_without_content_is_not_shown() {
+    let start = |state| Entry::anchor("session/start", Some(state));
+    let silent = [
+        start(json!({"owner": "human"})),
+        start(json!({"owner": "human", "summary": " "})),
+        Entry::anchor("bare", None),
+        Entry::anchor("bare", Some(json!({}))),
+    ];
+    for anchor in silent {
+        let view = view(vec![anchor, user("hi")]).await;
+        assert_eq!(messages(&view), json!([{"role": "user", "content": "hi"}]));
+        assert_eq!((used(&view), view.origin), (vec![2], Some(EntryId::new(1))));
+    }
+    let view = view(vec![start(json!({"owner": "human", "summary": "said"}))]).await;
+    let expected = "<handoff name=\"session/start\">\nsaid\n</handoff>";
+    assert_eq!(messages(&view)[0]["content"], expected);
+}
+
+/// S-62: an anchor inside the selected entries is an assistant message with its state; a missing state is `null`.
+#[tokio::test]
+async fn an_anchor_inside_a_view_is_a_message() {
+    let entries = vec![
+        Entry::anchor("session/start", Some(json!({"owner": "human"}))),
+        user("hi"),
+        Entry::anchor("bare", None),
+        Entry::anchor("phase-2", Some(json!({"summary": "二"}))),
+    ];
+    let context = TapeContext::new().with_anchor(AnchorSelector::Whole);
+    let tape = tape_of(entries).await;
+    let options = ViewOptions::new();
+    let view = tape.view_with_context(&context, &options).await;
     assert_eq!(
-        messages(&view)[0]["content"],
-        "[Anchor created: bare]: null"
+        messages(&view.unwrap()),
+        json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "[Anchor created: bare]: null"},
+            {"role": "assistant", "content": "[Anchor created: phase-2]: {\"summary\": \"二\"}"},
+        ])
     );
 }
 
@@ -115,7 +149,7 @@ async fn entries_become_messages() {
 #[tokio::test]
 async fn entries_outside_the_context_are_omitted() {
     let entries = vec![
-        Entry::anchor("a", None),
+        Entry::anchor("a", Some(json!({"summary": "s"}))),
         user("seen"),
         user("unseen").exclude_from_context(),
     ];
@@ -179,9 +213,9 @@ async fn results_known_from_events_are_named() {
 async fn the_origin_can_be_chosen() {
     let entries = vec![
         user("0"),
-        Entry::anchor("a", None),
+        Entry::anchor("a", Some(json!({"summary": "s"}))),
         user("1"),
-        Entry::anchor("b", None),
+        Entry::anchor("b", Some(json!({"summary": "s"}))),
         user("2"),
     ];
     for fixture in store_fixtures() {
@@ -244,7 +278,7 @@ async fn a_view_never_takes_an_error_for_an_empty_tape() {
 async fn the_cost_of_a_view_is_that_of_its_entries() {
     let spy = Arc::new(CountingStore::new());
     let mut entries = vec![user("x"); 3_000];
-    entries.push(Entry::anchor("here", None));
+    entries.push(Entry::anchor("here", Some(json!({"summary": "s"}))));
     entries.extend(vec![user("y"); 10]);
     spy.append(&name(), entries).await.unwrap();
     let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
@@ -278,9 +312,9 @@ async fn carried_entries_follow_the_anchor() {
     tape.append(user("go on")).await.unwrap();
     let options = ViewOptions::new();
     let view = tape.view(&options).await.unwrap();
-    let opening = "[Anchor created: auto_handoff/context_overflow]: {\"reason\": \"context_length_exceeded\"}";
+    let opening = "<handoff name=\"auto_handoff/context_overflow\">\n{\"reason\": \"context_length_exceeded\"}\n</handoff>";
     let expected = json!([
-        {"role": "assistant", "content": opening},
+        {"role": "user", "content": opening},
         {"role": "user", "content": "the task"},
         calls(&["a"]),
         tool("a", "one"),
@@ -307,7 +341,7 @@ async fn carried_entries_follow_the_anchor() {
     let mine = tape.view(&ViewOptions::new()).await.unwrap();
     assert_eq!(
         messages(&mine)[0]["content"],
-        "[Anchor created: mine]: {\"carry\": \"the bag\"}"
+        "<handoff name=\"mine\">\n{\"carry\": \"the bag\"}\n</handoff>"
     );
 }
 
@@ -374,21 +408,4 @@ async fn provider_state_is_for_its_own_model() {
             "{model:?}"
         );
     }
-}
-
-/// Some wire formats reject a conversation that starts with an assistant message.
-#[tokio::test]
-async fn a_fixed_line_can_open_the_view() {
-    let options = ViewOptions::new().open_with_user_message();
-    let tape = tape_of(vec![Entry::anchor("a", None), user("hi")]).await;
-    let view = tape.view(&options).await.unwrap();
-    assert_eq!(
-        messages(&view)[0],
-        json!({"role": "user", "content": OPENING_LINE})
-    );
-    assert_eq!(view.messages.len(), 3);
-    let tape = tape_of(vec![Entry::message("system", "be kind"), user("hi")]).await;
-    assert_eq!(tape.view(&options).await.unwrap().messages.len(), 2);
-    let tape = tape_of(Vec::new()).await;
-    assert_eq!(tape.view(&options).await.unwrap().messages.len(), 0);
 }
