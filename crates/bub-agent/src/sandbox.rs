@@ -31,10 +31,14 @@ const REFUSAL_TEXTS: &[&str] = &[
     "Permission denied",
     "Read-only file system",
     "Operation not permitted",
+    "Device or resource busy",
+    "Invalid cross-device link",
     "Network is unreachable",
     "Could not resolve host",
     "Temporary failure in name resolution",
     "EACCES",
+    "EBUSY",
+    "EPERM",
     "EROFS",
     "ENETUNREACH",
 ];
@@ -87,9 +91,24 @@ impl Sandbox {
         session: &SessionId,
         workspace: &Path,
     ) -> io::Result<Confinement> {
+        let temp = self.temp_directory(session)?;
+        self.confinement_with_temp(profile, sender, &temp, workspace)
+    }
+
+    /// Returns what a command in `profile` may reach, with an existing directory as its temporary one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a directory does not exist.
+    pub fn confinement_with_temp(
+        &self,
+        profile: SandboxProfile,
+        sender: &Sender,
+        temp: &Path,
+        workspace: &Path,
+    ) -> io::Result<Confinement> {
         let settings = &self.settings;
-        let workspace = workspace.canonicalize()?;
-        let temp = self.temp_directory(session)?.canonicalize()?;
+        let (workspace, temp) = (workspace.canonicalize()?, temp.canonicalize()?);
         let variable = |name: &str| settings.environment().get(name).map(PathBuf::from);
         let home = variable("HOME").and_then(|home| home.canonicalize().ok());
         let search_path = settings.environment().get("PATH").unwrap_or_default();

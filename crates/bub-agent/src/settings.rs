@@ -72,7 +72,7 @@ pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
 pub struct SandboxSettings {
     /// Sandbox for the agent's commands: `read-only`, `workspace` (writes only there) or `off`. Commands of users who are
     /// not owners always run in one.
-    #[setting(default = SandboxMode::Off, trusted)]
+    #[setting(default = SandboxMode::Workspace, trusted)]
     pub profile: SandboxMode,
     /// Network for sandboxed commands: `auto` (only for the owner at the terminal), `on` or `off`.
     #[setting(default = SandboxNetwork::Auto, trusted)]
@@ -86,7 +86,7 @@ pub struct SandboxSettings {
     /// Absolute paths outside the workspace that sandboxed commands can write to.
     #[setting(trusted)]
     pub writable: Vec<String>,
-    /// Maximum processes and threads while a sandboxed command runs; null for no limit. Does not apply to root.
+    /// Maximum processes and threads while a sandboxed command runs; null for no limit. Before Linux 6.14, it does not apply to root.
     #[setting(default = Some(4096), at_least = 1, trusted)]
     pub max_processes: Option<u64>,
     /// Maximum megabytes of memory for each process of a sandboxed command; null for no limit.

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     str::FromStr,
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Launcher, SUBCOMMAND,
+    protection::WORKSPACE_NAMES,
     supervisor::{CONFINE_FLAG, ENTER_FLAG},
 };
 
@@ -103,7 +104,8 @@ pub struct Confinement {
     pub readable: Vec<PathBuf>,
     /// Further paths that the command can write.
     pub writable: Vec<PathBuf>,
-    /// Paths inside the workspace that the command can read and not change.
+    /// Paths inside the workspace that the command can read and not change. The supervisor adds those that depend on what
+    /// the workspace contains, such as hooks of git.
     pub protected: Vec<PathBuf>,
     /// Paths that the command cannot see, wherever they are.
     pub hidden: Vec<PathBuf>,
@@ -113,19 +115,23 @@ pub struct Confinement {
     pub limits: ResourceLimits,
 }
 
-/// Files and directories inside a workspace that decide what programs outside the sandbox do: git runs hooks and
-/// commands of its configuration, bub and other agents read instructions and variables.
-const PROTECTED_NAMES: &[&str] = &[
-    ".git/config",
-    ".git/hooks",
-    ".git/info/attributes",
-    ".git/modules",
-    ".env",
-    ".agents",
-    ".bub",
-    "AGENTS.md",
-    "CLAUDE.md",
-    "mcp.json",
+/// The file with the highest process number. Since Linux 6.14, each process namespace has its own.
+pub(crate) const PROCESS_LIMIT_FILE: &str = "/proc/sys/kernel/pid_max";
+/// The smallest number that the kernel accepts there.
+pub(crate) const MIN_PROCESS_LIMIT: u64 = 301;
+
+/// Files and directories of the system that hold credentials. Only root can read them.
+const SYSTEM_SECRETS: &[&str] = &[
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
+    "/etc/ssl/private",
+    "/etc/ssh/ssh_host_ecdsa_key",
+    "/etc/ssh/ssh_host_ed25519_key",
+    "/etc/ssh/ssh_host_rsa_key",
+    "/etc/NetworkManager/system-connections",
+    "/etc/wireguard",
 ];
 
 /// Directories and files below a home directory that hold credentials.
@@ -217,18 +223,11 @@ impl Confinement {
         home: Option<&Path>,
         search_path: &OsStr,
     ) -> Self {
-        let protected = PROTECTED_NAMES.iter().map(|name| workspace.join(name));
+        let protected = WORKSPACE_NAMES.iter().map(|name| workspace.join(name));
         // Services often have the root directory as their home. It is no place for private data.
         let home = home.filter(|home| home.parent().is_some());
         let mut readable = Vec::new();
-        let mut hidden = [
-            "/etc/shadow",
-            "/etc/gshadow",
-            "/etc/shadow-",
-            "/etc/gshadow-",
-        ]
-        .map(PathBuf::from)
-        .to_vec();
+        let mut hidden: Vec<_> = SYSTEM_SECRETS.iter().map(PathBuf::from).collect();
         if let Some(home) = home {
             readable.extend(HOME_CONFIG_NAMES.iter().map(|name| home.join(name)));
             let tools = std::env::split_paths(search_path);
@@ -274,25 +273,34 @@ impl Confinement {
         Ok([CONFINE_FLAG.into(), json.into()])
     }
 
-    /// Confines this process and all its children.
+    /// Builds the namespaces of the next child of this process.
     #[cfg(target_os = "linux")]
-    pub(crate) fn enter(&self) -> io::Result<()> {
-        crate::confine::enter(self)
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        crate::confine::prepare(self)
     }
 
-    /// Does nothing: `sandbox-exec` confines the command.
-    #[cfg(target_os = "macos")]
-    pub(crate) fn enter(&self) -> io::Result<()> {
-        Ok(())
+    /// Restricts this process and all its children.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn restrict(&self) -> io::Result<()> {
+        crate::confine::restrict(self)
     }
 
-    /// Fails: this system has no confinement.
-    #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-    pub(crate) fn enter(&self) -> io::Result<()> {
+    /// Does nothing on macOS, where `sandbox-exec` confines the command. Fails on systems without confinement.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        if cfg!(target_os = "macos") {
+            return Ok(());
+        }
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns the command that this process becomes after [`Self::enter`].
+    /// Does nothing: see [`Self::prepare`].
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn restrict(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns the command that the first process starts after [`Self::restrict`].
     pub(crate) fn inner_command(&self, program: &OsStr) -> Command {
         if !cfg!(target_os = "macos") {
             return Command::new(program);
@@ -303,22 +311,7 @@ impl Confinement {
         command
     }
 
-    /// Removes files that the command planted so that programs outside would run its code, and that cannot be protected
-    /// while they do not exist.
-    pub(crate) fn remove_planted(&self, existed: bool) {
-        let path = self.redirection();
-        if !existed && fs::symlink_metadata(&path).is_ok() {
-            // Ignore errors: the command may have removed it, and there is nowhere to report it.
-            let _ = fs::remove_file(path);
-        }
-    }
-
-    /// Returns the file that makes git read its configuration and hooks from another directory.
-    pub(crate) fn redirection(&self) -> PathBuf {
-        self.workspace.join(".git/commondir")
-    }
-
-    /// Returns a command that confines itself and becomes `program`, without a supervisor.
+    /// Returns a command that runs `program` confined, without a supervisor.
     ///
     /// # Errors
     ///
@@ -344,6 +337,21 @@ impl Confinement {
         }
         let reason = String::from_utf8_lossy(&output.stderr);
         Err(io::Error::other(reason.trim().to_owned()))
+    }
+
+    /// Returns whether the limit on processes applies to a confined command. For root, only newer kernels apply it.
+    pub fn limits_processes(&self, launcher: &Launcher) -> bool {
+        let read = || {
+            let mut command = self.command(launcher, "cat")?;
+            command.arg(PROCESS_LIMIT_FILE).current_dir("/");
+            let output = command.stdin(Stdio::null()).output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.trim().parse().map_err(io::Error::other)
+        };
+        let max = self.limits.max_processes;
+        let has_own_limit =
+            |highest: u64| max.is_none_or(|max| highest <= max.max(MIN_PROCESS_LIMIT));
+        !rustix::process::getuid().is_root() || read().is_ok_and(has_own_limit)
     }
 }
 

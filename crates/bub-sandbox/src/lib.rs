@@ -3,15 +3,18 @@
 //! * [`supervise`]: the hidden subcommand that runs between bub and a child. When bub exits, this supervisor ends the
 //!   child's whole process tree.
 //! * [`Launcher`]: the executable that has this subcommand, usually the running one.
+//! * `init`: the first process of a confined command, between the supervisor and the command.
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
-//!   a Seatbelt profile (`seatbelt`).
+//!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace.
 
 #[cfg(target_os = "linux")]
 mod confine;
 mod confinement;
+mod init;
 mod launcher;
 mod piped;
+mod protection;
 mod seatbelt;
 mod supervisor;
 

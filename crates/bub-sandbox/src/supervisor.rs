@@ -21,7 +21,7 @@ use std::{
     io::{self, Read, Write},
     os::{
         fd::AsFd,
-        unix::{net::UnixStream, process::CommandExt},
+        unix::{net::UnixStream, process::CommandExt as _},
     },
     process::{Child, Command, ExitCode, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -29,9 +29,15 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus,
+};
 
-use crate::{Confinement, Launcher};
+use crate::{
+    Confinement,
+    init::{self, InitMode},
+    protection::WorkspaceRecord,
+};
 
 /// First argument that makes a [`Launcher`](crate::Launcher) run as the supervisor.
 pub const SUBCOMMAND: &str = "__exec";
@@ -43,8 +49,12 @@ pub(crate) const PIPED_FLAG: &str = "--talk";
 /// Argument before the command of a supervisor that confines it. The next argument is a [`Confinement`] as JSON.
 pub(crate) const CONFINE_FLAG: &str = "--confine";
 
-/// Second argument of the process that confines itself and becomes the command.
+/// Second argument of a process that runs a confined command without bub. The next argument is a [`Confinement`] as
+/// JSON.
 pub(crate) const ENTER_FLAG: &str = "--enter";
+
+/// Second argument of the first process of a confined command.
+pub(crate) const INIT_FLAG: &str = "--init";
 
 /// Exit code of a command that was not started because it could not be confined.
 pub const CONFINEMENT_FAILED_CODE: u8 = 125;
@@ -58,7 +68,7 @@ pub const TERMINATE: u8 = b't';
 pub const KILL: u8 = b'k';
 
 /// How long the command may clean up after bub exited, before it is killed.
-const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
+pub(crate) const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(500);
 /// How often the supervisor repeats `SIGKILL`, and how often it checks for processes that are not its children.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -75,22 +85,21 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
     // bub may have inherited open files from its parent process. The command must not get them.
     close_fds::set_fds_cloexec(3, &[]);
     let (confinement, args) = match args {
+        [flag, rest @ ..] if flag == INIT_FLAG => return init::run(rest),
         [flag, confinement, command @ ..] if flag == ENTER_FLAG => {
-            return become_command(confinement, command);
+            return run_unsupervised(confinement, command);
         }
         [flag, confinement, rest @ ..] if flag == CONFINE_FLAG => (Some(confinement), rest),
         _ => (None, args),
     };
     match (args, control_socket()) {
         ([flag, command @ ..], Ok(control)) if flag == PIPED_FLAG => {
-            let input = io::stdout().as_fd().try_clone_to_owned();
-            let input = input.map_or_else(|_| Stdio::null(), Stdio::from);
-            run_command(control, command, confinement, input);
+            run_command(control, command, confinement, InitMode::Piped);
             ExitCode::SUCCESS
         }
         ([shell, command], Ok(control)) => {
             let command = [shell.clone(), "-c".into(), command.clone()];
-            run_command(control, &command, confinement, Stdio::null());
+            run_command(control, &command, confinement, InitMode::Shell);
             ExitCode::SUCCESS
         }
         // Not started by bub.
@@ -98,34 +107,35 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn parse_confinement(json: &OsString) -> io::Result<Confinement> {
-    Ok(serde_json::from_slice(json.as_encoded_bytes())?)
+/// Parses a confinement, and records what it protects in the workspace.
+fn parse_confinement(json: &OsString) -> io::Result<(Confinement, WorkspaceRecord)> {
+    let mut confinement: Confinement = serde_json::from_slice(json.as_encoded_bytes())?;
+    let record = WorkspaceRecord::new(&mut confinement);
+    Ok((confinement, record))
 }
 
-/// Confines this process and replaces it with the command. Returns only if that fails.
-fn become_command(confinement: &OsString, command: &[OsString]) -> ExitCode {
-    let [program, arguments @ ..] = command else {
-        return ExitCode::from(2);
+/// Runs a confined command until it ends, and returns its exit code.
+fn run_unsupervised(confinement: &OsString, command: &[OsString]) -> ExitCode {
+    let start = || {
+        let (confinement, record) = parse_confinement(confinement)?;
+        let mut init = init::confined_command(&confinement, InitMode::Direct, command)?;
+        Ok((init.spawn()?, record))
     };
-    let enter = || {
-        let confinement = parse_confinement(confinement)?;
-        confinement.enter()?;
-        Ok(confinement.inner_command(program))
+    let (mut child, record) = match start() {
+        Ok(started) => started,
+        Err(error) => return init::report_failure(command, &error),
     };
-    let error = match enter() {
-        Ok(mut command) => command.args(arguments).exec(),
-        Err(error) => error,
-    };
-    let program = program.display();
-    // Ignore errors: without stderr, only the exit code is left.
-    let _ = writeln!(
-        io::stderr(),
-        "bub: the sandbox cannot start `{program}`: {error}"
-    );
-    ExitCode::from(CONFINEMENT_FAILED_CODE)
+    let status = child.wait();
+    record.restore(&mut io::stderr());
+    status.map_or(ExitCode::FAILURE, |status| {
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        // The first process of the command was killed.
+        code.map_or(ExitCode::FAILURE, ExitCode::from)
+    })
 }
 
-fn control_socket() -> io::Result<UnixStream> {
+/// Returns the socket to bub, which is stdin.
+pub(crate) fn control_socket() -> io::Result<UnixStream> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     control.peer_addr()?;
     Ok(control)
@@ -138,23 +148,29 @@ fn run_command(
     mut control: UnixStream,
     command: &[OsString],
     confinement: Option<&OsString>,
-    input: Stdio,
+    mode: InitMode,
 ) {
     set_up_process();
-    let checked = confinement.and_then(|json| parse_confinement(json).ok());
-    let was_redirected = checked
-        .as_ref()
-        .is_some_and(|confinement| confinement.redirection().exists());
-    let child = match start_command(command, confinement, input) {
-        Ok(child) => child,
+    let (child, record) = match start_command(command, confinement, mode) {
+        Ok(started) => started,
         Err(error) => return drop(writeln!(control, "failed {error}")),
     };
-    let Some(shell) = Pid::from_raw(child.id().cast_signed()) else {
+    let Some(first) = Pid::from_raw(child.id().cast_signed()) else {
         return;
     };
+    let errors = io::stderr().as_fd().try_clone_to_owned().map(File::from);
     close_output();
-    let group = Group::new(Mutex::new(shell));
     let _ = writeln!(control, "started {}", child.id());
+    #[cfg(target_os = "linux")]
+    if let Some(record) = record {
+        if crate::confine::watch(&control, first).is_err() {
+            // Without the first process, the kernel ends all others.
+            let _ = rustix::process::kill_process(first, Signal::KILL);
+        }
+        report_children(&control, first, true, || ());
+        return restore(record, errors);
+    }
+    let group = Group::new(Mutex::new(first));
     let controller = control.try_clone().and_then(|control| {
         let group = Arc::clone(&group);
         thread::Builder::new().spawn(move || handle_control(control, &group))
@@ -162,36 +178,50 @@ fn run_command(
     if controller.is_err() {
         signal_group(&group, Signal::KILL);
     }
-    reap_children(&control, shell, &group);
-    if let Some(confinement) = checked {
-        confinement.remove_planted(was_redirected);
+    let is_confined = record.is_some();
+    report_children(&control, first, is_confined, || lock_group(&group));
+    let is_alive = || rustix::process::test_kill_process_group(*lock_group(&group)).is_ok();
+    while descendant_pids().is_none() && is_alive() {
+        thread::sleep(POLL_INTERVAL);
+    }
+    if let Some(record) = record {
+        restore(record, errors);
     }
 }
 
-/// Starts the command, or the process that confines itself and becomes the command.
-///
-/// The supervisor stays outside, so that the command can neither see nor stop it.
+/// Restores protected paths. Notes about them go to the command's stderr.
+fn restore(record: WorkspaceRecord, errors: io::Result<File>) {
+    match errors {
+        Ok(mut errors) => record.restore(&mut errors),
+        Err(_) => record.restore(&mut io::sink()),
+    }
+}
+
+/// Starts the command, or the first process of its confinement. That one reports the exit of the command.
 fn start_command(
     command: &[OsString],
     confinement: Option<&OsString>,
-    input: Stdio,
-) -> io::Result<Child> {
-    let [program, arguments @ ..] = command else {
-        return Err(io::ErrorKind::InvalidInput.into());
+    mode: InitMode,
+) -> io::Result<(Child, Option<WorkspaceRecord>)> {
+    let Some(confinement) = confinement else {
+        let [program, arguments @ ..] = command else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let input = match mode {
+            InitMode::Piped => Stdio::from(io::stdout().as_fd().try_clone_to_owned()?),
+            _ => Stdio::null(),
+        };
+        let mut command = Command::new(program);
+        let child = command
+            .args(arguments)
+            .stdin(input)
+            .process_group(0)
+            .spawn();
+        return Ok((child?, None));
     };
-    let mut command = match confinement {
-        None => Command::new(program),
-        Some(confinement) => {
-            let launcher = Launcher::current_program();
-            let launcher = launcher.ok_or_else(|| io::Error::other("unknown program path"))?;
-            let mut command = Command::new(launcher.0);
-            command.args([SUBCOMMAND, ENTER_FLAG]);
-            command.arg(confinement).arg(program);
-            command
-        }
-    };
-    command.args(arguments).stdin(input);
-    command.process_group(0).spawn()
+    let (confinement, record) = parse_confinement(confinement)?;
+    let mut init = init::confined_command(&confinement, mode, command)?;
+    Ok((init.process_group(0).spawn()?, Some(record)))
 }
 
 /// Detaches the supervisor from the terminal and disables core files. On Linux, also sets the process name and adopts
@@ -214,7 +244,7 @@ fn set_up_process() {
 }
 
 /// Closes stdout and stderr, so that only the command's own processes keep its output open.
-fn close_output() {
+pub(crate) fn close_output() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
@@ -243,54 +273,65 @@ fn handle_control(mut control: UnixStream, group: &Group) {
     }
 }
 
-/// Reaps child processes until all have ended, and reports the exit of the command.
-fn reap_children(mut control: &UnixStream, shell: Pid, group: &Group) {
+/// Reaps child processes until all have ended, and reports the exit of the first one. If that belongs to a confinement, it
+/// has already reported the exit of the command, unless it failed. `lock` is held while a process is reaped.
+fn report_children<Lock>(
+    mut control: &UnixStream,
+    first: Pid,
+    is_confined: bool,
+    lock: impl Fn() -> Lock,
+) {
     loop {
         match rustix::process::waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
-            Err(_) => break,
+            Err(_) => return,
         }
-        let _guard = lock_group(group);
+        let _guard = lock();
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else {
             continue;
         };
-        if pid == shell {
-            let others = if descendant_pids().is_some_and(|pids| pids.is_empty()) {
-                "alone"
-            } else {
-                "others"
-            };
-            let _ = match status.terminating_signal() {
-                Some(signal) => writeln!(control, "signalled {signal} {others}"),
-                None => writeln!(
-                    control,
-                    "exited {} {others}",
-                    status.exit_status().unwrap_or_default()
-                ),
-            };
+        if pid == first && !(is_confined && status.exit_status() == Some(0)) {
+            let is_alone = descendant_pids().is_some_and(|pids| pids.is_empty());
+            let _ = writeln!(control, "{}", format_exit(status, is_alone));
         }
     }
-    let is_alive = || rustix::process::test_kill_process_group(*lock_group(group)).is_ok();
-    while descendant_pids().is_none() && is_alive() {
-        thread::sleep(POLL_INTERVAL);
+}
+
+/// Formats the report of an exit. `is_alone` is true if no other process of the command is running.
+pub(crate) fn format_exit(status: WaitStatus, is_alone: bool) -> String {
+    let others = if is_alone { "alone" } else { "others" };
+    match status.terminating_signal() {
+        Some(signal) => format!("signalled {signal} {others}"),
+        None => format!(
+            "exited {} {others}",
+            status.exit_status().unwrap_or_default()
+        ),
     }
 }
 
 /// Sends a signal to every process of the command. Ignores processes that have already ended.
 fn signal_group(group: &Group, signal: Signal) {
     let group = lock_group(group);
-    let descendants = descendant_pids();
+    if !signal_descendants(signal) {
+        for signal in [signal, Signal::CONT] {
+            let _ = rustix::process::kill_process_group(*group, signal);
+        }
+    }
+}
+
+/// Sends a signal to every descendant of this process. Returns whether the system lists them.
+pub(crate) fn signal_descendants(signal: Signal) -> bool {
+    let Some(all) = descendant_pids() else {
+        return false;
+    };
     // A stopped process handles the signal only after `SIGCONT`.
     for signal in [signal, Signal::CONT] {
-        let Some(all) = &descendants else {
-            let _ = rustix::process::kill_process_group(*group, signal);
-            continue;
-        };
-        for pid in all {
+        for pid in &all {
             let _ = rustix::process::kill_process(*pid, signal);
         }
     }
+    true
 }
 
 fn lock_group(group: &Group) -> MutexGuard<'_, Pid> {

@@ -229,6 +229,8 @@ impl RuntimeOptions {
             ("BUB_HOME", home.as_os_str()),
             ("BUB_MODEL", "llamacpp:scripted".as_ref()),
             ("BUB_LOCAL_MODELS", "false".as_ref()),
+            // A test program cannot confine commands: it has no supervisor.
+            ("BUB_SANDBOX_PROFILE", "off".as_ref()),
         ]);
         let settings = Loader::new(environment)
             .sections(crate::core_sections().chain(self.sections))

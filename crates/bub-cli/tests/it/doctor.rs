@@ -414,7 +414,7 @@ fn at_a_terminal_the_report_is_readable() {
          model     warning   no model configured: no API key set and no local server found\n\
          \x20 fix: run `bub onboard` to set one up, or `bub models` to list models\n\
          plugins   ok        builtin, fetch, telegram, http, cli\n\
-         sandbox   ok        off for owners: `bub config set sandbox.profile workspace` confines the agent's commands\n\
+         sandbox   ok        workspace, with network at the terminal\n\
          tapes     ok        checked 0 of 0 sessions\n\
          \n\
          non-default settings:\n\

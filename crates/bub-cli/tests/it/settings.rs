@@ -65,7 +65,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "policy.approval_timeout_seconds BUB_POLICY_APPROVAL_TIMEOUT_SECONDS 300.0",
             "fs.confine BUB_FS_CONFINE false",
             "skills.env BUB_SKILLS_ENV {}",
-            "sandbox.profile BUB_SANDBOX_PROFILE \"off\"",
+            "sandbox.profile BUB_SANDBOX_PROFILE \"workspace\"",
             "sandbox.network BUB_SANDBOX_NETWORK \"auto\"",
             "sandbox.grants BUB_SANDBOX_GRANTS []",
             "sandbox.readable BUB_SANDBOX_READABLE []",

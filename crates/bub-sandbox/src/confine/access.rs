@@ -7,35 +7,16 @@ use std::{
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
+use super::{SYSTEM_DATA, SYSTEM_DIRECTORIES, mounts::PRIVATE_DIRECTORIES};
 use crate::Confinement;
 
 /// The newest interface whose rights are used. On an older kernel, the rights that it knows apply.
 const NEWEST: ABI = ABI::V6;
-/// Directories with programs, libraries and their configuration.
-const SYSTEM_DIRECTORIES: &[&str] = &[
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/etc",
-    "/opt",
-    "/nix",
-    "/gnu",
-    "/snap",
-    "/proc",
-    "/sys",
-    "/var/cache/fontconfig",
-    "/var/lib/apt",
-    "/var/lib/dpkg",
-];
-/// Directories that belong to the command, because they were empty when it started.
-const PRIVATE_DIRECTORIES: &[&str] = &["/tmp", "/var/tmp", "/dev/shm", "/run"];
+/// The oldest interface that suffices: Linux 6.2. Newer ones add rights on devices.
+const OLDEST: ABI = ABI::V3;
 /// Devices that programs use. Disks and other hardware are not among them.
 const DEVICES: &[&str] = &[
     "/dev/null",
@@ -52,21 +33,37 @@ const DEVICES: &[&str] = &[
 ///
 /// # Errors
 ///
-/// Fails if the kernel has no Landlock.
+/// Fails if the kernel cannot enforce all that the other parts of the confinement rely on.
 pub(super) fn restrict(confinement: &Confinement) -> io::Result<()> {
     let read = AccessFs::from_read(NEWEST);
     let write = AccessFs::from_all(NEWEST);
-    let mut rules = Ruleset::default()
-        .handle_access(write)
-        .map_err(io::Error::other)?
-        .set_compatibility(CompatLevel::BestEffort)
-        .scope(Scope::AbstractUnixSocket | Scope::Signal)
-        .map_err(io::Error::other)?
-        .create()
-        .map_err(io::Error::other)?;
+    // With the network, the command shares abstract sockets with other programs, and only this scope keeps it from them.
+    // Signals do not leave the process namespace.
+    let (scope_level, kernel) = if confinement.network {
+        (CompatLevel::HardRequirement, "6.12, or 6.2 without network")
+    } else {
+        (CompatLevel::BestEffort, "6.2")
+    };
+    let create = || {
+        Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(OLDEST))?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(write)?
+            .set_compatibility(scope_level)
+            .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+            .set_compatibility(CompatLevel::BestEffort)
+            .create()
+    };
+    let mut rules = create().map_err(|error: RulesetError| {
+        io::Error::other(format!(
+            "{error}; it needs Linux {kernel} with Landlock enabled"
+        ))
+    })?;
     let workspace = if confinement.can_write { write } else { read };
     rules = allow(rules, [&confinement.workspace], workspace)?;
     rules = allow(rules, SYSTEM_DIRECTORIES, read)?;
+    rules = allow(rules, SYSTEM_DATA, read)?;
     rules = allow(rules, &confinement.readable, read)?;
     rules = allow(rules, &confinement.writable, write)?;
     rules = allow(rules, PRIVATE_DIRECTORIES, write)?;

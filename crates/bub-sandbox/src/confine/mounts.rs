@@ -1,18 +1,27 @@
 //! The file system that a confined command sees.
 //!
-//! Hidden directories are covered by empty ones. Paths that stay visible below them are attached again. Every change is
-//! one [`Change`] of one path. Changes of parents come before those of their children, so that a rule for a path applies
-//! to all paths below it that have no rule.
+//! Directories that do not belong to the system are covered by empty ones. Paths that stay visible below them are
+//! attached again. Every change is one [`Change`] of one path. Changes of parents come before those of their children, so
+//! that a rule for a path applies to all paths below it that have no rule. This includes mounts: at the end, every mount
+//! becomes read-only unless the rule for it says otherwise.
 
 use std::{
+    collections::BTreeSet,
+    ffi::OsString,
     fs::{self, File},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            ffi::OsStringExt,
+            fs::{DirBuilderExt, OpenOptionsExt},
+        },
+    },
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{CWD, StatVfsMountFlags, statvfs},
+    fs::CWD,
     io::Errno,
     mount::{
         MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind,
@@ -20,28 +29,38 @@ use rustix::{
     },
 };
 
+use super::{SYSTEM_DATA, SYSTEM_DIRECTORIES};
 use crate::Confinement;
 
-/// Directories with sockets and data of other programs, or with files of other users.
-const HIDDEN_DIRECTORIES: &[&str] = &[
-    "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home", "/dev/shm", "/mnt", "/media",
-];
+/// Directories that the command can write to, and that are empty when it starts.
+pub(super) const PRIVATE_DIRECTORIES: &[&str] = &["/tmp", "/var/tmp", "/dev/shm", "/run"];
 /// Directories that the command sees as its private temporary directory.
 const TEMP_DIRECTORIES: &[&str] = &["/tmp", "/var/tmp"];
 /// Files below hidden directories without which names of hosts cannot be resolved.
 const RESOLVER_PATHS: &[&str] = &["/run/systemd/resolve", "/run/NetworkManager/resolv.conf"];
 /// Options of an empty directory. Tools write caches to it, so its size is limited.
 const EMPTY_DIRECTORY_OPTIONS: &std::ffi::CStr = c"mode=0755,size=256m";
+/// Flags of new file systems, and of `/proc`.
+const NEW_MOUNT_FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// A change to what is at a path.
-enum Change {
-    /// Covers a directory with an empty one, or a file with an empty file.
-    Hide,
-    /// Attaches what was there before all changes.
-    Attach { tree: OwnedFd, is_read_only: bool },
+/// What a path becomes.
+enum Content {
+    /// What is there is covered by an empty directory or file. If there is nothing, nothing changes.
+    Hidden,
+    /// An empty directory.
+    Empty,
+    /// What was at a path before all changes.
+    Tree(OwnedFd),
 }
 
-/// Builds the file system of the command.
+/// A change to what is at a path.
+struct Change {
+    path: PathBuf,
+    content: Content,
+    is_writable: bool,
+}
+
+/// Builds the file system of the command, except for `/proc`.
 pub(super) fn set_up(confinement: &Confinement) -> io::Result<()> {
     mount_change(
         "/",
@@ -49,15 +68,32 @@ pub(super) fn set_up(confinement: &Confinement) -> io::Result<()> {
     )?;
     let mut changes = plan(confinement)?;
     // At the same path, hide before attaching: the sort is stable and the plan has them in this order.
-    changes.sort_by_key(|(path, _)| path.components().count());
-    for (path, change) in changes {
-        let applied = apply(&path, change);
+    changes.sort_by_key(|change| change.path.components().count());
+    let mut rules = Vec::new();
+    for change in changes {
+        let path = change.path;
+        let applied = apply(&path, change.content);
         applied.map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?;
+        rules.push((path, change.is_writable));
     }
     set_up_terminals()?;
-    make_read_only(Path::new("/"))
+    make_read_only(&rules)
+}
+
+/// Replaces `/proc` by one that shows only the processes of the command. Limits their number where the kernel can do so
+/// for a process namespace.
+pub(super) fn set_up_processes(max_processes: Option<u64>) -> io::Result<()> {
+    let flags = NEW_MOUNT_FLAGS | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, c"")?;
+    if let Some(limit) = max_processes {
+        // Ignore errors: kernels before 6.14 have one limit for the whole machine, which cannot be changed here.
+        let limit = limit.max(crate::confinement::MIN_PROCESS_LIMIT);
+        let _ = fs::write(crate::confinement::PROCESS_LIMIT_FILE, limit.to_string());
+    }
+    let flags = flags | MountFlags::BIND | MountFlags::RDONLY;
+    Ok(mount_remount("/proc", flags, "")?)
 }
 
 /// Gives the command its own pseudo-terminals. Those of the user would let it read what is typed there.
@@ -72,58 +108,117 @@ fn set_up_terminals() -> io::Result<()> {
 }
 
 /// Returns all changes. Opens what is to be attached before anything is hidden.
-fn plan(confinement: &Confinement) -> io::Result<Vec<(PathBuf, Change)>> {
+fn plan(confinement: &Confinement) -> io::Result<Vec<Change>> {
     let mut changes = Vec::new();
-    let home = confinement.home.iter().map(PathBuf::as_path);
-    let directories = HIDDEN_DIRECTORIES.iter().map(Path::new).chain(home);
-    // A link such as /var/run leads to a directory of this list.
-    let is_real = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
-    for path in directories.filter(is_real) {
-        changes.push((path.to_owned(), Change::Hide));
+    let is_private = |path: &Path| {
+        PRIVATE_DIRECTORIES
+            .iter()
+            .any(|name| path == Path::new(name))
+    };
+    for path in directories_outside_system()? {
+        let is_writable = is_private(&path);
+        let content = Content::Hidden;
+        changes.push(Change {
+            path,
+            content,
+            is_writable,
+        });
+    }
+    if let Some(path) = &confinement.home {
+        let path = path.clone();
+        changes.push(Change {
+            path,
+            content: Content::Empty,
+            is_writable: true,
+        });
     }
     for path in &confinement.hidden {
-        changes.push((path.clone(), Change::Hide));
+        changes.push(Change {
+            path: path.clone(),
+            content: Content::Hidden,
+            is_writable: false,
+        });
     }
-    let mut attach = |source: &Path, target: &Path, is_read_only: bool| -> io::Result<()> {
+    let mut attach = |source: &Path, target: &Path, is_writable: bool| -> io::Result<()> {
         if let Some(tree) = clone_tree(source)? {
-            changes.push((target.to_owned(), Change::Attach { tree, is_read_only }));
+            let (path, content) = (target.to_owned(), Content::Tree(tree));
+            changes.push(Change {
+                path,
+                content,
+                is_writable,
+            });
         }
         Ok(())
     };
-    attach(
-        &confinement.workspace,
-        &confinement.workspace,
-        !confinement.can_write,
-    )?;
+    let workspace = &confinement.workspace;
+    attach(workspace, workspace, confinement.can_write)?;
     for target in TEMP_DIRECTORIES.iter().map(Path::new) {
-        attach(&confinement.temp, target, false)?;
+        attach(&confinement.temp, target, true)?;
     }
-    for path in &confinement.readable {
-        attach(path, path, true)?;
+    let data = SYSTEM_DATA.iter().map(Path::new);
+    for path in data.chain(confinement.readable.iter().map(PathBuf::as_path)) {
+        attach(path, path, false)?;
     }
     if confinement.network {
         for path in RESOLVER_PATHS.iter().map(Path::new) {
-            attach(path, path, true)?;
+            attach(path, path, false)?;
         }
     }
     for path in &confinement.writable {
-        attach(path, path, false)?;
+        attach(path, path, true)?;
     }
     if confinement.can_write {
-        // A link such as `.git -> /home/user` must not open what it leads to.
-        let is_direct = |path: &&PathBuf| path.canonicalize().is_ok_and(|real| real == **path);
-        for path in confinement.protected.iter().filter(is_direct) {
-            // A mount point cannot be renamed. Without this, the command could move the parent away and create another.
-            if let Some(parent) = path
-                .parent()
-                .filter(|parent| **parent != confinement.workspace)
-            {
-                attach(parent, parent, false)?;
-            }
+        for path in fixed_directories(confinement) {
             attach(path, path, true)?;
+        }
+        let protected = confinement.protected.iter();
+        for path in protected.filter(|path| is_visible(confinement, path)) {
+            attach(path, path, false)?;
         }
     }
     Ok(changes)
+}
+
+/// Returns directories that hold no programs, libraries or devices, and that are covered by empty ones.
+fn directories_outside_system() -> io::Result<Vec<PathBuf>> {
+    let mut directories = vec![PathBuf::from("/dev/shm")];
+    for entry in fs::read_dir("/")?.flatten() {
+        let path = entry.path();
+        let is_system = path == Path::new("/dev")
+            || SYSTEM_DIRECTORIES
+                .iter()
+                .any(|name| path == Path::new(name));
+        // A link such as /bin leads to a directory that has its own rule.
+        if !is_system && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            directories.push(path);
+        }
+    }
+    Ok(directories)
+}
+
+/// Returns the directories in the workspace above protected and hidden paths. As mount points, they cannot be renamed.
+/// Otherwise the command could move them away and create others.
+fn fixed_directories(confinement: &Confinement) -> BTreeSet<&Path> {
+    let protected = confinement.protected.iter();
+    let all = protected.chain(&confinement.hidden);
+    let existing = all.filter(|path| path.parent().is_some_and(Path::exists));
+    let parents = existing.flat_map(|path| path.ancestors().skip(1));
+    let inside = |path: &&Path| {
+        *path != confinement.workspace
+            && path.starts_with(&confinement.workspace)
+            && is_visible(confinement, path)
+    };
+    parents.filter(inside).collect()
+}
+
+/// Returns whether a path exists, has no links in it, and is not hidden.
+fn is_visible(confinement: &Confinement, path: &Path) -> bool {
+    // A link such as `.git -> /home/user` must not open what it leads to.
+    path.canonicalize().is_ok_and(|real| real == path)
+        && !confinement
+            .hidden
+            .iter()
+            .any(|hidden| path.starts_with(hidden))
 }
 
 /// Returns a copy of the mounts at `path`, or `None` if it does not exist or is a symbolic link.
@@ -143,22 +238,17 @@ fn clone_tree(path: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn apply(path: &Path, change: Change) -> io::Result<()> {
-    match change {
-        Change::Hide => hide(path),
-        Change::Attach { tree, is_read_only } => {
+fn apply(path: &Path, content: Content) -> io::Result<()> {
+    match content {
+        Content::Hidden => hide(path),
+        Content::Empty => {
+            create_directory(path)?;
+            hide(path)
+        }
+        Content::Tree(tree) => {
             create_mount_point(path, &tree)?;
-            move_mount(
-                tree.as_fd(),
-                "",
-                CWD,
-                path,
-                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-            )?;
-            if is_read_only {
-                make_read_only(path)?;
-            }
-            Ok(())
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            Ok(move_mount(tree.as_fd(), "", CWD, path, flags)?)
         }
     }
 }
@@ -169,8 +259,8 @@ fn hide(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     if found.is_dir() {
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        mount("tmpfs", path, "tmpfs", flags, EMPTY_DIRECTORY_OPTIONS)?;
+        let options = EMPTY_DIRECTORY_OPTIONS;
+        mount("tmpfs", path, "tmpfs", NEW_MOUNT_FLAGS, options)?;
     } else if !found.is_symlink() {
         mount_bind("/dev/null", path)?;
     }
@@ -184,29 +274,70 @@ fn create_mount_point(path: &Path, tree: &OwnedFd) -> io::Result<()> {
     }
     let is_directory = File::from(tree.try_clone()?).metadata()?.is_dir();
     if is_directory {
-        return fs::create_dir_all(path);
+        return create_directory(path);
     }
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+        create_directory(parent)?;
     }
-    File::create(path).map(drop)
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600);
+    options.open(path).map(drop)
 }
 
-/// Makes the mount at a path read-only.
-fn make_read_only(path: &Path) -> io::Result<()> {
-    let current = statvfs(path)?.f_flag;
-    // A user namespace must keep the restrictions of a mount that it inherited.
-    let kept = [
-        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
-        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
-        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
-        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
-        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
-    ];
-    let mut flags = MountFlags::BIND | MountFlags::RDONLY;
-    for (_, flag) in kept.iter().filter(|(kept, _)| current.contains(*kept)) {
-        flags |= *flag;
+/// Creates a directory and its parents. They may be in the temporary directory of the session, which is private.
+fn create_directory(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
+/// Makes every mount read-only, except those whose rule says that they are writable. The rule for a mount is that of the
+/// deepest path above it; of two rules for the same path, the later one.
+fn make_read_only(rules: &[(PathBuf, bool)]) -> io::Result<()> {
+    for line in fs::read("/proc/self/mountinfo")?.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let (Some(path), Some(options)) = (fields.nth(4), fields.next()) else {
+            continue;
+        };
+        let path = unescape(path);
+        let above = rules.iter().filter(|(above, _)| path.starts_with(above));
+        let rule = above.max_by_key(|(above, _)| above.components().count());
+        if rule.is_some_and(|(_, is_writable)| *is_writable) {
+            continue;
+        }
+        // A user namespace must keep the restrictions of a mount that it inherited.
+        let flag = |option: &[u8]| match option {
+            b"nosuid" => MountFlags::NOSUID,
+            b"nodev" => MountFlags::NODEV,
+            b"noexec" => MountFlags::NOEXEC,
+            _ => MountFlags::empty(),
+        };
+        let kept = options.split(|byte| *byte == b',').map(flag);
+        let flags = kept.fold(MountFlags::BIND | MountFlags::RDONLY, MountFlags::union);
+        match mount_remount(&path, flags, "") {
+            // The mount is below a covered directory, where it cannot be reached.
+            Ok(()) | Err(Errno::NOENT | Errno::INVAL | Errno::ACCESS | Errno::NOTDIR) => {}
+            Err(error) => {
+                let error = io::Error::from(error);
+                let text = format!("{}: {error}", path.display());
+                return Err(io::Error::new(error.kind(), text));
+            }
+        }
     }
-    Ok(mount_remount(path, flags, "")?)
+    Ok(())
+}
+
+/// Decodes a path of `mountinfo`, in which `\040` is a space.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = escaped.and_then(|_| after.get(3..)).unwrap_or(after);
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }

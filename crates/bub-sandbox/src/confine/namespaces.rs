@@ -6,13 +6,20 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::{
     net::{AddressFamily, SendFlags, SocketType, send, socket},
     process::{getgid, getuid},
+    thread::{CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities},
 };
 
+/// Capabilities that the first process of the process namespace needs to mount its `/proc` and to drop capabilities.
+const KEPT: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SETPCAP);
+
 /// Moves this process into its own user, mount and IPC namespaces. Without `network`, also into a network namespace whose
-/// only interface is loopback.
+/// only interface is loopback. The next child becomes the first process of a process namespace.
 pub(super) fn enter(network: bool) -> io::Result<()> {
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
-    let mut flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC;
+    let mut flags = CloneFlags::CLONE_NEWUSER
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWPID;
     if !network {
         flags |= CloneFlags::CLONE_NEWNET;
     }
@@ -23,6 +30,22 @@ pub(super) fn enter(network: bool) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
     if !network {
         bring_up_loopback()?;
+    }
+    Ok(())
+}
+
+/// Moves this process into a copy of its mount namespace.
+pub(super) fn separate_mounts() -> io::Result<()> {
+    Ok(unshare(CloneFlags::CLONE_NEWNS)?)
+}
+
+/// Lets the next program of this process keep capabilities. Otherwise `exec` drops them for users other than root.
+pub(super) fn keep_capabilities() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable = KEPT;
+    set_capabilities(None, sets)?;
+    for capability in KEPT.iter() {
+        configure_capability_in_ambient_set(capability, true)?;
     }
     Ok(())
 }

@@ -91,17 +91,6 @@ const SOCKET_FAMILIES: &[i32] = &[
 ];
 /// Requests that type into a terminal.
 const TERMINAL_REQUESTS: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX];
-/// Calls whose argument of this number names a process. Without a process namespace, a command could change the limits
-/// and the priority of processes outside. 0 is the calling process.
-const PROCESS_CALLS: &[(c_long, u8)] = &[
-    (libc::SYS_prlimit64, 0),
-    (libc::SYS_sched_setaffinity, 0),
-    (libc::SYS_sched_setattr, 0),
-    (libc::SYS_sched_setparam, 0),
-    (libc::SYS_sched_setscheduler, 0),
-    (libc::SYS_setpriority, 1),
-    (libc::SYS_ioprio_set, 1),
-];
 /// Bit of system calls of the x32 interface, which are other numbers for the same calls.
 const X32_BIT: c_long = 0x4000_0000;
 
@@ -121,9 +110,6 @@ pub(super) fn restrict() -> io::Result<()> {
         .iter()
         .map(|request| value_rule(1, *request));
     refused.insert(libc::SYS_ioctl, requests.collect::<io::Result<_>>()?);
-    for (call, argument) in PROCESS_CALLS {
-        refused.insert(*call, vec![other_values_rule(*argument, &[0])?]);
-    }
     install(refused, libc::EPERM)?;
     // The arguments of `clone3` are in memory, where a filter cannot check them. Programs fall back to `clone`.
     install(

@@ -139,9 +139,12 @@ fn other_processes_are_out_of_reach() {
             format!("cat /proc/{other}/environ"),
             format!("ls /proc/{other}/root/"),
             format!("head -c1 /proc/{other}/mem"),
-            "kill -STOP $PPID".to_owned(),
             format!("prlimit --pid {other} --core=0:0"),
-            "prlimit --pid $PPID --nofile=3:3".to_owned(),
+            "cat /proc/1/environ".to_owned(),
+            "readlink /proc/1/fd/0".to_owned(),
+            "ls /proc/1/root/".to_owned(),
+            "head -c1 /proc/1/mem".to_owned(),
+            "ls -d /proc/[0-9]* | grep -v -e '/1$' -e '/2$' -e '/3$' -e '/4$'".to_owned(),
             format!("renice -n 19 {other}"),
             format!("taskset -p 1 {other}"),
         ] {
@@ -174,7 +177,12 @@ fn the_kernel_refuses_calls_that_lead_outside() {
         // io_uring_setup, and ptrace(PTRACE_TRACEME): they fail with EPERM.
         "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); r=l.syscall(425,1,0); exit(r==-1 and ctypes.get_errno()==1)'",
         "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); r=l.ptrace(0,0,0,0); exit(r==-1 and ctypes.get_errno()==1)'",
+        // bpf, userfaultfd, perf_event_open, keyctl, kexec_load, pidfd_getfd and clone3.
+        "python3 -c 'import ctypes; l=ctypes.CDLL(None,use_errno=True); exit(all(l.syscall(n,1,0,0,0,0)==-1 and ctypes.get_errno() in (1,38) for n in (321,323,298,250,246,438,435)))'",
         "python3 -c 'import socket; socket.socket(40, socket.SOCK_STREAM)'",
+        "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libpthread.so.0 cat ~/secret",
+        // A program in memory runs, and is confined as any other.
+        "python3 -c 'import os; f=os.memfd_create(\"cat\"); os.write(f, open(\"/bin/cat\",\"rb\").read()); os.execve(f, [\"cat\", os.environ[\"HOME\"]+\"/secret\"], os.environ)'",
         "python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect(\"\\0bub-sandbox-test\")'",
     ] {
         assert_refused(SandboxProfile::Workspace, script);
@@ -204,6 +212,89 @@ fn an_abstract_socket_of_another_process_cannot_be_reached() {
             let output = fixture.run(&confinement, &script);
             assert!(!output.status.success(), "{output:?}");
         }
+    }
+}
+
+// A Docker socket, a session bus and the like, at typical paths and in other directories.
+#[test]
+fn a_socket_of_another_program_cannot_be_reached() {
+    use std::os::unix::{fs::PermissionsExt, net::UnixListener};
+    for fixture in SandboxFixture::for_each_user() {
+        for name in ["home/.docker/run/docker.sock", "outside/bus"] {
+            let path = fixture.path(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let _listener = UnixListener::bind(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+            let path = path.display();
+            let script = format!(
+                "python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect(\"{path}\")'"
+            );
+            let outside = fixture.run_outside(&script);
+            assert!(outside.status.success(), "{outside:?}");
+            let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+            confinement.network = true;
+            let output = fixture.run(&confinement, &script);
+            assert!(!output.status.success(), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_with_the_set_user_id_bit_gains_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    for fixture in SandboxFixture::for_each_user() {
+        let program = fixture.path("home/work/id");
+        std::fs::copy("/usr/bin/id", &program).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let script = "grep -q 'NoNewPrivs:.*1' /proc/self/status && grep -q 'CapBnd:.*00000000' /proc/self/status && test $(./id -u) = $(id -u)";
+        let output = fixture.run(&confinement, script);
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+// Double fork, setsid, a closed output: the process belongs to the namespace of the command.
+#[test]
+fn no_process_survives_its_command_or_a_killed_supervisor() {
+    use std::io::Read;
+    let daemon = "(setsid sh -c 'trap \"\" TERM HUP INT; while true; do sleep 1000; done' &) ; ";
+    for fixture in SandboxFixture::for_each_user() {
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        // The daemon has the output, so this returns only when it has ended.
+        let output = fixture.run(&confinement, daemon);
+        assert!(output.status.success(), "{output:?}");
+        let mut supervised =
+            fixture.start_supervised(&confinement, &format!("{daemon} echo up; wait; sleep 1000"));
+        let mut stdout = supervised.child.stdout.take().unwrap();
+        let mut up = [0; 3];
+        stdout.read_exact(&mut up).unwrap();
+        supervised.child.kill().unwrap();
+        supervised.child.wait().unwrap();
+        // The end of the output: no process has it any more.
+        stdout.read_to_end(&mut Vec::new()).unwrap();
+    }
+}
+
+#[test]
+fn ten_thousand_processes_are_not_started() {
+    let script = r"python3 -c '
+import os, signal
+n = 0
+try:
+    while n < 10000:
+        if os.fork() == 0: signal.pause()
+        n += 1
+except OSError: pass
+print(n); exit(n >= 10000)'";
+    for fixture in SandboxFixture::for_each_user() {
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        confinement.limits.max_processes = Some(400);
+        if !confinement.limits_processes(&crate::harness::launcher()) {
+            // `bub doctor` says so: root on a kernel before 6.14.
+            continue;
+        }
+        let output = fixture.run(&confinement, script);
+        assert!(output.status.success(), "{output:?}");
     }
 }
 
@@ -270,8 +361,7 @@ fn grants_open_exactly_their_paths() {
 fn a_supervised_command_is_confined_and_cannot_redirect_git() {
     for fixture in SandboxFixture::for_each_user() {
         let confinement = fixture.confinement(SandboxProfile::Workspace);
-        let script =
-            "echo /evil > .git/commondir && cat .git/commondir && ! cat ~/secret && exit 7";
+        let script = "echo /evil > .git/commondir && cat .git/commondir && ! cat ~/secret && kill -STOP 1 && kill -KILL 1 && exit 7";
         let reports = fixture.supervise(&confinement, script);
         assert!(reports.ends_with("exited 7 alone\n"), "{reports}");
         assert!(!fixture.path("home/work/.git/commondir").exists());

@@ -6,13 +6,13 @@ use std::{
     os::{
         fd::OwnedFd,
         unix::{
-            fs::{PermissionsExt, chown},
+            fs::{PermissionsExt, lchown},
             net::UnixStream,
             process::CommandExt,
         },
     },
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     sync::OnceLock,
 };
 
@@ -26,6 +26,12 @@ const OTHER_USER: u32 = 65534;
 pub(crate) struct SandboxFixture {
     root: TempDir,
     user: Option<u32>,
+}
+
+/// A supervisor and its command.
+pub(crate) struct Supervised {
+    pub(crate) control: UnixStream,
+    pub(crate) child: Child,
 }
 
 /// The secret that no confined command may read.
@@ -66,12 +72,19 @@ impl SandboxFixture {
         ] {
             fs::write(fixture.path(name), text).unwrap();
         }
+        fixture.give_home();
         if let Some(user) = user {
-            give(&fixture.path("home"), user);
             give(&fixture.path("temp"), user);
             give(&fixture.path("outside"), user);
         }
         fixture
+    }
+
+    /// Makes the user the owner of all files in the home directory.
+    pub(crate) fn give_home(&self) {
+        if let Some(user) = self.user {
+            give(&self.path("home"), user);
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -91,18 +104,39 @@ impl SandboxFixture {
         self.output(&mut command)
     }
 
+    /// Runs a script in `bash`, confined, in `directory`.
+    pub(crate) fn run_in(
+        &self,
+        directory: &Path,
+        confinement: &Confinement,
+        script: &str,
+    ) -> Output {
+        let mut command = confinement.command(&launcher(), "bash").unwrap();
+        command.arg("-c").arg(script);
+        let command = self.prepare(&mut command).current_dir(directory);
+        command.output().unwrap()
+    }
+
     /// Runs a script in `bash` under the supervisor, confined, and returns the supervisor's reports.
     pub(crate) fn supervise(&self, confinement: &Confinement, script: &str) -> String {
-        let (mut control, supervisor_control) = UnixStream::pair().unwrap();
+        let mut supervised = self.start_supervised(confinement, script);
+        let mut reports = String::new();
+        supervised.control.read_to_string(&mut reports).unwrap();
+        supervised.child.wait().unwrap();
+        reports
+    }
+
+    /// Starts a script in `bash` under the supervisor, confined. Its stdout is a pipe.
+    pub(crate) fn start_supervised(&self, confinement: &Confinement, script: &str) -> Supervised {
+        let (control, supervisor_control) = UnixStream::pair().unwrap();
         let mut command = Command::new(launcher().0);
         command.arg(SUBCOMMAND).args(confinement.to_args().unwrap());
         command.args(["/bin/bash", script]);
-        command.stdin(OwnedFd::from(supervisor_control));
-        self.output(&mut command);
-        drop(command);
-        let mut reports = String::new();
-        control.read_to_string(&mut reports).unwrap();
-        reports
+        command
+            .stdin(OwnedFd::from(supervisor_control))
+            .stdout(Stdio::piped());
+        let child = self.prepare(&mut command).spawn().unwrap();
+        Supervised { control, child }
     }
 
     /// Runs a script in `bash` without confinement, in the workspace.
@@ -112,6 +146,10 @@ impl SandboxFixture {
     }
 
     fn output(&self, command: &mut Command) -> Output {
+        self.prepare(command).output().unwrap()
+    }
+
+    fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
@@ -120,14 +158,14 @@ impl SandboxFixture {
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
-        command.output().unwrap()
+        command
     }
 }
 
 /// Returns the launcher, copied to where every user can execute it.
 ///
 /// All tests share one copy, because a process that another thread forks while the file is written makes it busy.
-fn launcher() -> Launcher {
+pub(crate) fn launcher() -> Launcher {
     static COPY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = COPY.get_or_init(|| {
         let directory = TempDir::new().unwrap();
@@ -143,8 +181,8 @@ fn launcher() -> Launcher {
 
 /// Makes `user` the owner of a directory and all it contains.
 fn give(path: &Path, user: u32) {
-    chown(path, Some(user), Some(user)).unwrap();
-    if path.is_dir() {
+    lchown(path, Some(user), Some(user)).unwrap();
+    if path.is_dir() && !path.is_symlink() {
         for entry in fs::read_dir(path).unwrap() {
             give(&entry.unwrap().path(), user);
         }

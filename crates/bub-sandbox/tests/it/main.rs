@@ -4,3 +4,4 @@
 
 mod escapes;
 mod harness;
+mod workspace;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bub_agent::{Sandbox, Skills, shell::Launcher};
-use bub_kernel::{Sender, SessionId, ToolCaller};
+use bub_kernel::{Sender, ToolCaller};
 use bub_sandbox::SandboxProfile;
 
 use super::{CheckContext, Finding};
@@ -14,15 +14,18 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let sandbox = Sandbox::new(Arc::clone(settings), skills, Launcher::current_program());
     let profile = sandbox.profile(&Sender::terminal(), ToolCaller::Model);
     if profile == SandboxProfile::Off {
-        let text = "off for owners: `bub config set sandbox.profile workspace` confines the agent's commands";
-        return vec![Finding::ok(text.to_owned())];
+        let text = "off for owners: the agent's commands can read and change all your files";
+        let fix = "run `bub config set sandbox.profile workspace`";
+        return vec![Finding::warning(text.to_owned(), fix)];
     }
-    let (sender, session) = (Sender::terminal(), SessionId::from("sandbox"));
+    let sender = Sender::terminal();
     let workspace = check_context.framework.workspace();
-    let confinement = match sandbox.confinement(profile, &sender, &session, workspace) {
+    // The check writes nothing, so any directory can be its temporary one.
+    let confinement = sandbox.confinement_with_temp(profile, &sender, workspace, workspace);
+    let confinement = match confinement {
         Ok(confinement) => confinement,
         Err(error) => {
-            let fix = "check the permissions of the home and of the workspace";
+            let fix = "check the permissions of the workspace";
             return vec![Finding::warning(error.to_string(), fix)];
         }
     };
@@ -30,7 +33,7 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         let text = format!(
             "unavailable: {reason}; commands are asked about at a terminal and refused in the gateway"
         );
-        let fix = "enable user namespaces and Landlock, or set `sandbox.profile` to `off` if you accept the risk";
+        let fix = "allow unprivileged user namespaces and enable Landlock, or set `sandbox.profile` to `off` if you accept the risk";
         return vec![Finding::warning(text, fix)];
     }
     let network = if confinement.network {
@@ -41,9 +44,11 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let mut findings = vec![Finding::ok(format!(
         "{profile}, {network} network at the terminal"
     ))];
-    if rustix::process::getuid().is_root() {
-        let text = "the limit on processes does not apply to root".to_owned();
-        findings.push(Finding::warning(text, "run bub as another user"));
+    let is_limited =
+        Launcher::current_program().is_some_and(|launcher| confinement.limits_processes(&launcher));
+    if !is_limited {
+        let text = "the limit on processes does not apply to root on kernels before 6.14";
+        findings.push(Finding::warning(text.to_owned(), "run bub as another user"));
     }
     findings
 }
