@@ -8,7 +8,7 @@ use bub_kernel::{
 };
 use bub_model::{
     CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream, ModelId,
-    Models, settings::MODEL,
+    Models, settings::ModelSettings,
 };
 use bub_settings::Settings;
 use serde_json::{Value, json};
@@ -169,7 +169,7 @@ impl Agent {
         if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
             let model = self.resolve_model(&model)?;
             // Only the configured model has fallbacks.
-            let configured = self.settings.get(&MODEL);
+            let configured = self.settings.get(ModelSettings::MODEL);
             let configured = configured.and_then(|text| models.resolve_model(&text).ok());
             if configured.as_ref() != Some(&model) {
                 return Ok(vec![model]);

@@ -29,10 +29,7 @@ use bub_settings::{PerProvider, Secret, SettingSource, Settings, SettingsError};
 use tokio::sync::Mutex;
 
 use crate::base_url::BaseUrl;
-use crate::{
-    AccessError, Catalog, ModelId, Provider,
-    settings::{API_BASE, API_KEY, API_KEY_COMMAND, MODEL},
-};
+use crate::{AccessError, Catalog, ModelId, Provider, settings::ModelSettings};
 
 /// Where the key of a provider comes from, for display. The key itself is not included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +117,7 @@ pub(crate) struct ApiKeys {
 
 impl ApiKeys {
     pub(crate) fn new(settings: Arc<Settings>, catalog: &Catalog) -> Self {
-        let key = settings.get(&API_KEY);
+        let key = settings.get(ModelSettings::API_KEY);
         let is_ignored = ignores_plain_values(&settings, key.shared_value());
         let owner = |setting| {
             let owner = (!is_ignored).then(|| plain_owner(&settings, catalog, &key, setting));
@@ -129,12 +126,12 @@ impl ApiKeys {
         Self {
             command: ProviderSetting {
                 name: "api_key_command",
-                values: settings.get(&API_KEY_COMMAND),
+                values: settings.get(ModelSettings::API_KEY_COMMAND),
                 owner: owner("api_key_command"),
             },
             base: ProviderSetting {
                 name: "api_base",
-                values: settings.get(&API_BASE),
+                values: settings.get(ModelSettings::API_BASE),
                 owner: owner("api_base"),
             },
             client_args_owner: owner("client_args"),
@@ -396,8 +393,9 @@ fn plain_owner(
     let source = settings
         .origin(&format!("{setting}.*"))
         .or_else(|| settings.origin(setting));
-    let model_of_source = source.and_then(|source| settings.text_from_source(&MODEL, &source));
-    let Some(model) = model_of_source.or_else(|| settings.get(&MODEL)) else {
+    let model_of_source =
+        source.and_then(|source| settings.text_from_source(ModelSettings::MODEL, &source));
+    let Some(model) = model_of_source.or_else(|| settings.get(ModelSettings::MODEL)) else {
         let owner = catalog.plain_key_owner(key.shared_value().map(Secret::expose));
         return owner.map(|provider| provider.name.clone());
     };

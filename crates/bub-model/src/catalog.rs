@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use self::prices::Price;
 use crate::base_url::BaseUrl;
-use crate::{ModelId, Quirks, WireFormat, settings::PROVIDERS};
+use crate::{ModelId, Quirks, WireFormat, settings::ModelSettings};
 
 /// Example of a model identifier for error messages: the default model of the Python version.
 pub(crate) const EXAMPLE_MODEL: &str = "openrouter:openrouter/free";
@@ -167,7 +167,7 @@ impl Catalog {
             provider.needs_key = !provider.local;
         }
         let mut catalog = Self { providers };
-        for (name, fields) in &settings.get(&PROVIDERS) {
+        for (name, fields) in &settings.get(ModelSettings::PROVIDERS) {
             custom::apply_custom_provider(&mut catalog, settings, name, fields)?;
         }
         Ok(catalog)

@@ -22,10 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client_args::ClientArgs;
 use crate::http::{HttpClient, HttpOptions};
-use crate::{
-    Accumulator, ChatRequest, Completion, Result,
-    settings::{MODEL_IDLE_TIMEOUT, MODEL_TIMEOUT},
-};
+use crate::{Accumulator, ChatRequest, Completion, Result, settings::ModelSettings};
 
 mod attempt;
 mod backoff;
@@ -96,11 +93,11 @@ impl CallOptions {
         let is_set = settings
             .origin("model_idle_timeout_seconds")
             .is_some_and(|origin| origin != SettingSource::Default);
-        let idle = settings.get(&MODEL_IDLE_TIMEOUT);
+        let idle = settings.get(ModelSettings::MODEL_IDLE_TIMEOUT);
         Self {
             attempts: args.attempts.unwrap_or(defaults.attempts),
             idle_timeout: args.timeout.filter(|_| !is_set).unwrap_or(idle),
-            timeout: settings.get(&MODEL_TIMEOUT),
+            timeout: settings.get(ModelSettings::MODEL_TIMEOUT),
             ..defaults
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bub_settings::{Secret, Settings};
 use serde_json::Value;
 
-use crate::settings::CLIENT_ARGS;
+use crate::settings::ModelSettings;
 use crate::wire::{ORGANIZATION_HEADER, PROJECT_HEADER};
 
 /// The supported members of `client_args`.
@@ -25,7 +25,7 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     pub(crate) fn from_settings(settings: &Settings) -> Self {
         let mut args = Self::default();
-        for (name, value) in settings.get(&CLIENT_ARGS) {
+        for (name, value) in settings.get(ModelSettings::CLIENT_ARGS) {
             if !value.is_null() && !args.apply_member(&name, &value) {
                 args.unknown.push(name);
             }

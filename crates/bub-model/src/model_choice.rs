@@ -6,10 +6,7 @@ use std::path::PathBuf;
 use bub_settings::SettingSource;
 
 use crate::base_url::BaseUrl;
-use crate::{
-    AccessError, KeySource, LocalServer, ModelId, Models,
-    settings::{FALLBACK_MODELS, MODEL},
-};
+use crate::{AccessError, KeySource, LocalServer, ModelId, Models, settings::ModelSettings};
 
 /// The model to use, its fallbacks and the reason for the choice.
 #[derive(Clone, Debug)]
@@ -117,8 +114,11 @@ impl Models {
         &self,
         servers: Option<&[LocalServer]>,
     ) -> Result<ModelChoice, AccessError> {
-        let fallbacks = self.settings.get(&FALLBACK_MODELS).unwrap_or_default();
-        let (model, reason) = if let Some(text) = self.settings.get(&MODEL) {
+        let fallbacks = self
+            .settings
+            .get(ModelSettings::FALLBACK_MODELS)
+            .unwrap_or_default();
+        let (model, reason) = if let Some(text) = self.settings.get(ModelSettings::MODEL) {
             let origin = self.settings.origin("model");
             let origin = origin.unwrap_or(SettingSource::Default);
             match self.resolve_model(&text) {

@@ -11,7 +11,7 @@ use crate::local::{self, LocalServer};
 use crate::models_report::ModelsReport;
 use crate::{
     AccessError, Catalog, CredentialError, Endpoint, KeySource, LoginFactory, ModelId, Provider,
-    ProviderLogin, settings::LOCAL_MODELS,
+    ProviderLogin, settings::ModelSettings,
 };
 
 /// The models that are available with the current settings: catalog, keys and logins.
@@ -152,7 +152,7 @@ impl Models {
 
     /// Returns the model servers on this machine that respond now. The list is empty if `local_models` is off.
     pub async fn detect_local_servers(&self) -> Vec<LocalServer> {
-        if !self.settings.get(&LOCAL_MODELS) {
+        if !self.settings.get(ModelSettings::LOCAL_MODELS) {
             return Vec::new();
         }
         let local = self.catalog.iter().filter(|provider| provider.local);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::{
     AccessError, BaseUrl, KeySource, LocalServer, ModelChoice, Models, Provider, WireFormat,
-    settings::{FALLBACK_MODELS, LOCAL_MODELS},
+    settings::ModelSettings,
 };
 
 /// Available models and providers.
@@ -58,7 +58,10 @@ impl ModelsReport {
             let error = models.check_provider(provider).err()?;
             Some(error.to_string())
         });
-        let fallbacks = models.settings.get(&FALLBACK_MODELS).unwrap_or_default();
+        let fallbacks = models
+            .settings
+            .get(ModelSettings::FALLBACK_MODELS)
+            .unwrap_or_default();
         let fallbacks = fallbacks.into_iter().map(|text| {
             let problem = fallback_problem(models, &text);
             (text, problem)
@@ -127,7 +130,7 @@ fn provider_report(
 }
 
 fn missing_server_hint(models: &Models, base_url: Option<&BaseUrl>) -> String {
-    if !models.settings.get(&LOCAL_MODELS) {
+    if !models.settings.get(ModelSettings::LOCAL_MODELS) {
         return "not checked, because `local_models` is off".to_owned();
     }
     let location = base_url

@@ -10,7 +10,7 @@ use bub_kernel::{
     Error, FrameworkBuilder, Result, Role, ToolDecision,
     hooks::{HOOK_TIMEOUT, HOOKS},
 };
-use bub_model::settings::{API_BASE, API_KEY, API_KEY_COMMAND};
+use bub_model::settings::ModelSettings;
 use bub_plugin::{
     Descriptor, ExternalPlugin, HostContext, InstalledPlugin, InstalledPlugins, Limits, Manifest,
     PluginConfig, PluginProcess, SettingDecl,
@@ -171,9 +171,9 @@ pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -
 /// `openai` declares the setting `api_key`. The user may add the provider later.
 pub fn check_setting_names(manifest: &Manifest) -> Result<()> {
     let keys = [
-        API_KEY.setting(),
-        API_BASE.setting(),
-        API_KEY_COMMAND.setting(),
+        ModelSettings::API_KEY.setting(),
+        ModelSettings::API_BASE.setting(),
+        ModelSettings::API_KEY_COMMAND.setting(),
     ];
     let suffixes = keys.map(|key| format!("_{}", key.key.to_ascii_uppercase()));
     for SettingDecl { name, .. } in &manifest.settings {

@@ -43,10 +43,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long a stopped program waits until the line that is being submitted is recorded as cancelled.
 const SUBMISSION_CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Chat with the agent in the terminal or through a pipe
+///
+/// If stdin is not a terminal, bub sends each line as a message and prints the answers.
 #[derive(clap::Args)]
 #[command(
-    long_about = "Chat with the agent in the terminal or through a pipe. If stdin is not a terminal, bub sends each \
-                  line as a message and prints the answers.",
     after_help = "Exit codes: 0 success, 1 a turn in a pipe failed, 2 invalid arguments or configuration, or no \
                   model, 129 terminal closed, 130 interrupted, 143 terminated"
 )]

@@ -60,11 +60,9 @@ enum ConfigCommand {
     },
     /// Print the path of the config file
     Path,
-    #[command(
-        about = "Open the config file in your editor and validate it",
-        long_about = "Open the config file in $VISUAL, $EDITOR or vi and validate it. bub does not save an invalid \
-                      file; you can correct it in the editor."
-    )]
+    /// Open the config file in your editor and validate it
+    ///
+    /// The editor is $VISUAL, $EDITOR or vi. bub does not save an invalid file; you can correct it in the editor.
     Edit,
 }
 

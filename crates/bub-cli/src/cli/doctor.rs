@@ -49,12 +49,11 @@ enum Severity {
     Error,
 }
 
+/// Check the installation and suggest fixes
+///
+/// Checks the home directory, settings, model, channels, plugins, sandbox, skills, tapes, disk space, and clock. Makes
+/// one short model request and queries each channel; changes nothing. Exits with 1 if an error is found.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Check the home directory, settings, model, channels, plugins, sandbox, skills, tapes, disk space, and clock. \
-                  Makes one short model request and queries each channel; changes nothing. Exits with 1 if an error \
-                  is found."
-)]
 pub(super) struct DoctorArgs {
     /// Skip checks that need the network
     #[arg(long)]

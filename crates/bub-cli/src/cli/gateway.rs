@@ -23,11 +23,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{output, tape::text::format_count};
 use bub::signals;
 
+/// Run the gateway: receive messages and deliver replies
+///
+/// Runs the configured channels until SIGTERM or SIGINT. On a signal, the gateway stops accepting messages and finishes
+/// running turns within `gateway.drain_seconds`. A second signal stops it immediately. Unfinished work resumes at the
+/// next start.
 #[derive(clap::Args)]
 #[command(
-    long_about = "Run the configured channels until SIGTERM or SIGINT. On a signal, the gateway stops accepting \
-                  messages and finishes running turns within `gateway.drain_seconds`. A second signal stops it \
-                  immediately. Unfinished work resumes at the next start.",
     after_help = "Exit codes: 0 stopped by a signal, 1 failure or no channel enabled, 2 invalid arguments or \
                   configuration, 130 or 143 stopped immediately by a second signal"
 )]

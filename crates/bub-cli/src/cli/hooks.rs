@@ -7,11 +7,10 @@ use bub_kernel::{PluginState, Result, hooks::HOOKS};
 
 use super::output;
 
+/// Show hooks and the plugins that implement them
+///
+/// The plugins are in registration order. They run in reverse order: the plugin listed last runs first.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Show hooks and the plugins that implement them, in registration order. Plugins run in reverse \
-                  order: the plugin listed last runs first."
-)]
 pub(super) struct HooksArgs {
     /// Describe all hooks
     #[arg(long)]

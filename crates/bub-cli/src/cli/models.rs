@@ -14,11 +14,10 @@ use super::output;
 pub(super) const NO_MODEL_TEXT: &str =
     "no model configured: no API key set and no local server found";
 
+/// List available models and show which one is used
+///
+/// Lists the configured model, providers with an API key, and local servers. Makes no requests to remote providers.
 #[derive(clap::Args)]
-#[command(
-    long_about = "List available models: the configured model, providers with an API key, and local servers. Makes no \
-                  requests to remote providers."
-)]
 pub(super) struct ModelsArgs {
     /// Print JSON
     #[arg(long)]

@@ -17,11 +17,10 @@ use super::{config, output, prompt};
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command"
 )]
+/// Set up a model, API keys, and channels
+///
+/// Existing values are offered as defaults. Settings are tested before they are saved.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Set up a model, API keys, and channels. Existing values are offered as defaults. Settings are \
-                  tested before they are saved."
-)]
 pub(super) struct OnboardArgs {
     /// Model to use
     #[arg(long, value_name = "PROVIDER:MODEL")]

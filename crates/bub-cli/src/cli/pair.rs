@@ -8,14 +8,12 @@ use bub_kernel::Result;
 
 use super::output;
 
+/// Grant a user access with a pairing code
+///
+/// An unknown user who writes to a channel receives a code. `bub pair CODE` grants that user the member role, or with
+/// `--owner` the owner role, which allows everything. A running gateway applies the change immediately.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Grant a user access with a pairing code. An unknown user who writes to a channel receives a code. \
-                  `bub pair CODE` grants that user the member role, or with `--owner` the owner role, which allows \
-                  everything. A running gateway applies the change immediately.",
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
-)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct PairArgs {
     /// Code that the user received
     #[arg(required = true)]

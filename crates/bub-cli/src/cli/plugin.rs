@@ -21,13 +21,12 @@ use serde_json::{Value, json};
 use super::{output, prompt, tape::text::format_columns};
 use crate::bundled;
 
+/// Add, list, and remove plugins
+///
+/// A plugin runs with your permissions; add only plugins that you trust. A plugin is pinned: if its files change, bub
+/// does not start it until you add it again.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Add, list, and remove plugins. A plugin runs with your permissions; add only plugins that you \
-                  trust. A plugin is pinned: if its files change, bub does not start it until you add it again.",
-    disable_help_subcommand = true,
-    arg_required_else_help = false
-)]
+#[command(disable_help_subcommand = true, arg_required_else_help = false)]
 pub(super) struct PluginArgs {
     #[command(subcommand)]
     command: PluginCommand,

@@ -10,11 +10,11 @@ use bub_sandbox::SandboxProfile;
 /// Session whose temporary directory the command gets.
 const SESSION_ID: &str = "sandbox";
 
+/// Run a command in the sandbox of the agent's commands
+///
+/// Runs the command as the agent would: with the profile, network and limits of the settings, in the workspace. The exit
+/// code is that of the command; 125 means that the sandbox could not start it.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Run a command as the agent would: with the profile, network and limits of the settings, in the \
-                  workspace. The exit code is that of the command; 125 means that the sandbox could not start it."
-)]
 pub(super) struct SandboxArgs {
     /// Profile [default: `sandbox.profile`]
     #[arg(long, value_name = "NAME", value_parser = ["read-only", "workspace"])]

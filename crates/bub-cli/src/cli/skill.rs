@@ -13,13 +13,11 @@ use serde_json::json;
 
 use super::{output, tape::text::format_count};
 
+/// List, show, check, and create skills
+///
+/// A skill is a directory with a SKILL.md in `.agents/skills` of the workspace or of your home directory.
 #[derive(clap::Args)]
-#[command(
-    long_about = "List, show, check, and create skills. A skill is a directory with a SKILL.md in `.agents/skills` of \
-                  the workspace or of your home directory.",
-    disable_help_subcommand = true,
-    arg_required_else_help = false
-)]
+#[command(disable_help_subcommand = true, arg_required_else_help = false)]
 pub(super) struct SkillArgs {
     #[command(subcommand)]
     command: SkillCommand,

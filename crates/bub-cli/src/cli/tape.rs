@@ -22,13 +22,11 @@ use clap::{Args, Subcommand};
 
 use self::workspace_tapes::{HomeTapes, WorkspaceTapes};
 
+/// List, show, search, fork, export, and repair tapes
+///
+/// TAPE is a session id, a tape name, or a unique prefix of either.
 #[derive(Args)]
-#[command(
-    long_about = "List, show, search, fork, export, and repair tapes. TAPE is a session id, a tape name, or a unique \
-                  prefix of either.",
-    disable_help_subcommand = true,
-    arg_required_else_help = false
-)]
+#[command(disable_help_subcommand = true, arg_required_else_help = false)]
 pub(super) struct TapeArgs {
     #[command(subcommand)]
     command: TapeCommand,

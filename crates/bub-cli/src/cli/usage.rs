@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::{output, tape::text};
 
+/// Show token usage and cost by session, model, or day
+///
+/// Reads the tapes of all workspaces. Costs are in US dollars. They use public prices or `providers.<name>.prices`;
+/// unknown prices are marked.
 #[derive(clap::Args)]
-#[command(
-    long_about = "Show token usage and cost by session, model, or day, from the tapes of all workspaces. Costs are in \
-                  US dollars. They use public prices or `providers.<name>.prices`; unknown prices are marked."
-)]
 pub(super) struct UsageArgs {
     /// Group by
     #[arg(long, value_name = "by", value_parser = ["session", "model", "day"], default_value = "day")]

@@ -157,7 +157,11 @@ fn the_configuration_page_names_every_setting_and_every_trusted_one() {
 #[test]
 fn the_address_of_the_bot_server_is_not_that_of_a_provider() {
     let settings = settings(&[("BUB_TELEGRAM_API_BASE", "http://127.0.0.1:1")]);
-    assert!(settings.get(&bub_model::settings::API_BASE).is_empty());
+    assert!(
+        settings
+            .get(bub_model::settings::ModelSettings::API_BASE)
+            .is_empty()
+    );
     let address = settings.get(bub_telegram::settings::TelegramSettings::API_BASE);
     assert_eq!(address, "http://127.0.0.1:1");
 }

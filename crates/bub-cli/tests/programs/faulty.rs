@@ -4,7 +4,7 @@
 use std::{io::Write, process::ExitCode, sync::Arc};
 
 use bub::prelude::*;
-use bub_model::settings::API_KEY;
+use bub_model::settings::ModelSettings;
 
 struct FailingPlugin {
     settings: Arc<Settings>,
@@ -18,7 +18,7 @@ impl FailingPlugin {
     }
 
     fn secret(&self) -> String {
-        let key = self.settings.get(&API_KEY);
+        let key = self.settings.get(ModelSettings::API_KEY);
         key.shared_value()
             .map(|secret| secret.expose().to_owned())
             .unwrap_or_default()

@@ -17,7 +17,7 @@ use bub_kernel::{
     SessionId, StatePatch, Turn, TurnReport, async_trait,
 };
 use bub_model::Catalog;
-use bub_model::settings::MODEL;
+use bub_model::settings::ModelSettings;
 use bub_settings::Settings;
 use bub_tape::{LeaseWait, Tape, TapeName, TapeSummary};
 use bub_terminal::{
@@ -222,7 +222,7 @@ impl ChatController {
         };
         let chat_usage = self.usage.lock().clone();
         let model = summary.model.or(chat_usage.model);
-        let model = model.or_else(|| self.settings.get(&MODEL));
+        let model = model.or_else(|| self.settings.get(ModelSettings::MODEL));
         let last_tokens = summary
             .usage
             .and_then(|usage| usage.total_tokens.try_into().ok());

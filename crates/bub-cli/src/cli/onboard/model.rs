@@ -1,7 +1,7 @@
 //! Sets up the model, its provider, base URL and API key.
 
 use bub_kernel::{Error, Result};
-use bub_model::settings::API_BASE;
+use bub_model::settings::ModelSettings;
 use bub_model::{Catalog, ModelId, Models, ModelsReport};
 use bub_settings::{ConfigFile, Settings};
 use serde_json::Value;
@@ -161,7 +161,7 @@ fn build_models(onboarding: &Onboarding<'_>) -> Result<Models> {
 }
 
 fn has_base_url(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
-    let bases = onboarding.revised_settings()?.get(&API_BASE);
+    let bases = onboarding.revised_settings()?.get(ModelSettings::API_BASE);
     Ok(bases.get(provider).is_some())
 }
 

@@ -10,12 +10,11 @@ use super::{progress::ProgressLine, text, workspace_tapes::HomeTapes};
 const MAX_SHOWN_DAMAGE: usize = 20;
 const REPAIR_FIX: &str = "run `bub tape check --repair`";
 
+/// Check tapes for damage
+///
+/// Damage is a torn tail, an invalid line, ids out of order, a tool call without a result, a missing or damaged blob, or
+/// a wrong index. Exits with 1 if damage remains.
 #[derive(clap::Args)]
-#[command(
-    about = "Check tapes for damage",
-    long_about = "Check tapes for damage: torn tails, invalid lines, ids out of order, tool calls without results, \
-                  missing or damaged blobs, and a wrong index. Exits with 1 if damage remains."
-)]
 pub(super) struct CheckArgs {
     /// Session id, tape name, or a unique prefix [default: all tapes]
     #[arg(value_name = "TAPE", num_args = 0..)]
@@ -25,12 +24,10 @@ pub(super) struct CheckArgs {
     repair: bool,
 }
 
+/// Rebuild the index
+///
+/// Reads the tapes. This is rarely needed: bub detects a missing or wrong index when it opens a tape.
 #[derive(clap::Args)]
-#[command(
-    about = "Rebuild the index",
-    long_about = "Rebuild the index from the tapes. This is rarely needed: bub detects a missing or wrong index when \
-                  it opens a tape."
-)]
 pub(super) struct ReindexArgs {
     /// Session id, tape name, or a unique prefix [default: all tapes]
     #[arg(value_name = "TAPE", num_args = 0..)]

@@ -13,12 +13,11 @@ use super::{
 
 const SECONDS_PER_HOUR: u64 = 3600;
 
+/// Delete old archives and unused media
+///
+/// Archives are the files `*.bak`. Media is unused if neither a tape nor a newer archive refers to it. Lists the files
+/// and asks for confirmation. Never deletes tapes.
 #[derive(clap::Args)]
-#[command(
-    about = "Delete old archives and unused media",
-    long_about = "Delete old archives (*.bak) and unused media. Media is unused if neither a tape nor a newer archive \
-                  refers to it. Lists the files and asks for confirmation. Never deletes tapes."
-)]
 pub(super) struct PruneArgs {
     /// Minimum age, such as 12h, 30d or 4w
     #[arg(long, value_name = "AGE", value_parser = parse_age, default_value = "30d")]

@@ -13,12 +13,10 @@ use super::{
     writer::ResultWriter,
 };
 
+/// Search tapes of this workspace
+///
+/// Lists exact matches first, then similar ones, newest first. Without `--kinds`, searches messages and tool results.
 #[derive(clap::Args)]
-#[command(
-    about = "Search tapes of this workspace",
-    long_about = "Search tapes of this workspace. Lists exact matches first, then similar ones, newest first. Without \
-                  `--kinds`, searches messages and tool results."
-)]
 pub(super) struct SearchArgs {
     /// Text to search for; quote text with spaces
     words: String,
