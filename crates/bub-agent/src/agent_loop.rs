@@ -34,7 +34,7 @@ use self::{repeat_guard::RepeatGuard, step::StepError};
 use crate::{
     agent::{Agent, AgentTask},
     emitter::Emitter,
-    settings::MAX_STEPS,
+    settings::AgentSettings,
     tool_runner::run_command,
     tool_set::ToolSet,
     truncate,
@@ -123,7 +123,7 @@ impl AgentLoop {
             Some(ResumePoint::Command(_)) | None => (0, "", false),
         };
         self.tape().append_later(self.loop_start_event(&prompt));
-        let max_steps = self.agent.settings.get(&MAX_STEPS);
+        let max_steps = self.agent.settings.get(AgentSettings::MAX_STEPS);
         let (mut prompt, mut number, mut loop_state) = (prompt, steps + 1, LoopState::default());
         if !sent_text.is_empty() {
             self.send_text(sent_text).await;

@@ -6,33 +6,46 @@ use bub_sandbox::SandboxProfile;
 use bub_settings::{AnySetting, FromSettings, Section, SettingChoice, SettingKey, Settings};
 use serde_json::{Map, Value};
 
-/// Maximum number of steps per turn. The default of 100 stops a model that requests tools forever.
-pub static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
-    "max_steps",
-    Some(100),
-    "Maximum steps per turn; null for no limit.",
-)
-.at_least(1);
+/// Settings at the top level of the config file.
+#[derive(Settings)]
+#[settings(section = "", crate = bub_settings)]
+pub struct AgentSettings {
+    /// Maximum steps per turn; null for no limit.
+    ///
+    /// The default stops a model that requests tools forever.
+    #[setting(default = Some(100), at_least = 1)]
+    pub max_steps: Option<u64>,
+    /// Maximum tokens per answer.
+    #[setting(default = 16_384, at_least = 1)]
+    pub max_tokens: u64,
+    /// Extra options for the body of every model call; options that bub sets have priority.
+    ///
+    /// A workspace's `.env` cannot set them, because some providers accept addresses and headers as options.
+    #[setting(trusted)]
+    pub completion_args: Map<String, Value>,
+}
 
-/// Maximum number of tokens per answer.
-pub static MAX_TOKENS: SettingKey<u64> =
-    SettingKey::new("max_tokens", 16_384, "Maximum tokens per answer.").at_least(1);
+/// Settings in the section `spill`.
+#[derive(Settings)]
+#[settings(section = "spill", crate = bub_settings)]
+pub struct SpillSettings {
+    /// Size in tokens (about 4 characters each) above which tool output is stored beside the tape and the model sees a
+    /// preview; 0 disables this.
+    #[setting(default = 4096)]
+    pub threshold: u64,
+}
 
-/// Options for every model call. A workspace's `.env` cannot set them, because some providers accept addresses and
-/// headers as options.
-pub static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
-    "completion_args",
-    (),
-    "Extra options for the body of every model call; options that bub sets have priority.",
-)
-.trusted();
-
-/// Size in tokens above which tool output is spilled.
-pub static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
-    "spill.threshold",
-    4096,
-    "Size in tokens (about 4 characters each) above which tool output is stored beside the tape and the model sees a preview; 0 disables this.",
-);
+/// Settings in the section `usage`. A workspace's `.env` cannot set them.
+#[derive(Settings)]
+#[settings(section = "usage", crate = bub_settings)]
+pub struct UsageSettings {
+    /// Maximum tokens per day, input and output; null for no limit.
+    #[setting(trusted)]
+    pub daily_tokens: Option<u64>,
+    /// Maximum cost per day in US dollars; null for no limit.
+    #[setting(trusted)]
+    pub daily_cost: Option<f64>,
+}
 
 /// The rules of the tool policy. A workspace's `.env` cannot set them.
 pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
@@ -131,38 +144,19 @@ pub enum SandboxNetwork {
     Off,
 }
 
-/// Daily token limit. A workspace's `.env` cannot set it.
-pub static USAGE_DAILY_TOKENS: SettingKey<Option<u64>> = SettingKey::new(
-    "usage.daily_tokens",
-    None,
-    "Maximum tokens per day, input and output; null for no limit.",
-)
-.trusted();
-
-/// Daily cost limit in US dollars. A workspace's `.env` cannot set it.
-pub static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
-    "usage.daily_cost",
-    None,
-    "Maximum cost per day in US dollars; null for no limit.",
-)
-.trusted();
-
-static ROOT: &[&dyn AnySetting] = &[&MAX_STEPS, &MAX_TOKENS, &COMPLETION_ARGS];
-static SPILL: &[&dyn AnySetting] = &[&SPILL_THRESHOLD];
 static POLICY: &[&dyn AnySetting] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn AnySetting] = &[&FS_CONFINE];
 static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
-static USAGE: &[&dyn AnySetting] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// Returns the sections of the agent's settings, for `Loader::sections`. The section with an empty name is the root.
 pub fn sections() -> [Section; 7] {
     [
-        Section::new("", ROOT),
-        Section::new("spill", SPILL),
+        AgentSettings::section(),
+        SpillSettings::section(),
         Section::new("policy", POLICY),
         Section::new("fs", FS),
         Section::new("skills", SKILLS),
         SandboxSettings::section(),
-        Section::new("usage", USAGE),
+        UsageSettings::section(),
     ]
 }

@@ -5,7 +5,7 @@ use bub_settings::Settings;
 use bub_tape::{AnchorQuery, Entry, EntryKind, EntryRange, Tape};
 use serde_json::{Value, json};
 
-use crate::settings::SPILL_THRESHOLD;
+use crate::settings::SpillSettings;
 
 /// The name of the sidecar with spilled output.
 pub(crate) const SPILL_SIDECAR: &str = "spill";
@@ -20,7 +20,7 @@ const CHARS_PER_TOKEN: u64 = 4;
 /// Returns whether a text is below the setting `spill.threshold`, so that it need not be spilled.
 pub(crate) fn fits_threshold(settings: &Settings, text: &str) -> bool {
     let threshold = settings
-        .get(&SPILL_THRESHOLD)
+        .get(SpillSettings::THRESHOLD)
         .saturating_mul(CHARS_PER_TOKEN);
     threshold == 0 || (text.len() as u64) < threshold || (text.chars().count() as u64) < threshold
 }

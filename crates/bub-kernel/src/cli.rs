@@ -4,6 +4,7 @@ use std::{fmt, process::ExitCode, sync::Arc};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
     BoxFuture,
@@ -96,62 +97,36 @@ impl CommandArg {
     }
 }
 
-/// The value of one argument.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum CommandValue {
-    /// Whether a switch was given.
-    Flag(bool),
-    /// The value of an argument, if it was given or has a default.
-    Text(Option<String>),
-    /// The values of an argument that may be given more than once.
-    Many(Vec<String>),
-}
-
-/// The argument values of one command invocation, in the order of its [`CommandSpec`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommandArgs(Vec<(String, CommandValue)>);
+/// The argument values of one command invocation, in the order of its [`CommandSpec`]: a boolean for a switch, a list
+/// for an argument that may be given more than once, otherwise text, or null if there is no value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct CommandArgs(Map<String, Value>);
 
 impl CommandArgs {
     /// Returns the value of an argument, or the first value if it was given more than once.
     pub fn text(&self, name: &str) -> Option<&str> {
-        match self.get(name)? {
-            CommandValue::Flag(_) => None,
-            CommandValue::Text(value) => value.as_deref(),
-            CommandValue::Many(values) => values.first().map(String::as_str),
-        }
+        self.values(name).first().copied()
     }
 
     /// Returns whether a switch was given.
     pub fn has_flag(&self, name: &str) -> bool {
-        matches!(self.get(name), Some(CommandValue::Flag(true)))
+        self.0.get(name) == Some(&Value::Bool(true))
     }
 
     /// Returns all values of an argument.
     pub fn values(&self, name: &str) -> Vec<&str> {
-        match self.get(name) {
-            Some(CommandValue::Text(value)) => value.as_deref().into_iter().collect(),
-            Some(CommandValue::Many(values)) => values.iter().map(String::as_str).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn get(&self, name: &str) -> Option<&CommandValue> {
-        let mut args = self.0.iter();
-        args.find(|(arg, _)| arg == name).map(|(_, value)| value)
+        let values = match self.0.get(name) {
+            Some(Value::Array(values)) => values.as_slice(),
+            value => value.map(std::slice::from_ref).unwrap_or_default(),
+        };
+        values.iter().filter_map(Value::as_str).collect()
     }
 }
 
-impl FromIterator<(String, CommandValue)> for CommandArgs {
-    fn from_iter<I: IntoIterator<Item = (String, CommandValue)>>(values: I) -> Self {
-        Self(values.into_iter().collect())
-    }
-}
-
-/// Serializes as a map from names to values; a missing value is `null`.
-impl Serialize for CommandArgs {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+impl From<Map<String, Value>> for CommandArgs {
+    fn from(values: Map<String, Value>) -> Self {
+        Self(values)
     }
 }
 

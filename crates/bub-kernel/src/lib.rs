@@ -72,9 +72,7 @@ pub use approval::{ApprovalAnswer, ApprovalRequest, Approvals, PendingApprovalGu
 pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler};
 pub use channel_message::ChannelMessage;
-pub use cli::{
-    CliApp, CliCommand, CliContext, CliHandler, CommandArg, CommandArgs, CommandSpec, CommandValue,
-};
+pub use cli::{CliApp, CliCommand, CliContext, CliHandler, CommandArg, CommandArgs, CommandSpec};
 pub use envelope::{Envelope, MessageKind};
 pub use error::{BoxError, Error, ErrorKind, HookOrigin, Result};
 pub use fields::{FieldName, Fields};

@@ -15,7 +15,7 @@ use bub_kernel::{
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
-use crate::{command, manifest::has_control_chars, wire_hook::UNSUPPORTED_HOOKS};
+use crate::{command, manifest::has_control_chars, wire_hook::unsupported_reason};
 
 /// Version of the plugin protocol.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -229,7 +229,7 @@ impl Descriptor {
 
 fn check_hook(hook: &HookDecl) -> Result<()> {
     let name = hook.name.as_str();
-    if let Some((_, instead)) = UNSUPPORTED_HOOKS.iter().find(|(hook, _)| *hook == name) {
+    if let Some(instead) = unsupported_reason(name) {
         return Err(Error::config(format!(
             "unsupported hook `{name}`: {instead}"
         )));

@@ -5,20 +5,15 @@ use serde_json::{Map, Value, json};
 use crate::{
     codec::Wire,
     descriptor::PROTOCOL_VERSION,
-    wire_hook::{UNSUPPORTED_HOOKS, hook_schemas},
+    wire_hook::{hook_schemas, unsupported_reason},
 };
 use bub_kernel::Sender;
 
 /// Returns the JSON Schema of the plugin protocol: the parameters and the result of each supported hook.
 pub fn protocol_schema() -> Value {
-    let is_supported = |name: &str| {
-        UNSUPPORTED_HOOKS
-            .iter()
-            .all(|(unsupported, _)| *unsupported != name)
-    };
     let hooks: Map<_, _> = hook_schemas()
         .into_iter()
-        .filter(|(name, _)| is_supported(name))
+        .filter(|(name, _)| unsupported_reason(name).is_none())
         .map(|(name, hook)| (format!("hook/{name}"), method_schema(&hook)))
         .collect();
     json!({

@@ -18,37 +18,21 @@ use crate::{
     serve::{HostCall, HostChain, HostChainStream, ServedCall, ServedPlugin},
 };
 
-/// Hooks that an external plugin cannot implement, each with the reason or an alternative.
-pub(crate) const UNSUPPORTED_HOOKS: &[(&str, &str)] = &[
-    (
-        "provide_tape_store",
-        "a tape store cannot run in another process; remove the hook",
-    ),
-    (
-        "provide_tape_sidecar",
-        "a sidecar cannot run in another process; remove the hook",
-    ),
-    (
-        "provide_steering_inbox",
-        "a steering inbox cannot run in another process; remove the hook",
-    ),
-    (
-        "provide_routes",
-        "an HTTP route cannot run in another process; remove the hook",
-    ),
-    (
-        "provide_services",
-        "an external plugin can run background work at any time; remove the hook",
-    ),
-    (
-        "provide_channels",
-        "list the channels under `channels` instead",
-    ),
-    (
-        "register_cli_commands",
-        "list the commands under `commands` instead",
-    ),
-];
+/// Returns why an external plugin cannot implement a hook, or `None` if it can.
+pub(crate) fn unsupported_reason(hook: &str) -> Option<&'static str> {
+    Some(match hook {
+        "provide_tape_store"
+        | "provide_tape_sidecar"
+        | "provide_steering_inbox"
+        | "provide_routes" => "its result cannot run in another process; remove the hook",
+        "provide_services" => {
+            "an external plugin can run background work at any time; remove the hook"
+        }
+        "provide_channels" => "list the channels under `channels` instead",
+        "register_cli_commands" => "list the commands under `commands` instead",
+        _ => return None,
+    })
+}
 
 /// A hook argument that the plugin protocol does not contain: a turn or an inbound message. Only its sender is sent to
 /// the plugin.

@@ -103,13 +103,6 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Returns the entries of an archive. `name` is the name that [`TapeStore::archive`] returned.
-    pub fn archived_entries(&self, name: &str) -> Option<Vec<Entry>> {
-        let state = self.state.lock();
-        let entries = state.archives.get(name)?.iter();
-        Some(entries.map(|entry| Entry::clone(entry)).collect())
-    }
-
     /// Calls `read` with a tape, or with an empty one if it does not exist.
     fn with_tape<T>(&self, tape: &TapeName, read: impl FnOnce(&MemoryTape) -> T) -> T {
         match self.state.lock().tapes.get(tape) {
@@ -125,22 +118,11 @@ impl MemoryStore {
                 holder: "this process".to_owned(),
             });
         }
-        let guard = MemoryLease {
-            store: self.clone(),
-            tape: tape.clone(),
-        };
+        let held = (Arc::clone(&self.state), tape.clone());
+        let guard = scopeguard::guard(held, |(state, tape)| {
+            state.lock().leased.remove(&tape);
+        });
         Ok(Lease::new(tape.clone(), guard))
-    }
-}
-
-struct MemoryLease {
-    store: MemoryStore,
-    tape: TapeName,
-}
-
-impl Drop for MemoryLease {
-    fn drop(&mut self) {
-        self.store.state.lock().leased.remove(&self.tape);
     }
 }
 

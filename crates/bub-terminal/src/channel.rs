@@ -15,7 +15,10 @@ use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{sanitize::sanitize_line, turn_view::StatusLine};
+use crate::{
+    sanitize::{sanitize, sanitize_line},
+    turn_view::StatusLine,
+};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "cli";
@@ -149,13 +152,7 @@ impl UserQuestion {
     /// Returns the complete text of the question. It is never truncated: a user must see all of what is approved.
     pub fn text(&self) -> String {
         match self {
-            Self::Call(request, _) => {
-                let arguments = request.arguments.iter();
-                let arguments = arguments.map(|(name, value)| format!("{name}={value}"));
-                let arguments = arguments.collect::<Vec<_>>().join(", ");
-                let reason = sanitize_line(&request.reason);
-                format!("{reason}\nallow {}({arguments})?", request.tool)
-            }
+            Self::Call(request, _) => approval_question(request),
             Self::Line(_, text, _) => sanitize_line(text),
         }
     }
@@ -175,6 +172,20 @@ impl UserQuestion {
             Self::Line(id, ..) => id,
         }
     }
+}
+
+/// Returns the question whether a tool call is allowed. It contains the complete call, because users cannot approve what
+/// they do not see. JSON values do not span lines, so an argument cannot imitate a question.
+pub fn approval_question(request: &ApprovalRequest) -> String {
+    let arguments = request.arguments.iter();
+    let arguments = arguments.map(|(name, value)| format!("{name}={value}"));
+    let call = format!(
+        "{}({})",
+        request.tool,
+        arguments.collect::<Vec<_>>().join(", ")
+    );
+    let (reason, call) = (sanitize_line(&request.reason), sanitize(&call));
+    format!("{reason}\nallow {call}?")
 }
 
 /// Sends events to a chat.
@@ -212,10 +223,7 @@ impl ChatEventSender {
     /// Asks the user to approve a tool call. The question is withdrawn if the returned future is dropped.
     pub async fn ask_approval(&self, request: &ApprovalRequest) -> ApprovalAnswer {
         let (answer, answered) = oneshot::channel();
-        let _withdraw = WithdrawGuard {
-            event_sender: self,
-            id: request.id.clone(),
-        };
+        let _withdraw = self.withdraw_on_drop(request.id.clone());
         let question = UserQuestion::Call(Box::new(request.clone()), answer);
         self.emit(ChatEvent::Question(question)).await;
         answered
@@ -223,30 +231,22 @@ impl ChatEventSender {
             .unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
     }
 
+    /// Returns a guard that withdraws a question when it is dropped.
+    fn withdraw_on_drop(&self, id: String) -> impl Drop {
+        scopeguard::guard(id, |id| {
+            self.emit_detached(ChatEvent::QuestionWithdrawn(id))
+        })
+    }
+
     /// Asks the user for a line and blocks the thread until the answer. Returns `None` if the chat ends first.
     pub fn ask_line(&self, text: &str) -> Option<String> {
         static NEXT_QUESTION_ID: AtomicU64 = AtomicU64::new(0);
         let id = format!("line {}", NEXT_QUESTION_ID.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        let _withdraw = WithdrawGuard {
-            event_sender: self,
-            id: id.clone(),
-        };
+        let _withdraw = self.withdraw_on_drop(id.clone());
         let question = UserQuestion::Line(id, text.to_owned(), answer);
         self.emit_detached(ChatEvent::Question(question));
         answered.recv().ok()
-    }
-}
-
-struct WithdrawGuard<'a> {
-    event_sender: &'a ChatEventSender,
-    id: String,
-}
-
-impl Drop for WithdrawGuard<'_> {
-    fn drop(&mut self) {
-        let event = ChatEvent::QuestionWithdrawn(std::mem::take(&mut self.id));
-        self.event_sender.emit_detached(event);
     }
 }
 

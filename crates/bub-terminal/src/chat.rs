@@ -32,7 +32,7 @@ use crate::{
     sanitize::sanitize_line,
     screen::{LiveArea, Screen, TerminalSize},
     split_at_width,
-    tty::{self, RawMode},
+    tty::{self, ModeGuard},
     turn_view::{StatusLine, TurnView},
 };
 
@@ -85,7 +85,7 @@ pub enum ChatExit {
 /// An interactive chat: its screen, its editor, its lines and the running turn.
 struct ChatScreen {
     screen: Screen<Stdout>,
-    raw_mode: Option<RawMode>,
+    raw_mode: Option<ModeGuard>,
     state: ChatState,
     editor: Editor,
     name: String,
@@ -125,7 +125,7 @@ struct QueuedLine {
 /// Fails if the terminal cannot be read, written, or set to raw mode.
 pub async fn run_chat(chat_options: ChatOptions) -> Result<ChatExit> {
     let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
-    let raw_mode = RawMode::enter().map_err(terminal_error)?;
+    let raw_mode = ModeGuard::raw_mode().map_err(terminal_error)?;
     let mut input = tty::spawn_input_reader().map_err(terminal_error)?;
     let (mut chat, mut chat_events, stop) = ChatScreen::new(chat_options, raw_mode);
     let mut decoder = KeyDecoder::default();
@@ -192,7 +192,7 @@ impl ChatScreen {
     /// Creates the chat. Also returns the receiver of its events and the token that ends it.
     fn new(
         chat_options: ChatOptions,
-        raw_mode: RawMode,
+        raw_mode: ModeGuard,
     ) -> (Self, mpsc::Receiver<ChatEvent>, CancellationToken) {
         let size = tty::size();
         let (history, read) = History::open(&chat_options.home, &chat_options.workspace);

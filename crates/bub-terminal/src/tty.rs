@@ -26,18 +26,18 @@ struct SavedTerminal {
 /// Escape sequences that end a synchronized update, turn bracketed paste off, show the cursor, and reset the style.
 const RESTORE_SEQUENCE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
 
-/// Keeps the terminal in raw mode until dropped.
+/// Keeps the terminal in another mode until dropped.
 #[derive(Debug)]
-pub struct RawMode(());
+pub struct ModeGuard(());
 
-impl RawMode {
+impl ModeGuard {
     /// Enters raw mode: each key arrives immediately and is not echoed. The terminal encloses pasted text in
     /// escape sequences.
     ///
     /// # Errors
     ///
     /// Fails if stdin is not a terminal or stdout cannot be written.
-    pub fn enter() -> io::Result<Self> {
+    pub fn raw_mode() -> io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -53,25 +53,13 @@ impl RawMode {
         out.flush()?;
         Ok(Self(()))
     }
-}
 
-impl Drop for RawMode {
-    fn drop(&mut self) {
-        restore();
-    }
-}
-
-/// Turns the echo of typed text off until dropped.
-#[derive(Debug)]
-pub struct EchoOff(());
-
-impl EchoOff {
     /// Turns the echo off and discards input that was typed before.
     ///
     /// # Errors
     ///
     /// Fails if stdin is not a terminal.
-    pub fn enter() -> io::Result<Self> {
+    pub fn echo_off() -> io::Result<Self> {
         let modes = tcgetattr(stdin())?;
         let mut quiet = modes.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
@@ -81,7 +69,7 @@ impl EchoOff {
     }
 }
 
-impl Drop for EchoOff {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         restore();
     }

@@ -7,8 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bub_kernel::{CommandArg, CommandArgs, CommandSpec, CommandValue};
+use bub_kernel::{CommandArg, CommandArgs, CommandSpec};
 use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
+use serde_json::{Map, Value};
 
 use crate::command::AppCommand;
 
@@ -114,18 +115,19 @@ fn to_clap_arg(arg: &CommandArg) -> Arg {
 pub(crate) fn to_command_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
     let value = |arg: &CommandArg| {
         if arg.flag {
-            return CommandValue::Flag(matches.get_flag(&arg.name));
+            return Value::from(matches.get_flag(&arg.name));
         }
         let values = matches.get_many::<String>(&arg.name);
-        let mut values = values.into_iter().flatten().cloned();
+        let mut values = values.into_iter().flatten().map(|text| text.as_str());
         if arg.many {
-            CommandValue::Many(values.collect())
+            values.collect()
         } else {
-            CommandValue::Text(values.next())
+            Value::from(values.next())
         }
     };
     let args = spec.args.iter();
-    args.map(|arg| (arg.name.clone(), value(arg))).collect()
+    let args: Map<_, _> = args.map(|arg| (arg.name.clone(), value(arg))).collect();
+    args.into()
 }
 
 fn root_command() -> Command {

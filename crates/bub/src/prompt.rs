@@ -11,7 +11,7 @@ use std::{
 use bub_kernel::{Error, ErrorKind, Result};
 use bub_plugin::PluginQuestion;
 use bub_terminal::channel::ChatEventSender;
-use bub_terminal::tty::EchoOff;
+use bub_terminal::tty::ModeGuard;
 
 use crate::{output, signals};
 
@@ -67,7 +67,7 @@ fn typed_or_default(typed: String, default: Option<&str>) -> String {
 pub async fn prompt_secret(question: &str) -> Result<String> {
     signals::exit_on_signal();
     // Turn echo off before the question is printed, because this discards earlier input.
-    let quiet = EchoOff::enter();
+    let quiet = ModeGuard::echo_off();
     let typed = run_interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
     print_stderr("\n");
@@ -86,7 +86,7 @@ fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
     let text = output::sanitize_line(&question.text);
     let quiet = question.is_secret.then(|| {
         signals::exit_on_signal();
-        EchoOff::enter()
+        ModeGuard::echo_off()
     });
     let shown_default = default
         .filter(|_| !question.is_secret)

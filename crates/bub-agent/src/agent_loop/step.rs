@@ -15,7 +15,7 @@ use super::{
     AgentLoop, LoopState, StepOutcome,
     budget::{self, ContextBudget},
 };
-use crate::settings::{COMPLETION_ARGS, MAX_TOKENS};
+use crate::settings::AgentSettings;
 use crate::skills::{LoadedSkills, allowed_skills};
 
 /// The text between the answers of two steps.
@@ -138,7 +138,7 @@ impl AgentLoop {
         let model = self.models.first();
         let window = model.and_then(|model| self.agent.context_window(model));
         let model = model.map(ToString::to_string).unwrap_or_default();
-        let answer = self.agent.settings.get(&MAX_TOKENS);
+        let answer = self.agent.settings.get(AgentSettings::MAX_TOKENS);
         let mut tokens_before = None;
         loop {
             let max_carried = window.map(max_carried_bytes);
@@ -231,7 +231,7 @@ impl AgentLoop {
             max_tokens: llm_request.max_tokens,
             reasoning_effort: effort.filter(|effort| !effort.is_empty()),
             stream: true,
-            extra: settings.get(&COMPLETION_ARGS),
+            extra: settings.get(AgentSettings::COMPLETION_ARGS),
             ..ChatRequest::default()
         };
         let options = CallOptions {

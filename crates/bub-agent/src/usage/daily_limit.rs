@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{TokenCounts, UsageRow, read_model_calls};
-use crate::settings::{USAGE_DAILY_COST, USAGE_DAILY_TOKENS};
+use crate::settings::UsageSettings;
 
 /// The configured limits and the usage of the current day.
 pub(crate) struct DailyLimit {
@@ -46,8 +46,8 @@ struct DailyUsage {
 impl DailyLimit {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            tokens: settings.get(&USAGE_DAILY_TOKENS),
-            cost: settings.get(&USAGE_DAILY_COST),
+            tokens: settings.get(UsageSettings::DAILY_TOKENS),
+            cost: settings.get(UsageSettings::DAILY_COST),
             directory: settings.home().join("usage"),
             today: Mutex::default(),
         }

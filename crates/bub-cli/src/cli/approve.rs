@@ -9,10 +9,10 @@ use bub_gateway::fields::APPROVAL_ID_FIELD;
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, MessageKind, Result, Turn,
 };
+use bub_terminal::channel::approval_question;
 use rustix::termios::{QueueSelector, tcflush};
+use scopeguard::ScopeGuard;
 use tokio::sync::{Mutex, mpsc};
-
-use super::tape::text;
 
 /// Implements the hook `request_approval` for all commands: the channel of the sender asks the user, or the question is
 /// sent to the chat as a message.
@@ -42,7 +42,7 @@ impl ApprovalHook {
         }
         let text = format!(
             "{}\nAnswer `,approve {id}` or `,deny {id}`.",
-            question_text(request).trim_end_matches(" [y/N] "),
+            approval_question(request),
             id = request.id
         );
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
@@ -76,7 +76,8 @@ impl TerminalApprover {
                 Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
             })?),
         };
-        reader.ask_question(&question_text(request)).await
+        let question = format!("{} [y/N] ", approval_question(request));
+        reader.ask_question(&question).await
     }
 }
 
@@ -104,30 +105,18 @@ impl TtyReader {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
         self.tty.write_all(question.as_bytes())?;
-        let mut prompt = OpenPromptGuard {
-            tty: &self.tty,
-            is_open: true,
-        };
+        // Also if the caller is cancelled.
+        let unanswered = scopeguard::guard(&self.tty, |mut tty| {
+            let _ = tty.write_all(b"\nno answer: denied\n");
+        });
         let line = self.typed.recv().await.filter(|line| !line.is_empty());
-        prompt.is_open = line.is_none();
+        if line.is_some() {
+            ScopeGuard::into_inner(unanswered);
+        }
         Ok(match line {
             Some(line) => parse_answer(&line),
             None => ApprovalAnswer::Denied(Some("no answer".to_owned())),
         })
-    }
-}
-
-/// Prints a newline and `no answer: denied` on drop if the question was not answered, also if the caller was cancelled.
-struct OpenPromptGuard<'a> {
-    tty: &'a File,
-    is_open: bool,
-}
-
-impl Drop for OpenPromptGuard<'_> {
-    fn drop(&mut self) {
-        if self.is_open {
-            let _ = self.tty.write_all(b"\nno answer: denied\n");
-        }
     }
 }
 
@@ -138,18 +127,6 @@ fn parse_answer(line: &str) -> ApprovalAnswer {
     }
 }
 
-/// Returns the question with the complete call, because users cannot approve what they do not see.
-fn question_text(request: &ApprovalRequest) -> String {
-    let arguments = request.arguments.iter();
-    let arguments: Vec<_> = arguments
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    let call = format!("{}({})", request.tool, arguments.join(", "));
-    let reason = text::sanitize_line(&request.reason);
-    // JSON values do not span lines, so an argument cannot imitate a question.
-    format!("{reason}\nallow {}? [y/N] ", text::sanitize(&call))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -158,7 +135,7 @@ mod tests {
 
     use bub_kernel::Sender;
 
-    use super::{ApprovalAnswer, ApprovalRequest, parse_answer, question_text};
+    use super::{ApprovalAnswer, ApprovalRequest, approval_question, parse_answer};
 
     #[test]
     fn only_a_clear_yes_is_a_yes() {
@@ -185,7 +162,7 @@ mod tests {
             expires: Duration::ZERO,
             reason: "rule 1\nsays".to_owned(),
         };
-        let shown = question_text(&request);
+        let shown = approval_question(&request);
         assert!(shown.contains(&"x".repeat(5000)), "{shown}");
         assert_eq!(shown.lines().count(), 2, "{shown}");
         assert!(

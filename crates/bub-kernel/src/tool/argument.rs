@@ -24,40 +24,53 @@ pub trait ToolArgument: Sized + Send + 'static {
     }
 }
 
-impl ToolArgument for String {
-    fn schema() -> Value {
-        json!({"type": "string"})
-    }
+/// Implements [`ToolArgument`]. The columns are the type, its JSON Schema, its description in errors, and the conversion
+/// of a value, which returns an invalid value as the error.
+macro_rules! tool_argument {
+    ($ty:ty: $schema:tt, $expected:literal, $convert:expr) => {
+        impl ToolArgument for $ty {
+            fn schema() -> Value {
+                json!($schema)
+            }
 
-    fn from_value(value: Value) -> Result<Self, String> {
-        match value {
-            Value::String(text) => Ok(text),
-            Value::Number(number) => Ok(number.to_string()),
-            Value::Bool(flag) => Ok(flag.to_string()),
-            other => Err(expected_error("a string", &other)),
+            fn from_value(value: Value) -> Result<Self, String> {
+                let convert: fn(Value) -> Result<Self, Value> = $convert;
+                convert(value).map_err(|value| expected_error($expected, &value))
+            }
         }
-    }
+    };
 }
 
-impl ToolArgument for bool {
-    fn schema() -> Value {
-        json!({"type": "boolean"})
+tool_argument!(String: {"type": "string"}, "a string", |value| match value {
+    Value::String(text) => Ok(text),
+    Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
+    other => Err(other),
+});
+tool_argument!(bool: {"type": "boolean"}, "true or false", |value| {
+    let word = match &value {
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => text.trim().to_lowercase(),
+        _ => return Err(value),
+    };
+    match word.as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" | "1.0" => Ok(true),
+        "false" | "f" | "no" | "n" | "off" | "0" | "0.0" => Ok(false),
+        _ => Err(value),
     }
-
-    fn from_value(value: Value) -> Result<Self, String> {
-        let word = match &value {
-            Value::Bool(flag) => return Ok(*flag),
-            Value::Number(number) => number.to_string(),
-            Value::String(text) => text.trim().to_lowercase(),
-            other => return Err(expected_error("true or false", other)),
-        };
-        match word.as_str() {
-            "true" | "t" | "yes" | "y" | "on" | "1" | "1.0" => Ok(true),
-            "false" | "f" | "no" | "n" | "off" | "0" | "0.0" => Ok(false),
-            _ => Err(expected_error("true or false", &value)),
-        }
-    }
-}
+});
+tool_argument!(f64: {"type": "number"}, "a number", |value| {
+    let number = match &value {
+        Value::String(text) => text.trim().parse().ok(),
+        other => other.as_f64(),
+    };
+    number.filter(|number: &f64| number.is_finite()).ok_or(value)
+});
+tool_argument!(Value: {}, "a value", Ok);
+tool_argument!(Map<String, Value>: {"type": "object"}, "an object", |value| match value {
+    Value::Object(map) => Ok(map),
+    Value::String(text) => serde_json::from_str(&text).map_err(|_| Value::String(text)),
+    other => Err(other),
+});
 
 /// Converts a whole number. It may be text, such as `"3"`, or be written with a fraction, such as `3.0`.
 fn parse_integer(value: &Value) -> Result<i128, String> {
@@ -96,47 +109,6 @@ macro_rules! integers {
 }
 
 integers!(i32 i64 u16 u32 u64 usize);
-
-impl ToolArgument for f64 {
-    fn schema() -> Value {
-        json!({"type": "number"})
-    }
-
-    fn from_value(value: Value) -> Result<Self, String> {
-        let number = match &value {
-            Value::String(text) => text.trim().parse().ok(),
-            other => other.as_f64(),
-        };
-        number
-            .filter(|number| number.is_finite())
-            .ok_or_else(|| expected_error("a number", &value))
-    }
-}
-
-impl ToolArgument for Value {
-    fn schema() -> Value {
-        json!({})
-    }
-
-    fn from_value(value: Value) -> Result<Self, String> {
-        Ok(value)
-    }
-}
-
-impl ToolArgument for Map<String, Value> {
-    fn schema() -> Value {
-        json!({"type": "object"})
-    }
-
-    fn from_value(value: Value) -> Result<Self, String> {
-        match value {
-            Value::Object(map) => Ok(map),
-            Value::String(text) => serde_json::from_str(&text)
-                .map_err(|_| expected_error("an object", &Value::String(text))),
-            other => Err(expected_error("an object", &other)),
-        }
-    }
-}
 
 impl<T: ToolArgument> ToolArgument for Vec<T> {
     fn schema() -> Value {

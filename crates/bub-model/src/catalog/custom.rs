@@ -20,39 +20,8 @@ use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
 
 /// The fields of a provider in the setting `providers`.
-const PROVIDER_FIELDS: [&str; 11] = [
-    "base_url",
-    "wire",
-    "key_variable",
-    "base_variable",
-    "key_header",
-    "needs_key",
-    "default_model",
-    "context_window",
-    "prices",
-    "headers",
-    "quirks",
-];
-
-/// The fields of [`Quirks`] and the values that they accept.
-const QUIRK_FORMS: [(&str, &str); 13] = [
-    ("max_tokens_field", "text"),
-    ("streaming", "true or false"),
-    ("stream_options", "true or false"),
-    (
-        "effort",
-        "one of standard, reasoning_object, thinking_switch, omit",
-    ),
-    ("reasoning_fields", "a list of text"),
-    ("replay_reasoning", "true or false"),
-    ("cache_control", "true or false"),
-    ("open_with_user", "true or false"),
-    ("media_as_file", "true or false"),
-    ("default_instructions", "text"),
-    ("default_body", "a map"),
-    ("extra_body", "a map"),
-    ("refused_fields", "a list of text"),
-];
+const PROVIDER_FIELDS: &str = "base_url, wire, key_variable, base_variable, key_header, needs_key, default_model, \
+                               context_window, prices, headers, quirks";
 
 /// Applies one entry of the setting `providers` to the catalog.
 pub(super) fn apply_custom_provider(
@@ -87,13 +56,7 @@ pub(super) fn apply_custom_provider(
             ..Provider::default()
         },
     };
-    if let Some((field, value)) = fields
-        .iter()
-        .find(|(field, _)| !PROVIDER_FIELDS.contains(&field.as_str()))
-    {
-        return Err(entry.field(field, value).unknown(field, &PROVIDER_FIELDS));
-    }
-    for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+    for (field, value) in fields {
         entry.field(field, value).apply(field, &mut provider)?;
     }
     // Applied last, so that an explicit value overrides the value derived from `base_url`, whatever the order of the
@@ -137,7 +100,11 @@ impl<'a> ConfigEntry<'a> {
 
     /// Applies a field of a provider other than `needs_key`.
     fn apply(&self, field: &str, provider: &mut Provider) -> Result<(), SettingsError> {
+        if PROVIDER_FIELDS.split(", ").all(|known| known != field) {
+            return Err(self.unknown(field, PROVIDER_FIELDS));
+        }
         match field {
+            _ if self.value.is_null() => {}
             "base_url" => {
                 let url = BaseUrl::parse(self.text()?)
                     .ok_or_else(|| self.expected(base_url::EXPECTED_FORMAT))?;
@@ -254,10 +221,23 @@ impl<'a> ConfigEntry<'a> {
             return Ok(quirks);
         };
         let quirk = self.field(name, value);
-        match QUIRK_FORMS.iter().find(|(known, _)| known == name) {
-            Some((_, expected)) => Err(quirk.expected(expected)),
-            None => Err(quirk.unknown(name, &QUIRK_FORMS.map(|(name, _)| name))),
-        }
+        let defaults = serde_json::to_value(Quirks::default()).unwrap_or_default();
+        let known: Vec<&str> = defaults
+            .as_object()
+            .into_iter()
+            .flat_map(Map::keys)
+            .map(String::as_str)
+            .collect();
+        Err(match defaults.get(name) {
+            None => quirk.unknown(name, &known.join(", ")),
+            Some(_) if name == "effort" => {
+                quirk.expected("one of standard, reasoning_object, thinking_switch, omit")
+            }
+            Some(Value::Bool(_)) => quirk.expected("true or false"),
+            Some(Value::Array(_)) => quirk.expected("a list of text"),
+            Some(Value::Object(_)) => quirk.expected("a map"),
+            Some(_) => quirk.expected("text"),
+        })
     }
 
     /// Returns this entry with a value inside its value.
@@ -286,12 +266,12 @@ impl<'a> ConfigEntry<'a> {
     }
 
     /// Builds the error for an unknown field, with the closest known one.
-    fn unknown(&self, field: &str, known: &[&'static str]) -> SettingsError {
-        let suggestion = bub_settings::closest_match(field, known.iter().copied())
+    fn unknown(&self, field: &str, known: &str) -> SettingsError {
+        let suggestion = bub_settings::closest_match(field, known.split(", "))
             .map(|known| format!(" (did you mean `{known}`?)"));
         self.invalid(
             &format!("an unknown field{}", suggestion.unwrap_or_default()),
-            &format!("one of {}", known.join(", ")),
+            &format!("one of {known}"),
         )
     }
 
@@ -342,17 +322,5 @@ fn type_name(value: &Value) -> &'static str {
         Value::String(_) => "text",
         Value::Array(_) => "a list",
         Value::Object(_) => "a map",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_forms_of_quirks_are_complete() {
-        let unknown = serde_json::from_str::<Quirks>(r#"{"x": 1}"#).unwrap_err();
-        let names = QUIRK_FORMS.map(|(name, _)| format!("`{name}`")).join(", ");
-        assert!(unknown.to_string().contains(&names), "{unknown}");
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     is_exit_command,
     keys::KeyEvent,
     screen::LiveArea,
-    tty::{self, RawMode},
+    tty::{self, ModeGuard},
 };
 
 impl ChatScreen {
@@ -185,7 +185,7 @@ impl ChatScreen {
         let pid = rustix::process::getpid();
         // Ignore errors: the chat then continues.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TSTP);
-        self.raw_mode = Some(RawMode::enter().map_err(terminal_error)?);
+        self.raw_mode = Some(ModeGuard::raw_mode().map_err(terminal_error)?);
         self.size = tty::size();
         self.state.view.set_width(self.size.columns);
         self.screen.resize(self.size).map_err(terminal_error)
