@@ -20,12 +20,12 @@ use bub_kernel::{
     Admission, AdmissionDecision, CancellationToken, DropReason, Envelope, Error, Inbound,
     InboundAttempt, MessageId, MessageOutcome, Role, Sender, SessionId, TurnSnapshot, hooks::args,
 };
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::OptionFuture};
 use serde_json::Value;
 use tokio::{
     sync::oneshot,
     task::{Id, JoinError, JoinSet},
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use self::{
@@ -119,7 +119,7 @@ impl Lane {
                 event = self.queue.next_event() => if let Some(event) = event {
                     Box::pin(self.handle_event(event)).await;
                 },
-                () = sleep_until(wake) => Box::pin(self.handle_timer()).await,
+                Some(()) = OptionFuture::from(wake.map(sleep_until)) => Box::pin(self.handle_timer()).await,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
             }
         }
@@ -480,13 +480,6 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         self.queue.close();
-    }
-}
-
-async fn sleep_until(when: Option<Instant>) {
-    match when {
-        Some(when) => tokio::time::sleep_until(when).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -25,7 +25,8 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct MemoryState {
     tapes: BTreeMap<TapeName, MemoryTape>,
-    archives: BTreeMap<String, Vec<Arc<Entry>>>,
+    /// The names of the archives. Nothing reads their content.
+    archives: HashSet<String>,
     leased: HashSet<TapeName>,
 }
 
@@ -128,16 +129,12 @@ impl MemoryStore {
 
 impl MemoryState {
     fn archive(&mut self, tape: &TapeName, stamp: &str) -> String {
-        let memory_tape = self.tapes.get(tape);
-        let entries = memory_tape.map(|memory_tape| memory_tape.entries.clone());
         let mut name = format!("memory:{tape}.{stamp}");
         let mut number = 1;
-        while self.archives.contains_key(&name) {
+        while !self.archives.insert(name.clone()) {
             name = format!("memory:{tape}.{stamp}-{number}");
             number += 1;
         }
-        self.archives
-            .insert(name.clone(), entries.unwrap_or_default());
         name
     }
 }

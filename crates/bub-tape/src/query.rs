@@ -102,15 +102,6 @@ impl Query {
         self
     }
 
-    /// Selects entries between two dates, both included.
-    pub fn between_dates(mut self, start: impl Into<String>, end: impl Into<String>) -> Self {
-        self.dates = DateRange {
-            start: Some(start.into()),
-            end: Some(end.into()),
-        };
-        self
-    }
-
     /// Selects entries from this date on.
     pub fn since(mut self, start: impl Into<String>) -> Self {
         self.dates.start = Some(start.into());

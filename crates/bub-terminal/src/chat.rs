@@ -16,10 +16,11 @@ pub(crate) use state::ChatState;
 
 use bub_kernel::{CancellationToken, Error, Result};
 use bub_settings::Redactor;
+use futures_util::future::OptionFuture;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    time::Instant,
+    time::{Instant, sleep_until},
 };
 
 use crate::{
@@ -176,7 +177,7 @@ pub async fn run_chat(chat_options: ChatOptions) -> Result<ChatExit> {
                 }
                 false
             }
-            () = sleep_until(wake) => true,
+            Some(()) = OptionFuture::from(wake.map(sleep_until)) => true,
         };
         let delay = if is_urgent {
             Duration::ZERO
@@ -301,14 +302,6 @@ impl ChatScreen {
                 format!("cannot use history file {file}: {error}; lines are kept until you leave");
             self.state.view.show_notice(&text, Style::YELLOW);
         }
-    }
-}
-
-/// Sleeps until a time, or forever without one.
-async fn sleep_until(when: Option<Instant>) {
-    match when {
-        Some(when) => tokio::time::sleep_until(when).await,
-        None => std::future::pending().await,
     }
 }
 

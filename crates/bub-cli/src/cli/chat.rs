@@ -8,12 +8,7 @@ mod controller;
 mod session;
 
 use std::{
-    ffi::OsStr,
-    io::{IsTerminal as _, Write as _},
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
+    ffi::OsStr, io::IsTerminal as _, path::Path, process::ExitCode, sync::Arc, time::Duration,
 };
 
 use bub::CommandContext;
@@ -34,7 +29,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::controller::ChatHooks;
 use self::{controller::ChatController, session::ChatSession};
-use super::parse_non_blank;
+use super::{parse_non_blank, prompt};
 use bub::{logging, signals};
 
 /// How long a stopped chat waits for the running turn. An unfinished turn resumes when the user starts the chat again.
@@ -110,7 +105,7 @@ pub(super) async fn run(
         }
         let chat_controller = ChatController::new(&framework, &settings, sender, can_ask, session);
         chat.attach(&chat_controller);
-        let Some(gateway) = open(&chat_controller, mode)? else {
+        let Some(gateway) = open(&chat_controller, mode).await? else {
             return Ok((ChatExit::Quit, chat_controller, None));
         };
         // Do not listen for signals earlier: a signal must end the question in `open` immediately.
@@ -217,7 +212,7 @@ async fn run_screen_chat(chat: &Arc<ChatController>, plain: PlainChatOptions) ->
 /// Opens the gateway with the journal of the chat.
 ///
 /// If another process has the journal open, asks whether to start a new session. Returns `None` if the user declines.
-fn open(chat: &ChatController, mode: ChatMode) -> Result<Option<Gateway>> {
+async fn open(chat: &ChatController, mode: ChatMode) -> Result<Option<Gateway>> {
     let mut is_retry = false;
     loop {
         let mut options = GatewayOptions::new(&chat.settings, &chat.journal());
@@ -232,7 +227,9 @@ fn open(chat: &ChatController, mode: ChatMode) -> Result<Option<Gateway>> {
                         "session `{session}` is open in another chat; leave that chat, or pass another `--session`"
                     )));
                 }
-                if !confirm_new_session(&session)? {
+                let question =
+                    format!("Session {session} is open in another chat. Start a new one?");
+                if !prompt::confirm(&question, true).await? {
                     return Ok(None);
                 }
                 chat.start_new_chat();
@@ -241,22 +238,6 @@ fn open(chat: &ChatController, mode: ChatMode) -> Result<Option<Gateway>> {
                 notice!("the session is open in another chat; started a new session: {session}");
             }
             outcome => return outcome.map(Some),
-        }
-    }
-}
-
-fn confirm_new_session(session: &str) -> Result<bool> {
-    let mut out = std::io::stdout();
-    let question = format!("Session {session} is open in another chat. Start a new one? [Y/n] ");
-    loop {
-        out.write_all(question.as_bytes())?;
-        out.flush()?;
-        let mut line = String::new();
-        let is_end = std::io::stdin().read_line(&mut line)? == 0;
-        match line.trim().to_ascii_lowercase().as_str() {
-            "n" | "no" => return Ok(false),
-            "" | "y" | "yes" => return Ok(!is_end),
-            _ => {}
         }
     }
 }

@@ -131,11 +131,11 @@ async fn a_window_needs_an_anchor() {
 async fn dates_are_inclusive_and_may_be_open() {
     let cases = [
         (
-            Query::new().between_dates("2026-01-01", "2026-01-01"),
+            Query::new().since("2026-01-01").until("2026-01-01"),
             Ok(vec![1, 2, 3]),
         ),
         (
-            Query::new().between_dates("2026-01-02", "2026-01-02"),
+            Query::new().since("2026-01-02").until("2026-01-02"),
             Ok(vec![4, 5, 6]),
         ),
         (Query::new().since("2026-01-03T01:00:00"), Ok(vec![8, 10])),
@@ -152,7 +152,9 @@ async fn dates_are_inclusive_and_may_be_open() {
             Ok(vec![1, 2]),
         ),
         (
-            Query::new().between_dates("2026-01-02 12:00", "2026-01-02T12:00:00Z"),
+            Query::new()
+                .since("2026-01-02 12:00")
+                .until("2026-01-02T12:00:00Z"),
             Ok(vec![5]),
         ),
         (Query::new().since("2027-01-01"), Ok(vec![])),
@@ -173,7 +175,7 @@ async fn dates_are_inclusive_and_may_be_open() {
             Err("Invalid ISO date or datetime: '2026-01-01T25:00'."),
         ),
         (
-            Query::new().between_dates("2026-01-02", "2026-01-01"),
+            Query::new().since("2026-01-02").until("2026-01-01"),
             Err("invalid date range: the start date is after the end date; swap them"),
         ),
     ];

@@ -1,8 +1,8 @@
 //! `bub tape prune`: deletes old archives of tapes, and blobs (files with media) that no tape needs.
 
-use std::{io::IsTerminal as _, path::Path, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use bub::prompt::print_stderr;
+use bub::prompt;
 use bub_tape::{Result, TapeError, UnusedFile, UnusedFileKind};
 
 use super::{
@@ -52,7 +52,7 @@ pub(super) async fn run(files: &HomeTapes, args: PruneArgs) -> Result<ExitCode> 
     if leftovers.is_empty() || args.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
-    if !args.yes && !confirm_deletion(&leftovers)? {
+    if !args.yes && !confirm_deletion(&leftovers).await? {
         notice!("nothing was deleted");
         return Ok(ExitCode::SUCCESS);
     }
@@ -109,18 +109,15 @@ fn total_text(leftovers: &[UnusedFile]) -> String {
     format!("{count}, {}", format_bytes(bytes))
 }
 
-/// Asks for confirmation at the terminal. Every answer except `y` and `yes` means no.
-fn confirm_deletion(leftovers: &[UnusedFile]) -> Result<bool> {
-    if !std::io::stdin().is_terminal() {
+/// Asks for confirmation at the terminal.
+async fn confirm_deletion(leftovers: &[UnusedFile]) -> Result<bool> {
+    if !prompt::has_terminal() {
         let text = "cannot prompt: stdin is not a terminal; pass `--yes` to delete the files, or `--dry-run` to list them";
         return Err(TapeError::InvalidInput(text.to_owned()));
     }
-    let total = total_text(leftovers);
-    print_stderr(&format!("Delete {total} permanently? [y/N] "));
-    let mut answer = String::new();
-    let answered = std::io::stdin().read_line(&mut answer);
-    answered.map_err(|error| TapeError::from_io("read", Path::new("stdin"), error))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    let question = format!("Delete {} permanently?", total_text(leftovers));
+    // Ctrl-C and Ctrl-D mean no.
+    Ok(prompt::confirm(&question, false).await.unwrap_or(false))
 }
 
 #[cfg(test)]
