@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{
-    Error, Ident, ItemImpl, Path, Result, Token,
+    Error, Ident, ItemImpl, Path, Result, Signature, Token,
     parse::{ParseStream, Parser},
     parse2,
     spanned::Spanned,
@@ -72,6 +72,20 @@ impl BlockOptions {
             Ok(())
         })?;
         Ok(options)
+    }
+}
+
+/// Checks that a method of a block with `attribute` takes `&self`. `purpose` says why it must.
+pub(crate) fn check_receiver(signature: &Signature, attribute: &str, purpose: &str) -> Result<()> {
+    match signature.receiver() {
+        Some(receiver) if receiver.reference.is_some() && receiver.mutability.is_none() => Ok(()),
+        _ => {
+            let ident = &signature.ident;
+            let message = format!(
+                "`{ident}` must take `&self` to {purpose}; move helper functions to an `impl` block without `#[{attribute}]`"
+            );
+            Err(Error::new(ident.span(), message))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use syn::{
     Type, ext::IdentExt, parse_quote, spanned::Spanned,
 };
 
-use crate::block::{BlockOptions, expand_block};
+use crate::block::{BlockOptions, check_receiver, expand_block};
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
     expand_block(("hooks", None), options, block, expand_hooks)
@@ -152,17 +152,8 @@ fn with_span(path: &Path, span: Span) -> TokenStream {
 /// Returns one expression per argument of the method: the hook argument of the same name.
 fn argument_expressions(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
     let hook = &method.sig.ident;
-    let mut inputs = method.sig.inputs.iter();
-    match inputs.next() {
-        Some(FnArg::Receiver(receiver))
-            if receiver.reference.is_some() && receiver.mutability.is_none() => {}
-        _ => {
-            let message = format!(
-                "`{hook}` must take `&self` to implement a hook; move helper functions to an `impl` block without `#[hooks]`"
-            );
-            return Err(Error::new(method.sig.ident.span(), message));
-        }
-    }
+    check_receiver(&method.sig, "hooks", "implement a hook")?;
+    let inputs = method.sig.inputs.iter().skip(1);
     inputs
         .map(|input| {
             let FnArg::Typed(typed) = input else {

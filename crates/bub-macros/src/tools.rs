@@ -2,12 +2,10 @@
 
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
-use syn::{
-    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Meta, Path, Result, spanned::Spanned,
-};
+use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Meta, Path, Result, spanned::Spanned};
 
 use crate::{
-    block::{BlockOptions, expand_block},
+    block::{BlockOptions, check_receiver, expand_block},
     tool::{Callee, ToolDefinition, ToolOptions, is_named},
 };
 
@@ -88,7 +86,7 @@ impl ToolList {
     fn add_tool(&mut self, kernel: &Path, method: &mut ImplItemFn) -> Result<()> {
         let options = take_options(&mut method.attrs);
         let definition = ToolDefinition::parse(options, &method.attrs, &mut method.sig);
-        check_receiver(method)?;
+        check_receiver(&method.sig, "tools", "be a tool")?;
         let definition = definition?;
         let conditions: Vec<_> = method
             .attrs
@@ -142,21 +140,4 @@ fn take_options(attributes: &mut Vec<Attribute>) -> Result<ToolOptions> {
         return Err(Error::new(span, message));
     }
     Ok(options)
-}
-
-fn check_receiver(method: &ImplItemFn) -> Result<()> {
-    match method.sig.inputs.first() {
-        Some(FnArg::Receiver(receiver))
-            if receiver.reference.is_some() && receiver.mutability.is_none() =>
-        {
-            Ok(())
-        }
-        _ => {
-            let ident = &method.sig.ident;
-            let message = format!(
-                "`{ident}` must take `&self` to be a tool; move helper functions to an `impl` block without `#[tools]`"
-            );
-            Err(Error::new(ident.span(), message))
-        }
-    }
 }
