@@ -2,35 +2,22 @@
 //!
 //! * [`TokenCounts`]: token counts of one or more calls, and their cost.
 //! * [`usage_report`]: the usage on all tapes, by session, model or day.
-//! * `daily_limit`: the daily limits of tokens and cost.
+//! * [`DailyLimit`]: the daily limits of tokens and cost.
 
 mod daily_limit;
 mod report;
 
 use std::{ops::AddAssign, ops::Range, sync::Arc};
 
-use bub_model::{Catalog, ModelId, Price};
-use bub_settings::Settings;
+use bub_model::Price;
 use bub_tape::{Entry, EntryKind, EntryRange, LineFilter, TapeName, TapeStore};
 use futures_util::{Stream, TryStreamExt as _};
 use jiff::Timestamp;
 use memchr::memmem;
 use serde_json::Value;
 
-pub(crate) use self::daily_limit::DailyLimit;
+pub use self::daily_limit::DailyLimit;
 pub use self::report::{GroupBy, UsageRow, usage_report};
-
-/// Returns the error message if a daily limit does not allow calls to these models now, and `None` otherwise.
-pub async fn daily_limit_error(
-    settings: &Settings,
-    models: &[ModelId],
-    catalog: &Catalog,
-    store: &dyn TapeStore,
-) -> Option<String> {
-    let limit = DailyLimit::new(settings);
-    let error = limit.check(models, catalog, Some(store)).await.err()?;
-    Some(error.message().to_owned())
-}
 
 /// Token counts of one or more model calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +91,8 @@ struct UsageRecord {
     at: Timestamp,
     /// The model as recorded on the tape.
     model: String,
+    /// The token counts as recorded on the tape.
+    usage: Value,
     tokens: TokenCounts,
 }
 
@@ -120,6 +109,7 @@ impl UsageRecord {
             at: entry.timestamp()?,
             model: model.unwrap_or("unknown").to_owned(),
             tokens: TokenCounts::from_usage(data.get("usage")?)?,
+            usage: data.get("usage")?.clone(),
         })
     }
 }

@@ -47,17 +47,7 @@ pub(crate) const CLI: &str = "cli";
 const PROGRAM_NAME: &str = "bub";
 
 /// Text that `bub` prints if no command is given.
-pub(crate) const QUICK_START: &str = "\
-bub is an agent runtime. Get started:
-
-  bub onboard         Set up a model and channels
-  bub run \"hello\"     Send one message
-  bub chat            Start a chat
-  bub models          List available models
-  bub tape list       List sessions
-  bub doctor          Check the installation
-  bub --help          Show all commands
-";
+pub(crate) const QUICK_START: &str = include_str!("cli/quick_start.txt");
 
 /// Returns the models that are available with these settings and logins.
 fn models(settings: &Arc<Settings>, logins: &[LoginFactory]) -> Result<Models> {

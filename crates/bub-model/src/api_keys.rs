@@ -26,13 +26,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bub_settings::{PerProvider, Secret, SettingSource, Settings, SettingsError};
+use serde::Serialize;
 use tokio::sync::Mutex;
 
 use crate::base_url::BaseUrl;
 use crate::{AccessError, Catalog, ModelId, Provider, settings::ModelSettings};
 
 /// Where the key of a provider comes from, for display. The key itself is not included.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
 #[non_exhaustive]
 pub enum KeySource {
     /// The setting `api_key`, with the source of its value.
@@ -56,6 +58,12 @@ impl fmt::Display for KeySource {
             Self::DotEnv(name) => write!(f, "{name} in the workspace's .env"),
             Self::Login(file) => write!(f, "the login in {}", file.display()),
         }
+    }
+}
+
+impl From<KeySource> for String {
+    fn from(source: KeySource) -> Self {
+        source.to_string()
     }
 }
 

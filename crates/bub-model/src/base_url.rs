@@ -4,11 +4,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 use bub_settings::{is_base_url, split_port};
+use serde::Serialize;
 
 use crate::WireFormat;
 
 /// A validated base URL of a provider: `http` or `https`, a host, an optional path, no trailing slash.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct BaseUrl(String);
 
 /// Expected format of a base URL, for error messages.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::base_url::BaseUrl;
@@ -15,7 +15,7 @@ use crate::{ModelId, Provider};
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A local model server that responded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LocalServer {
     /// Name of the server's provider in the catalog, such as `ollama`.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 use crate::{
     AccessError, BaseUrl, KeySource, LocalServer, ModelChoice, Models, Provider, WireFormat,
     settings::ModelSettings,
@@ -27,26 +29,27 @@ pub struct ModelsReport {
     pub config_file: PathBuf,
 }
 
-/// Status of a provider.
-#[derive(Debug, Clone)]
+/// Status of a provider. Its fields are serialized in the order of `bub models --json`.
+#[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ProviderReport {
     /// Name of the provider.
     pub name: String,
-    /// The wire format at the effective base URL.
-    pub wire: WireFormat,
-    /// The effective base URL, if it is known.
-    pub base_url: Option<String>,
-    /// Whether the provider runs on this machine.
-    pub local: bool,
     /// Whether the provider can be called now.
     pub usable: bool,
-    /// Source of the key or login; `None` if the provider has neither.
-    pub key: Option<KeySource>,
-    /// Model of this provider that bub uses if no model is configured.
-    pub default_model: Option<String>,
     /// What to do to make the provider available; `None` if it is available.
     pub todo: Option<String>,
+    /// Source of the key or login; `None` if the provider has neither.
+    #[serde(rename = "key_from")]
+    pub key: Option<KeySource>,
+    /// The effective base URL, if it is known.
+    pub base_url: Option<String>,
+    /// The wire format at the effective base URL.
+    pub wire: WireFormat,
+    /// Whether the provider runs on this machine.
+    pub local: bool,
+    /// Model of this provider that bub uses if no model is configured.
+    pub default_model: Option<String>,
 }
 
 impl ModelsReport {

@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::wire::as_count;
-
 /// Token counts of a model call. The fields have the same meaning for every provider.
 ///
 /// `prompt` counts all input, cached or not. `completion` counts all output, reasoning included.
@@ -53,35 +51,4 @@ pub(crate) fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Valu
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)));
     present.collect()
-}
-
-/// Where a wire format has the token counts: JSON pointers into its usage object.
-pub(crate) struct UsagePointers {
-    /// Counts whose sum is the number of prompt tokens.
-    pub(crate) prompt: &'static [&'static str],
-    /// Counts whose sum is the number of completion tokens.
-    pub(crate) completion: &'static [&'static str],
-    /// The names that servers use for the other counts. The first one that exists is used.
-    pub(crate) total: &'static [&'static str],
-    pub(crate) cached: &'static [&'static str],
-    pub(crate) cache_write: &'static [&'static str],
-    pub(crate) reasoning: &'static [&'static str],
-}
-
-impl UsagePointers {
-    pub(crate) fn parse(&self, raw: Value) -> Usage {
-        let count = |pointer: &&str| raw.pointer(pointer).and_then(as_count);
-        let sum = |pointers: &[&str]| pointers.iter().filter_map(count).sum::<u64>();
-        let first = |pointers: &[&str]| pointers.iter().find_map(count);
-        let (prompt, completion) = (sum(self.prompt), sum(self.completion));
-        Usage {
-            prompt,
-            completion,
-            total: first(self.total).unwrap_or(prompt + completion),
-            cached: first(self.cached),
-            cache_write: first(self.cache_write),
-            reasoning: first(self.reasoning),
-            raw,
-        }
-    }
 }

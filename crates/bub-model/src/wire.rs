@@ -6,12 +6,13 @@
 
 use bub_settings::Secret;
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{ChatRequest, Quirks};
 
 mod anthropic;
 mod body;
+mod format_table;
 mod gemini;
 mod media;
 mod message;
@@ -23,12 +24,12 @@ mod stream;
 mod surrogates;
 
 pub(crate) use openai_chat::{ORGANIZATION_HEADER, PROJECT_HEADER};
-pub(crate) use raw::as_count;
+use raw::as_count;
 use stream::FrameDecoder;
 pub use stream::StreamDecoder;
 
 /// The HTTP API format of a provider.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum WireFormat {
     /// The chat-completions format, which nearly every server supports.

@@ -234,7 +234,7 @@ impl ChatEventSender {
     /// Returns a guard that withdraws a question when it is dropped.
     fn withdraw_on_drop(&self, id: String) -> impl Drop {
         scopeguard::guard(id, |id| {
-            self.emit_detached(ChatEvent::QuestionWithdrawn(id))
+            self.emit_detached(ChatEvent::QuestionWithdrawn(id));
         })
     }
 

@@ -25,7 +25,7 @@ use super::{TokenCounts, UsageRow, read_model_calls};
 use crate::settings::UsageSettings;
 
 /// The configured limits and the usage of the current day.
-pub(crate) struct DailyLimit {
+pub struct DailyLimit {
     tokens: Option<u64>,
     cost: Option<f64>,
     directory: PathBuf,
@@ -44,7 +44,8 @@ struct DailyUsage {
 }
 
 impl DailyLimit {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    /// Reads the limits from the settings.
+    pub fn new(settings: &Settings) -> Self {
         Self {
             tokens: settings.get(UsageSettings::DAILY_TOKENS),
             cost: settings.get(UsageSettings::DAILY_COST),
@@ -59,7 +60,7 @@ impl DailyLimit {
     }
 
     /// Fails if a limit does not allow calls to these models now. If a limit is reached, the error says when it resets.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         models: &[ModelId],
         catalog: &Catalog,
@@ -109,7 +110,7 @@ impl DailyLimit {
         };
         let mut today = self.today.lock().await;
         let day = Zoned::now().date().to_string();
-        if let Err(error) = append_line(&self.ledger_path(&day), &ledger_line(model, tokens)) {
+        if let Err(error) = append_line(&self.ledger_path(&day), &ledger_line(model, usage)) {
             let file = self.ledger_path(&day);
             tracing::error!(file = %file.display(), %error, "usage.write_failed");
             today.unwritten.push((model.to_owned(), tokens));
@@ -173,12 +174,7 @@ impl DailyLimit {
 }
 
 /// Returns the ledger line of a call. It starts with a newline, because a crash may have left an incomplete line.
-fn ledger_line(model: &str, tokens: TokenCounts) -> String {
-    let usage = json!({
-        "prompt_tokens": tokens.input,
-        "completion_tokens": tokens.output,
-        "prompt_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.cache_write},
-    });
+fn ledger_line(model: &str, usage: &Value) -> String {
     format!("\n{}\n", json!({"model": model, "usage": usage}))
 }
 
@@ -206,7 +202,7 @@ async fn rebuild_ledger(
                 if call.at < start {
                     break;
                 }
-                text.push_str(&ledger_line(&call.model, call.tokens));
+                text.push_str(&ledger_line(&call.model, &call.usage));
             }
         }
     }

@@ -11,7 +11,8 @@ use jiff::{Timestamp, civil::Date, tz::TimeZone};
 use super::{TokenCounts, read_model_calls};
 
 /// How a usage report groups model calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum GroupBy {
     /// One row per session.
     Session,

@@ -120,27 +120,11 @@ fn to_json(report: &ModelsReport) -> Value {
         .fallbacks
         .iter()
         .map(|(id, problem)| json!({"id": id, "problem": problem}));
-    let servers = report.local_servers.iter().map(|server| {
-        json!({"provider": server.provider, "base_url": server.base_url.as_str(), "models": server.models})
-    });
     json!({
         "model": {"id": model.map(ToString::to_string), "why": reason, "problem": problem},
         "fallback_models": fallbacks.collect::<Vec<_>>(),
-        "providers": report.providers.iter().map(provider_json).collect::<Vec<_>>(),
-        "local_servers": servers.collect::<Vec<_>>(),
+        "providers": report.providers,
+        "local_servers": report.local_servers,
         "notes": report.notes,
-    })
-}
-
-fn provider_json(provider: &ProviderReport) -> Value {
-    json!({
-        "name": provider.name,
-        "usable": provider.usable,
-        "todo": provider.todo,
-        "key_from": provider.key.as_ref().map(ToString::to_string),
-        "base_url": provider.base_url,
-        "wire": provider.wire.name(),
-        "local": provider.local,
-        "default_model": provider.default_model,
     })
 }

@@ -30,11 +30,7 @@ pub(super) struct UsageArgs {
 pub(super) async fn run(context: CommandContext, args: UsageArgs) -> Result<ExitCode> {
     let (framework, settings) = (&context.framework, &context.settings);
     let catalog = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
-    let by = match args.by.as_str() {
-        "session" => GroupBy::Session,
-        "model" => GroupBy::Model,
-        _ => GroupBy::Day,
-    };
+    let by = args.by.parse().unwrap_or(GroupBy::Day);
     let work = async {
         let store = super::tape_store(framework)?;
         usage_report(&*store, &catalog, by, args.since.as_deref()).await

@@ -115,7 +115,7 @@ pub(super) fn parse_str(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Converts a number to a count. Accepts floats, because some servers send them.
-pub(crate) fn as_count(value: &Value) -> Option<u64> {
+pub(super) fn as_count(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

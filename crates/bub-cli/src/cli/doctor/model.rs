@@ -1,6 +1,6 @@
 //! Checks whether a model is configured, is within its daily limit, and answers.
 
-use bub_agent::usage::daily_limit_error;
+use bub_agent::usage::DailyLimit;
 use bub_tape::{Durability, FileStore};
 
 use super::{
@@ -41,8 +41,10 @@ pub(super) async fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let mut findings = vec![model_finding];
     if let Some(model) = report.choice.ok().and_then(|choice| choice.model) {
         let store = FileStore::new(settings.home().join("tapes"), Durability::Os);
-        let limit_error = daily_limit_error(settings, &[model], models.catalog(), &store).await;
-        findings.extend(limit_error.map(|error| Finding::error(error, DAILY_LIMIT_FIX)));
+        let limit = DailyLimit::new(settings);
+        let checked = limit.check(&[model], models.catalog(), Some(&store)).await;
+        let error = checked.err();
+        findings.extend(error.map(|error| Finding::error(error.message(), DAILY_LIMIT_FIX)));
     }
     for (model, problem) in report.fallbacks {
         findings.extend(problem.map(|problem| {

@@ -25,10 +25,7 @@ macro_rules! sdk {
 
 /// Files of a Python project. `NAME` is replaced in all files except those of the SDK.
 const PYTHON: &[(&str, &str)] = &[
-    (
-        "bub-plugin.yml",
-        "name: NAME\ndescription: Says hello\ncommand: [python3, plugin.py]\n",
-    ),
+    ("bub-plugin.yml", include_str!("new/python.yml.txt")),
     ("plugin.py", include_str!("new/plugin.py.txt")),
     sdk!("__init__.py"),
     sdk!("__main__.py"),
@@ -43,10 +40,7 @@ const PYTHON: &[(&str, &str)] = &[
 /// Files of a Rust project. `NAME`, `CRATE` (the name as a Rust identifier) and `DEPENDENCY` (where cargo finds the
 /// library `bub`) are placeholders.
 const RUST: &[(&str, &str)] = &[
-    (
-        "bub-plugin.yml",
-        "name: NAME\ndescription: Says hello\ncommand: [target/release/NAME]\n",
-    ),
+    ("bub-plugin.yml", include_str!("new/rust.yml.txt")),
     ("Cargo.toml", include_str!("new/rust/Cargo.toml.txt")),
     ("README.md", include_str!("new/rust/README.md.txt")),
     (".gitignore", "/target\n"),
@@ -58,10 +52,7 @@ const RUST: &[(&str, &str)] = &[
 const RUST_DEPENDENCIES: &[&str] = &["bub", "serde_json", "tokio"];
 /// Files of a shell project, with `NAME` as a placeholder.
 const SHELL: &[(&str, &str)] = &[
-    (
-        "bub-plugin.yml",
-        "name: NAME\ndescription: Says hello\ncommand: [./plugin.sh]\n",
-    ),
+    ("bub-plugin.yml", include_str!("new/shell.yml.txt")),
     ("plugin.sh", include_str!("new/plugin.sh.txt")),
 ];
 

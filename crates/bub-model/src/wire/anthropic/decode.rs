@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::usage::UsagePointers;
+use crate::wire::format_table::{parse_finish_reason, parse_usage};
 use crate::wire::raw::RawObject;
 use crate::wire::replay::BlockOrder;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
-use crate::{FinishReason, ModelError, Result};
+use crate::{ModelError, Result};
 
 /// Decodes a response in the Messages format.
 #[derive(Default)]
@@ -236,7 +236,7 @@ impl FrameDecoder for MessagesDecoder {
         }
         if !self.usage.is_empty() {
             let usage = std::mem::take(&mut self.usage);
-            answer.usage = Some(USAGE.parse(Value::Object(usage)));
+            answer.usage = Some(parse_usage(super::NAME, Value::Object(usage)));
         }
         std::mem::take(&mut self.order).into_state(super::NAME)
     }
@@ -248,30 +248,6 @@ impl FrameDecoder for MessagesDecoder {
 
 fn set_stop_reason(object: &RawObject<'_>, answer: &mut Answer) {
     if let Some(reason) = object.text("stop_reason") {
-        answer.finish = Some(parse_finish_reason(&reason));
+        answer.finish = Some(parse_finish_reason(super::NAME, &reason));
     }
 }
-
-fn parse_finish_reason(name: &str) -> FinishReason {
-    match name {
-        "end_turn" | "stop_sequence" => FinishReason::Stop,
-        "tool_use" => FinishReason::ToolCalls,
-        "max_tokens" => FinishReason::Length,
-        "refusal" => FinishReason::Refusal,
-        other => FinishReason::Other(other.to_owned()),
-    }
-}
-
-/// The input count of the Messages format excludes cached tokens.
-const USAGE: UsagePointers = UsagePointers {
-    prompt: &[
-        "/input_tokens",
-        "/cache_read_input_tokens",
-        "/cache_creation_input_tokens",
-    ],
-    completion: &["/output_tokens"],
-    total: &[],
-    cached: &["/cache_read_input_tokens"],
-    cache_write: &["/cache_creation_input_tokens"],
-    reasoning: &["/output_tokens_details/thinking_tokens"],
-};

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::partial::PartialArguments;
 use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::usage::UsagePointers;
+use crate::wire::format_table::{parse_finish_reason, parse_usage};
 use crate::wire::raw::{RawObject, parse_objects};
 use crate::wire::replay::BlockOrder;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
@@ -27,7 +27,9 @@ impl GenerateContentDecoder {
         }
         // Some servers send a usage object without counts in early chunks.
         let usage = chunk.value("usageMetadata").filter(has_counts);
-        answer.usage = usage.map(|raw| USAGE.parse(raw)).or(answer.usage.take());
+        answer.usage = usage
+            .map(|raw| parse_usage(super::NAME, raw))
+            .or(answer.usage.take());
         let feedback = chunk.object("promptFeedback").unwrap_or_default();
         if feedback.text("blockReason").is_some() {
             answer.finish = Some(FinishReason::ContentFilter);
@@ -44,7 +46,7 @@ impl GenerateContentDecoder {
             self.decode_part(&part, answer);
         }
         if let Some(name) = candidate.text("finishReason") {
-            answer.finish = Some(parse_finish_reason(&name));
+            answer.finish = Some(parse_finish_reason(super::NAME, &name));
         }
         Ok(())
     }
@@ -151,33 +153,6 @@ impl FrameDecoder for GenerateContentDecoder {
     }
 }
 
-fn parse_finish_reason(name: &str) -> FinishReason {
-    match name {
-        "STOP" => FinishReason::Stop,
-        "MAX_TOKENS" => FinishReason::Length,
-        "SAFETY"
-        | "RECITATION"
-        | "LANGUAGE"
-        | "BLOCKLIST"
-        | "PROHIBITED_CONTENT"
-        | "SPII"
-        | "MODEL_ARMOR"
-        | "IMAGE_SAFETY"
-        | "IMAGE_PROHIBITED_CONTENT"
-        | "IMAGE_RECITATION" => FinishReason::ContentFilter,
-        other => FinishReason::Other(other.to_owned()),
-    }
-}
-
 fn has_counts(usage: &Value) -> bool {
     usage.get("totalTokenCount").is_some() || usage.get("promptTokenCount").is_some()
 }
-
-const USAGE: UsagePointers = UsagePointers {
-    prompt: &["/promptTokenCount", "/toolUsePromptTokenCount"],
-    completion: &["/candidatesTokenCount", "/thoughtsTokenCount"],
-    total: &["/totalTokenCount"],
-    cached: &["/cachedContentTokenCount"],
-    cache_write: &[],
-    reasoning: &["/thoughtsTokenCount"],
-};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::calls::{CallAssembler, CallDelta};
 use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::usage::UsagePointers;
+use crate::wire::format_table::{parse_finish_reason, parse_usage};
 use crate::wire::raw::{self, RawObject};
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, Result, ToolCallDelta};
@@ -55,7 +55,7 @@ impl ChatCompletionsDecoder {
             .or_else(nested_usage)
             .or_else(|| choice?.value("usage"));
         if let Some(usage) = usage.filter(Value::is_object) {
-            answer.usage = Some(USAGE.parse(usage));
+            answer.usage = Some(parse_usage(super::NAME, usage));
         }
         let Some(choice) = choice else { return Ok(()) };
         if let Some(error) = find_error(choice) {
@@ -74,7 +74,7 @@ impl ChatCompletionsDecoder {
             return Err(classify(None, None, message));
         }
         // Some servers send an additional `stop` at the end; keep the earlier reason.
-        let reason = parse_finish_reason(&name);
+        let reason = parse_finish_reason(super::NAME, &name);
         if answer.finish.is_none() || reason != FinishReason::Stop {
             answer.finish = Some(reason);
         }
@@ -274,35 +274,3 @@ fn find_error(object: &RawObject<'_>) -> Option<ModelError> {
     };
     Some(classify(None, None, body.to_string().as_bytes()))
 }
-
-fn parse_finish_reason(name: &str) -> FinishReason {
-    match name.to_ascii_lowercase().as_str() {
-        "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "complete" | "completed" => {
-            FinishReason::Stop
-        }
-        "tool_calls" | "function_call" | "tool_use" => FinishReason::ToolCalls,
-        "length" | "max_tokens" | "model_length" | "max_output_tokens" => FinishReason::Length,
-        "content_filter" | "content-filter" | "sensitive" | "safety" => FinishReason::ContentFilter,
-        "refusal" => FinishReason::Refusal,
-        _ => FinishReason::Other(name.to_owned()),
-    }
-}
-
-const USAGE: UsagePointers = UsagePointers {
-    prompt: &["/prompt_tokens"],
-    completion: &["/completion_tokens"],
-    total: &["/total_tokens"],
-    cached: &[
-        "/prompt_tokens_details/cached_tokens",
-        "/prompt_cache_hit_tokens",
-        "/cached_tokens",
-    ],
-    cache_write: &[
-        "/prompt_tokens_details/cache_write_tokens",
-        "/prompt_tokens_details/cache_creation_input_tokens",
-    ],
-    reasoning: &[
-        "/completion_tokens_details/reasoning_tokens",
-        "/reasoning_tokens",
-    ],
-};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::items::{ResponseItem, ResponseItems};
 use crate::classify::classify;
 use crate::sse::SseEvent;
-use crate::usage::UsagePointers;
+use crate::wire::format_table::{parse_finish_reason, parse_usage};
 use crate::wire::raw::RawObject;
 use crate::wire::replay::BlockOrder;
 use crate::wire::stream::{Answer, FrameDecoder, unexpected_response_error};
@@ -142,7 +142,7 @@ impl ResponsesDecoder {
             }
         }
         if let Some(usage) = response.value("usage").filter(Value::is_object) {
-            answer.usage = Some(USAGE.parse(usage));
+            answer.usage = Some(parse_usage(super::NAME, usage));
         }
         let status = response.str("status").unwrap_or_default();
         match &*status {
@@ -151,7 +151,7 @@ impl ResponsesDecoder {
             "incomplete" => {
                 let details = response.object("incomplete_details").unwrap_or_default();
                 let reason = details.text("reason").unwrap_or("incomplete".into());
-                answer.finish = Some(parse_incomplete_reason(&reason));
+                answer.finish = Some(parse_finish_reason(super::NAME, &reason));
             }
             "failed" | "cancelled" => return Err(failed_response_error(response, &status)),
             _ if response.raw("error").is_some() => {
@@ -240,14 +240,6 @@ fn item_key<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
     (frame.u64("output_index"), id.unwrap_or_default())
 }
 
-fn parse_incomplete_reason(name: &str) -> FinishReason {
-    match name {
-        "max_output_tokens" | "max_tokens" => FinishReason::Length,
-        "content_filter" => FinishReason::ContentFilter,
-        other => FinishReason::Other(other.to_owned()),
-    }
-}
-
 fn failed_response_error(object: &RawObject<'_>, status_text: &str) -> ModelError {
     let body = match object.value("error") {
         Some(error) => json!({"error": error, "code": object.value("code")}),
@@ -258,12 +250,3 @@ fn failed_response_error(object: &RawObject<'_>, status_text: &str) -> ModelErro
     };
     classify(None, None, body.to_string().as_bytes())
 }
-
-const USAGE: UsagePointers = UsagePointers {
-    prompt: &["/input_tokens"],
-    completion: &["/output_tokens"],
-    total: &["/total_tokens"],
-    cached: &["/input_tokens_details/cached_tokens"],
-    cache_write: &["/input_tokens_details/cache_write_tokens"],
-    reasoning: &["/output_tokens_details/reasoning_tokens"],
-};
