@@ -118,7 +118,7 @@ pub(crate) fn to_command_args(spec: &CommandSpec, matches: &ArgMatches) -> Comma
             return Value::from(matches.get_flag(&arg.name));
         }
         let values = matches.get_many::<String>(&arg.name);
-        let mut values = values.into_iter().flatten().map(|text| text.as_str());
+        let mut values = values.into_iter().flatten().map(String::as_str);
         if arg.many {
             values.collect()
         } else {

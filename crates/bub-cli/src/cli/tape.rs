@@ -4,8 +4,6 @@ mod check;
 mod export;
 mod fork;
 mod list;
-mod payload;
-mod progress;
 mod prune;
 mod search;
 mod show;

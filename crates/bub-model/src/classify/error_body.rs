@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::retry_delay::delay_in_text;
+use super::{retry_delay::delay_in_text, rules::RULES};
 use crate::error::looks_like_html;
 
 /// Maximum nesting depth of an error inside other errors.
@@ -119,16 +119,10 @@ impl ErrorBody {
     }
 
     fn read_fields(&mut self, error: &Value, depth: usize) {
-        for key in ["code", "type", "status", "reason", "error_type", "__type"] {
+        for key in &RULES.code_fields {
             self.add_code(error.get(key));
         }
-        for key in [
-            "status_code",
-            "code",
-            "status",
-            "http_code",
-            "raw_status_code",
-        ] {
+        for key in &RULES.status_fields {
             let value = error.get(key).unwrap_or(&Value::Null);
             let text = || value.as_str()?.parse().ok();
             let status = value.as_u64().or_else(text);
@@ -142,15 +136,8 @@ impl ErrorBody {
         if !self.text.is_empty() {
             return;
         }
-        let keys = [
-            "message",
-            "msg",
-            "detail",
-            "error_description",
-            "error_message",
-            "title",
-        ];
-        if let Some(text) = keys.iter().find_map(|key| error.get(key)?.as_str()) {
+        let mut keys = RULES.message_fields.iter();
+        if let Some(text) = keys.find_map(|key| error.get(key)?.as_str()) {
             self.read_nested(text, depth);
         }
     }

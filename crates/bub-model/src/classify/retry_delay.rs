@@ -2,21 +2,13 @@
 
 use std::time::Duration;
 
-/// Phrases that precede a delay.
-const DELAY_PREFIXES: &[&str] = &[
-    "try again in ",
-    "retry in ",
-    "retry after ",
-    "try again after ",
-    "wait ",
-];
+use super::rules::RULES;
 
 /// Returns the delay in a message, if it contains one.
 pub(super) fn delay_in_text(text: &str) -> Option<Duration> {
     let text = text.to_lowercase();
-    DELAY_PREFIXES
-        .iter()
-        .find_map(|prefix| parse_duration(text.split_once(prefix)?.1))
+    let mut prefixes = RULES.delay_prefixes.iter();
+    prefixes.find_map(|prefix| parse_duration(text.split_once(prefix)?.1))
 }
 
 /// Maximum delay: one year in seconds.

@@ -35,6 +35,12 @@ pub(super) struct Rules {
     pub(super) model: Phrases,
     /// Phrases for temporary failures.
     pub(super) busy: Phrases,
+    /// Phrases that precede a delay in a message.
+    pub(super) delay_prefixes: Vec<String>,
+    /// Fields of an error with a code, with an HTTP status, and with the message.
+    pub(super) code_fields: Vec<String>,
+    pub(super) status_fields: Vec<String>,
+    pub(super) message_fields: Vec<String>,
 }
 
 /// Phrases of error messages, in lower case. A phrase consists of fragments with `…` between them. A message has the

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use bub_tape::{Damage, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
 
-use super::{progress::ProgressLine, text, workspace_tapes::HomeTapes};
+use super::{text, workspace_tapes::HomeTapes, writer::ProgressLine};
 
 /// Maximum number of problems listed per tape. The rest is only counted.
 const MAX_SHOWN_DAMAGE: usize = 20;

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode
 use bub_tape::{Entry, EntryKind, Query, Result, codec};
 
 use super::{
-    payload, text,
+    text,
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
@@ -82,9 +82,9 @@ fn document_head(listed: &ListedTape) -> String {
 fn entry_section(entry: &Entry) -> String {
     let is_anchor = entry.kind == EntryKind::Anchor;
     let level = if is_anchor { "##" } else { "###" };
-    let (title, date) = (payload::entry_title(entry), text::entry_date(entry));
+    let (title, date) = (text::entry_title(entry), text::entry_date(entry));
     let section = format!("{level} {title} (#{}, {date})\n\n", entry.id);
-    let body = payload::entry_text(entry);
+    let body = text::entry_text(entry);
     let body = text::sanitize(&body);
     if body.is_empty() {
         return section;

@@ -6,9 +6,9 @@ use bub::prompt;
 use bub_tape::{Result, TapeError, UnusedFile, UnusedFileKind};
 
 use super::{
-    progress::ProgressLine,
     text::{self, format_bytes, format_count},
     workspace_tapes::HomeTapes,
+    writer::ProgressLine,
 };
 
 const SECONDS_PER_HOUR: u64 = 3600;

@@ -7,10 +7,9 @@ use serde_json::json;
 
 use super::{
     KINDS_HELP, entry_kinds,
-    progress::ProgressLine,
     text::{self, ColorSupport},
     workspace_tapes::{ListedTape, WorkspaceTapes},
-    writer::ResultWriter,
+    writer::{ProgressLine, ResultWriter},
 };
 
 /// Search tapes of this workspace

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{
-    KINDS_HELP, entry_kinds, payload,
+    KINDS_HELP, entry_kinds,
     text::{self, ColorSupport},
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
@@ -81,7 +81,7 @@ fn format_entry(entry: &Entry, style: ColorSupport) -> String {
         style.paint_title(entry),
         style.paint_dim(&text::entry_date(entry))
     );
-    for line in text::sanitize(&payload::entry_text(entry)).lines() {
+    for line in text::sanitize(&text::entry_text(entry)).lines() {
         text.push_str(if line.is_empty() { "" } else { "  " });
         text.push_str(line);
         text.push('\n');
@@ -104,8 +104,8 @@ pub(super) async fn list_anchors(tapes: &WorkspaceTapes, args: SummaryArgs) -> R
         [
             anchor.id.to_string(),
             text::entry_date(anchor),
-            text::sanitize_line(payload::entry_label(anchor)),
-            text::sanitize_and_truncate(&payload::entry_text(anchor), MAX_STATE_CHARS),
+            text::sanitize_line(text::entry_label(anchor)),
+            text::sanitize_and_truncate(&text::entry_text(anchor), MAX_STATE_CHARS),
         ]
     }));
     tapes.print(&text::format_columns(&rows))

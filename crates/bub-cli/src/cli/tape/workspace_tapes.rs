@@ -10,7 +10,7 @@ use bub_tape::{
     TapeSummary,
 };
 
-use super::{progress::ProgressLine, text, writer::ResultWriter};
+use super::{text, writer::ProgressLine, writer::ResultWriter};
 
 /// Maximum number of matching tapes that an error lists.
 const MAX_CANDIDATES: usize = 10;
