@@ -1,4 +1,4 @@
-//! Time and allocations of loading settings and of redacting a log line.
+//! Time and allocations of loading settings and of redacting text.
 
 #[path = "../tests/it/sample.rs"]
 mod sample;
@@ -61,4 +61,56 @@ fn redact_a_clean_line(bencher: divan::Bencher<'_, '_>) {
     bencher
         .counter(divan::counter::BytesCount::of_str(&line))
         .bench_local(|| redactor.redact(&line).len());
+}
+
+/// Returns a redactor that knows ten API keys, and 64 KiB of prose without them.
+fn prose() -> (Redactor, String) {
+    let redactor = Redactor::new();
+    for n in 0..10 {
+        let key = format!("{n}Xq7-Lm2vB9tRw4Yc8Zk1Pd6Hs3Jf5Ng0{n}");
+        redactor.register(&Secret::from(key));
+    }
+    let line = "The quick brown fox (fox-1.2) reads `src/lib.rs:42` at 10:30, then says: done.\n";
+    (redactor, line.repeat(64 * 1024 / line.len()))
+}
+
+#[divan::bench]
+fn redact_a_long_clean_text(bencher: divan::Bencher<'_, '_>) {
+    let (redactor, text) = prose();
+    bencher
+        .counter(divan::counter::BytesCount::of_str(&text))
+        .bench_local(|| redactor.redact(&text).len());
+}
+
+#[divan::bench]
+fn redact_a_long_text_with_secrets(bencher: divan::Bencher<'_, '_>) {
+    let (redactor, text) = prose();
+    let text = text.replace("fox-1.2", "3Xq7-Lm2vB9tRw4Yc8Zk1Pd6Hs3Jf5Ng03");
+    bencher
+        .counter(divan::counter::BytesCount::of_str(&text))
+        .bench_local(|| redactor.redact(&text).len());
+}
+
+#[divan::bench]
+fn build_a_matcher(bencher: divan::Bencher<'_, '_>) {
+    bencher
+        .with_inputs(|| prose().0)
+        .bench_values(|redactor| redactor.redact("x").len());
+}
+
+#[divan::bench]
+fn write_a_long_clean_text_in_small_pieces(bencher: divan::Bencher<'_, '_>) {
+    use std::io::Write as _;
+    let (redactor, text) = prose();
+    bencher
+        .counter(divan::counter::BytesCount::of_str(&text))
+        .bench_local(|| {
+            let mut out = Vec::with_capacity(text.len());
+            let mut writer = redactor.writer(&mut out);
+            for piece in text.as_bytes().chunks(5) {
+                let _ = writer.write_all(piece);
+            }
+            drop(writer);
+            out.len()
+        });
 }

@@ -67,7 +67,7 @@ pub use keys::{ENV_DROP, ENV_PASS, HOME};
 pub use load::{Loader, WorkspaceTrust};
 pub use lookup::{LookupValue, SettingValue};
 pub use public_ip::is_public;
-pub use redact::{RedactingWriter, Redactor};
+pub use redact::{RedactingWriter, Redactor, StreamRedactor};
 pub use secret::{MASK, Secret, is_sensitive_name};
 pub use setting_source::SettingSource;
 pub use settings::{FromSettings, Settings};

@@ -1,14 +1,13 @@
 //! Removes secrets from text.
 //!
-//! Logs and errors pass through a [`Redactor`]. It masks every secret that settings have read, also
-//! in encoded form (URL-encoded, base64, hexadecimal, escaped). It also masks unknown texts that
-//! have the format of a common token.
+//! Logs, errors and streams pass through a [`Redactor`]. It masks every secret that settings have
+//! read, also in encoded form (URL-encoded, base64, hexadecimal, escaped). It also masks unknown
+//! texts that have the format of a common token. The time is linear in the length of the text.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -17,12 +16,16 @@ use serde_json::Value;
 
 use crate::secret::{MASK, Secret};
 
+mod automaton;
 mod encodings;
-mod matcher;
+mod scanner;
+mod stream;
 mod token_patterns;
 mod writer;
 
-use matcher::Matcher;
+use automaton::Automaton;
+use scanner::Scanner;
+pub use stream::StreamRedactor;
 pub use writer::RedactingWriter;
 
 /// Minimum length of a registered secret. Masking a short text such as `12345` everywhere would
@@ -31,8 +34,8 @@ const MIN_SECRET_BYTES: usize = 6;
 
 /// Maximum length of a secret; of longer values only the start is masked.
 ///
-/// No API key is that long, but a variable that only looks like a secret may be. A matcher needs
-/// about twenty times the memory of its secrets.
+/// No API key is that long, but a variable that only looks like a secret may be. An automaton needs
+/// much more memory than its secrets.
 const MAX_SECRET_BYTES: usize = 16 * 1024;
 
 /// Replaces secrets in text by [`MASK`]. Clones share their secrets; use one redactor per process.
@@ -51,12 +54,11 @@ pub struct Redactor {
 
 #[derive(Default)]
 struct RedactorState {
+    /// All secrets, in all their encoded forms.
     patterns: BTreeSet<Vec<u8>>,
-    /// Fragments of encoded secrets, which may occur on separate lines.
-    fragments: BTreeSet<Vec<u8>>,
-    /// Matcher for all patterns and fragments. It is `None` until the first use and after each
-    /// registration, so that it costs nothing if nothing is logged.
-    matcher: Option<Arc<Matcher>>,
+    /// Automaton for all patterns. It is `None` until the first use and after each registration, so
+    /// that it costs nothing if nothing is logged.
+    automaton: Option<Arc<Automaton>>,
 }
 
 impl Redactor {
@@ -66,13 +68,14 @@ impl Redactor {
         Self::default()
     }
 
-    /// Registers a secret. Values of fewer than six bytes are ignored.
+    /// Registers a secret. Values of fewer than six bytes and values of one repeated character are
+    /// ignored: they protect nothing, and masking them would make the output useless.
     pub fn register(&self, secret: &Secret) {
         self.register_text(secret.expose());
     }
 
     pub(crate) fn register_text(&self, text: &str) {
-        if text.trim().len() < MIN_SECRET_BYTES {
+        if !is_secret(text) {
             return;
         }
         let text = text
@@ -80,11 +83,10 @@ impl Redactor {
             .unwrap_or(text);
         let mut state = self.state.write();
         for form in encodings::encoded_forms(text) {
-            if form.len() >= MIN_SECRET_BYTES && state.patterns.insert(form) {
-                state.matcher = None;
+            if state.patterns.insert(form) {
+                state.automaton = None;
             }
         }
-        state.fragments.extend(encodings::form_fragments(text));
     }
 
     /// Replaces all secrets in the texts of a JSON value. Keys and numbers stay.
@@ -103,33 +105,45 @@ impl Redactor {
 
     /// Returns the text without secrets; borrowed if it contains none.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let spans = self.current_matcher().find_secrets(text.as_bytes());
-        if spans.is_empty() {
+        let mut scanner = Scanner::default();
+        scanner.read(&self.automaton(), text.as_bytes());
+        scanner.add_tokens_at_end();
+        if scanner.spans.is_empty() {
             return Cow::Borrowed(text);
         }
-        let clean = String::from_utf8(mask_spans(text.as_bytes(), &spans));
-        // A span that ends inside a character masks the whole text.
-        Cow::Owned(clean.unwrap_or_else(|_| MASK.to_owned()))
+        let mut redacted = String::with_capacity(text.len());
+        let mut start = 0;
+        for span in &scanner.spans {
+            redacted.push_str(text.get(start..span.start).unwrap_or_default());
+            redacted.push_str(MASK);
+            start = span.end;
+        }
+        redacted.push_str(text.get(start..).unwrap_or_default());
+        Cow::Owned(redacted)
+    }
+
+    /// Returns a redactor for one text that arrives in pieces, such as the answer of a model.
+    pub fn stream(&self) -> StreamRedactor {
+        StreamRedactor::new(self.clone())
     }
 
     /// Returns a writer that redacts its output, for logs.
     ///
     /// A log subscriber takes `move || redactor.writer(std::io::stderr())` to create its writers.
     pub fn writer<W: io::Write>(&self, inner: W) -> RedactingWriter<W> {
-        RedactingWriter::new(self.clone(), inner)
+        RedactingWriter::new(self.stream(), inner)
     }
 
-    fn current_matcher(&self) -> Arc<Matcher> {
-        let built = self.state.read().matcher.clone();
+    fn automaton(&self) -> Arc<Automaton> {
+        let built = self.state.read().automaton.clone();
         built.unwrap_or_else(|| {
             let mut state = self.state.write();
             let RedactorState {
                 patterns,
-                fragments,
-                matcher,
+                automaton,
             } = &mut *state;
-            matcher
-                .get_or_insert_with(|| Arc::new(Matcher::new(patterns, fragments)))
+            automaton
+                .get_or_insert_with(|| Arc::new(Automaton::new(patterns)))
                 .clone()
         })
     }
@@ -141,17 +155,11 @@ impl fmt::Debug for Redactor {
     }
 }
 
-/// Returns `bytes` with each span replaced by the mask.
-fn mask_spans(bytes: &[u8], spans: &[Range<usize>]) -> Vec<u8> {
-    let mut masked = Vec::with_capacity(bytes.len());
-    let mut from = 0;
-    for span in spans {
-        masked.extend_from_slice(bytes.get(from..span.start).unwrap_or_default());
-        masked.extend_from_slice(MASK.as_bytes());
-        from = span.end;
-    }
-    masked.extend_from_slice(bytes.get(from..).unwrap_or_default());
-    masked
+/// Returns whether a value can be a secret: it has at least six bytes, and not only one character
+/// that repeats.
+fn is_secret(text: &str) -> bool {
+    let text = text.trim();
+    text.len() >= MIN_SECRET_BYTES && text.chars().any(|c| !text.starts_with(c))
 }
 
 #[cfg(test)]

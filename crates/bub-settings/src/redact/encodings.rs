@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
+use super::is_secret;
+
 /// Minimum length of a base64 form. Shorter forms would match ordinary text.
 const MIN_BASE64_BYTES: usize = 8;
 
@@ -21,7 +23,7 @@ const MAX_FRAGMENTED_BYTES: usize = 2_048;
 
 /// Returns the fragments of the base64 and hexadecimal forms of a secret. Each fragment may occur
 /// on a separate line.
-pub(super) fn form_fragments(secret: &str) -> BTreeSet<Vec<u8>> {
+fn form_fragments(secret: &str) -> BTreeSet<Vec<u8>> {
     let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
     let long =
         encoded.filter(|form| (2 * FRAGMENT_BYTES..=MAX_FRAGMENTED_BYTES).contains(&form.len()));
@@ -33,12 +35,14 @@ pub(super) fn form_fragments(secret: &str) -> BTreeSet<Vec<u8>> {
     fragments
 }
 
-/// Returns the secret as it is and as encoded in URLs, JSON, debug output, base64 and hex dumps.
+/// Returns the secret as it is and as encoded in URLs, JSON, debug output, base64 and hex dumps, and
+/// fragments of long encoded forms.
 pub(super) fn encoded_forms(secret: &str) -> BTreeSet<Vec<u8>> {
     let mut texts = BTreeSet::from([secret.to_owned(), secret.trim().to_owned()]);
     // Log lines end at a newline, so register each line of a multi-line secret (a PEM key).
-    texts.extend(secret.lines().map(|line| line.trim().to_owned()));
-    let mut forms: BTreeSet<Vec<u8>> = BTreeSet::new();
+    let lines = secret.lines().map(str::trim).filter(|line| is_secret(line));
+    texts.extend(lines.map(str::to_owned));
+    let mut forms = form_fragments(secret);
     for text in &texts {
         forms.extend(url_forms(text).map(String::into_bytes));
         forms.extend(escaped_forms(text).map(String::into_bytes));
