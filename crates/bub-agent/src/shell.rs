@@ -253,7 +253,7 @@ impl Shells {
         let shell = Arc::new(Shell {
             id,
             session,
-            output: Mutex::new(OutputBuffer::with_live_output(live)),
+            output: Mutex::new(OutputBuffer::new(self.settings.redactor().stream(), live)),
             progress: watch::Sender::default(),
             stop: CancellationToken::new(),
         });
@@ -285,7 +285,8 @@ impl Shell {
     /// Returns at most `limit` characters of the output, starting at character `offset`, and the offset of the next
     /// character.
     pub fn read_output(&self, offset: usize, limit: Option<usize>) -> (String, usize) {
-        let output = self.output.lock();
+        let mut output = self.output.lock();
+        output.flush();
         let start = offset.min(output.char_count());
         let end = start.saturating_add(limit.unwrap_or(usize::MAX));
         let end = end.min(output.char_count());

@@ -5,6 +5,7 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
+use bub_settings::Redactor;
 use serde_json::{Map, Value, json};
 use strum::{EnumString, IntoStaticStr};
 
@@ -209,6 +210,16 @@ impl Error {
                 hook,
                 plugin: Arc::clone(plugin),
             });
+        })
+    }
+
+    /// Removes secrets from the message and the details.
+    #[must_use]
+    pub(crate) fn redact(self, redactor: &Redactor) -> Self {
+        self.modify_inner(|inner| {
+            inner.message = redactor.redact(&inner.message).into_owned();
+            let details = inner.details.values_mut();
+            details.for_each(|value| redactor.redact_value(value));
         })
     }
 

@@ -1,16 +1,21 @@
 //! The events of a model stage.
 
+mod redaction;
+
 use std::{
+    borrow::Cow,
     fmt,
     pin::Pin,
     task::{Context, Poll},
 };
 
+use bub_settings::Redactor;
 use futures_core::Stream;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::redaction::EventRedactor;
 use crate::{
     error::{Error, Result},
     hooks::guard,
@@ -155,7 +160,7 @@ impl ModelStream {
     pub fn from_events(
         events: impl IntoIterator<Item = StreamEvent, IntoIter: Send + 'static>,
     ) -> Self {
-        Self::new(futures_util::stream::iter(events.into_iter().map(Ok)))
+        Self::new(stream::iter(events.into_iter().map(Ok)))
     }
 
     /// Applies a function to every event. Plugins use it to wrap the stream of the next plugin.
@@ -165,6 +170,20 @@ impl ModelStream {
         mut change: impl FnMut(StreamEvent) -> StreamEvent + Send + 'static,
     ) -> Self {
         Self::new(self.map(move |event| event.map(&mut change)))
+    }
+
+    /// Removes secrets from all events, also a secret that arrives in several events.
+    pub(crate) fn redact(self, redactor: &Redactor) -> Self {
+        if let StreamInner::Text(text) = self.source {
+            let redact = |text: String| match redactor.redact(&text) {
+                Cow::Owned(redacted) => redacted,
+                Cow::Borrowed(_) => text,
+            };
+            return Self::from_source(StreamInner::Text(text.map(redact)));
+        }
+        let mut events = EventRedactor::new(redactor);
+        let source = self.map(Some).chain(stream::iter([None]));
+        Self::new(source.flat_map(move |event| stream::iter(events.redact(event))))
     }
 
     /// Returns the last usage that the stream yielded.

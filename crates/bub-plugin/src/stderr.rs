@@ -129,22 +129,50 @@ fn log_lines(
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
     let mut limiter = LogRateLimiter::for_log_lines();
+    let mut redactor = redactor.stream();
     loop {
         line.clear();
         let mut part = reader.by_ref().take(MAX_LINE_BYTES);
         let Ok(1..) = part.read_until(b'\n', &mut line) else {
             break;
         };
+        let mut redacted = redactor.push(&line);
+        // A part of a longer line may end within a secret.
+        if line.ends_with(b"\n") || (line.len() as u64) < MAX_LINE_BYTES {
+            redacted.extend(redactor.flush());
+        }
         if limiter.allow_line(plugin) {
-            let text = String::from_utf8_lossy(&line);
-            let line = redactor.redact(text.trim_end());
+            let text = String::from_utf8_lossy(&redacted);
+            let line = text.trim_end();
             tracing::info!(plugin, %line, "plugin.stderr");
             let mut last_lines = last_lines.lock();
             if last_lines.len() == MAX_LAST_LINES {
                 last_lines.pop_front();
             }
-            last_lines.push_back(line.into_owned());
+            last_lines.push_back(line.to_owned());
         }
     }
     limiter.log_suppressed(plugin);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    // Issue 22, point 6: a long line is logged in parts, and a part may end within a secret.
+    #[test]
+    fn a_secret_at_the_end_of_a_part_of_a_line_is_redacted() {
+        let redactor = Redactor::new();
+        redactor.register(&"swordfish".into());
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let padding = "x".repeat(4 * 1024 - 5);
+        write!(writer, "{padding}swordfish\nthe sword\nand s").unwrap();
+        drop(writer);
+        let lines = Mutex::default();
+        log_lines("lab", reader, &redactor, &lines);
+        let lines = lines.into_inner();
+        assert_eq!(lines, [padding.as_str(), "***", "the sword", "and s"]);
+    }
 }

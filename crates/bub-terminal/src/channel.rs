@@ -10,7 +10,6 @@ use bub_kernel::{
     Channel, ChannelRole, Error, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream,
     Outbound, Result, StreamEvent, Turn, TurnSnapshot, async_trait,
 };
-use bub_settings::Redactor;
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -260,7 +259,6 @@ pub type AskApproval =
 /// The `cli` channel of a chat.
 pub struct CliChannel {
     event_sender: ChatEventSender,
-    redactor: Redactor,
     restore: RestoreFn,
     ask: AskApproval,
     /// Texts that the chat has shown while they streamed. A reply with the same text is not shown again.
@@ -271,17 +269,10 @@ pub struct CliChannel {
 const MAX_STREAMED_ANSWERS: usize = 8;
 
 impl CliChannel {
-    /// Creates a channel that sends events to a chat. `redactor` removes secrets from the streamed text before it is
-    /// compared with replies, because replies are redacted, too.
-    pub fn new(
-        event_sender: ChatEventSender,
-        redactor: Redactor,
-        restore: RestoreFn,
-        ask: AskApproval,
-    ) -> Self {
+    /// Creates a channel that sends events to a chat.
+    pub fn new(event_sender: ChatEventSender, restore: RestoreFn, ask: AskApproval) -> Self {
         Self {
             event_sender,
-            redactor,
             restore,
             ask,
             streamed: Mutex::default(),
@@ -433,7 +424,7 @@ impl StreamedTextGuard {
 impl Drop for StreamedTextGuard {
     fn drop(&mut self) {
         let mut streamed = self.cli.streamed.lock();
-        streamed.push(self.cli.redactor.redact(&self.text).into_owned());
+        streamed.push(std::mem::take(&mut self.text));
         if streamed.len() > MAX_STREAMED_ANSWERS {
             streamed.remove(0);
         }

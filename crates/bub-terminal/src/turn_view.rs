@@ -22,8 +22,6 @@ use crate::{
 
 /// Maximum bytes of reasoning kept for `,thinking`.
 const MAX_REASONING_BYTES: usize = 256 * 1024;
-/// Maximum bytes held back until a word is complete. Longer words are shown in pieces.
-const MAX_HELD_BYTES: usize = 4096;
 /// Width to which a title line is filled with dashes. It is small, so that the line still fits if the window becomes
 /// narrower.
 const MAX_RULE_WIDTH: usize = 40;
@@ -65,7 +63,7 @@ pub struct TurnView {
     turn: (FrameKind, String),
     /// The text of the current section, or `None` if no section is open.
     text: Option<AnswerText>,
-    /// Text that is held back until its last word is complete.
+    /// Whitespace before the first word, which is held back until the word arrives.
     held: String,
     reasoning: ReasoningText,
     calls: StepCalls,
@@ -211,7 +209,7 @@ impl TurnView {
         self.lines.push(Line::default());
     }
 
-    /// Shows a message that is not part of a stream.
+    /// Shows a message that is not part of a stream. Secrets are redacted.
     pub fn show_message(&mut self, text: &str, is_command: bool) {
         self.close_section();
         let frame = if is_command {
@@ -220,7 +218,8 @@ impl TurnView {
             FrameKind::Assistant
         };
         let turn = std::mem::replace(&mut self.turn, (frame, String::new()));
-        self.push_text(text);
+        let text = self.redactor.redact(text).into_owned();
+        self.push_text(&text);
         self.close_section();
         self.turn = turn;
     }
@@ -310,28 +309,7 @@ impl TurnView {
             });
         }
         self.held.push_str(delta);
-        // A secret may arrive in pieces, so only complete words are redacted and shown. The output of commands arrives
-        // in complete lines.
-        let is_end = |letter: char| !letter.is_ascii_graphic();
-        let is_verbatim = matches!(self.text, Some(AnswerText::Verbatim(_)));
-        let end = if is_verbatim || self.held.len() > MAX_HELD_BYTES {
-            self.held.len()
-        } else {
-            let mut letters = self.held.char_indices();
-            let end = letters.rfind(|(_, letter)| is_end(*letter));
-            end.map_or(0, |(at, letter)| at + letter.len_utf8())
-        };
-        let rest = self.held.split_off(end);
-        let ready = std::mem::replace(&mut self.held, rest);
-        self.emit_text(&ready);
-    }
-
-    /// Redacts text and lays it out.
-    fn emit_text(&mut self, text: &str) {
-        if text.is_empty() {
-            return;
-        }
-        let text = self.redactor.redact(text);
+        let text = std::mem::take(&mut self.held);
         let lines = match &mut self.text {
             Some(AnswerText::Markdown(markdown)) => markdown.push(&text),
             Some(AnswerText::Verbatim(verbatim)) => verbatim.push(&text),
@@ -369,12 +347,11 @@ impl TurnView {
             }
         }
         self.reasoning.chars += delta.chars().count();
-        let delta = self.redactor.redact(delta);
         if self.reasoning.text.len() < MAX_REASONING_BYTES {
-            self.reasoning.text.push_str(&delta);
+            self.reasoning.text.push_str(delta);
         }
         if self.is_thinking_shown {
-            self.lines.extend(self.reasoning.streamed.push(&delta));
+            self.lines.extend(self.reasoning.streamed.push(delta));
         }
     }
 
@@ -398,11 +375,10 @@ impl TurnView {
     /// Ends the open text and reasoning.
     fn close_section(&mut self) {
         self.close_reasoning();
-        let held = std::mem::take(&mut self.held);
+        self.held.clear();
         if self.text.is_none() {
             return;
         }
-        self.emit_text(held.trim_end());
         let lines = match &mut self.text {
             Some(AnswerText::Markdown(markdown)) => markdown.finish(),
             Some(AnswerText::Verbatim(verbatim)) => verbatim.finish(),

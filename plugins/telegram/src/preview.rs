@@ -145,7 +145,6 @@ async fn update_preview(
     if !lock(&bot.previews.0).contains_key(&message_id) {
         return;
     }
-    let text = bot.options.redactor.redact(&text);
     // Show the first part of an answer that is longer than a message.
     let Some(part) = html::render(&text)
         .into_iter()

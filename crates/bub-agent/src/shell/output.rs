@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use bub_settings::StreamRedactor;
 use tokio::sync::mpsc::Sender;
 
 /// Maximum size of `head`, the beginning of the output that is kept, and of `tail`, the end that is kept.
@@ -9,9 +10,11 @@ const MAX_KEPT_BYTES: usize = 512 * 1024;
 /// How many bytes `tail` may exceed `MAX_KEPT_BYTES` before it is trimmed. The margin avoids a copy for every block.
 const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 
-/// The output of a command. Keeps the beginning and the end; the middle of a long output is omitted.
-#[derive(Debug, Default)]
+/// The output of a command, with secrets redacted as it arrives, so that no part of it can be read without. Keeps the
+/// beginning and the end; the middle of a long output is omitted.
+#[derive(Debug)]
 pub(super) struct OutputBuffer {
+    redactor: StreamRedactor,
     head: String,
     tail: String,
     /// The size of the omitted text between `head` and `tail`.
@@ -25,10 +28,15 @@ pub(super) struct OutputBuffer {
 
 impl OutputBuffer {
     /// Creates an empty buffer. It sends the beginning of the output, up to `MAX_KEPT_BYTES`, to `live` as it arrives.
-    pub(super) fn with_live_output(live: Option<Sender<String>>) -> Self {
+    pub(super) fn new(redactor: StreamRedactor, live: Option<Sender<String>>) -> Self {
         Self {
+            redactor,
+            head: String::new(),
+            tail: String::new(),
+            omitted_bytes: 0,
+            omitted_chars: 0,
+            incomplete: Vec::new(),
             live,
-            ..Self::default()
         }
     }
 
@@ -56,9 +64,16 @@ impl OutputBuffer {
         if !std::mem::take(&mut self.incomplete).is_empty() {
             self.append_text("\u{FFFD}");
         }
+        self.flush();
         self.trim_tail();
         self.head.shrink_to_fit();
         self.tail.shrink_to_fit();
+    }
+
+    /// Adds the text that is held back because it may be the beginning of a secret.
+    pub(super) fn flush(&mut self) {
+        let text = self.redactor.flush_str();
+        self.append_redacted(&text);
     }
 
     /// Returns the number of characters of the output, including omitted ones.
@@ -67,7 +82,8 @@ impl OutputBuffer {
     }
 
     /// Returns the complete output. A note replaces omitted text.
-    pub(super) fn full_text(&self) -> String {
+    pub(super) fn full_text(&mut self) -> String {
+        self.flush();
         self.slice(0, self.char_count())
     }
 
@@ -84,8 +100,13 @@ impl OutputBuffer {
         slice
     }
 
-    /// Appends text to the head until it is full, then to the tail.
     fn append_text(&mut self, text: &str) {
+        let text = self.redactor.push_str(text);
+        self.append_redacted(&text);
+    }
+
+    /// Appends text to the head until it is full, then to the tail.
+    fn append_redacted(&mut self, text: &str) {
         // Once the tail has text, the head gets no more, even if it is not full.
         let available = if self.tail.is_empty() {
             MAX_KEPT_BYTES.saturating_sub(self.head.len())

@@ -7,7 +7,7 @@ use bub_kernel::{
     ToolCaller, ToolContext, TurnTape,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
-use bub_settings::Redactor;
+use bub_settings::StreamRedactor;
 use bub_tape::Entry;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -38,13 +38,17 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
             .is_empty()
             .then_some(live_output);
         let redactor = agent.settings.redactor();
-        let mut emitted = EmittedOutput::default();
+        let mut emitted = EmittedOutput {
+            redactor: redactor.stream(),
+            sent: String::new(),
+            pending: String::new(),
+        };
         let mut running = pin!(run_command(&agent, &task, &line, live_output));
         let outcome = loop {
             tokio::select! {
                 biased;
                 Some(text) = printed.recv() => {
-                    if let Some(lines) = emitted.add_output(&text, redactor) {
+                    if let Some(lines) = emitted.add_output(&text) {
                         events.send(StreamEvent::Text(lines)).await;
                     }
                 }
@@ -65,17 +69,17 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
 }
 
 /// The part of an output that was sent, and the part that is pending until its line is complete.
-#[derive(Default)]
 struct EmittedOutput {
+    redactor: StreamRedactor,
     sent: String,
     pending: String,
 }
 
 impl EmittedOutput {
-    /// Adds output and returns the complete lines, redacted. Blank lines are pending until more text follows, because
+    /// Adds output and returns the complete lines, with secrets redacted. Blank lines are pending until more text follows, because
     /// the result of the command does not end with blank lines.
-    fn add_output(&mut self, text: &str, redactor: &Redactor) -> Option<String> {
-        self.pending.push_str(text);
+    fn add_output(&mut self, text: &str) -> Option<String> {
+        self.pending.push_str(&self.redactor.push_str(text));
         let last_newline = self.pending.rfind('\n')?;
         let end = self.pending.get(..last_newline)?.trim_end().len();
         let rest = self.pending.split_off(end);
@@ -85,9 +89,8 @@ impl EmittedOutput {
         } else {
             &lines
         };
-        let lines = redactor.redact(lines).into_owned();
-        self.sent.push_str(&lines);
-        Some(lines).filter(|lines| !lines.is_empty())
+        self.sent.push_str(lines);
+        Some(lines.to_owned()).filter(|lines| !lines.is_empty())
     }
 
     /// Returns the part of the result `text` of a command that was not sent. If `text` is a status followed by the

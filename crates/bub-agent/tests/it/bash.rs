@@ -36,6 +36,20 @@ impl BashFixture {
         }
     }
 
+    fn with_secret(secret: &str) -> Self {
+        let fixture = Self::new();
+        let home = fixture.dir.path().join("home").into_os_string();
+        let settings = Arc::new(load_settings([("BUB_HOME", home)]));
+        settings.redactor().register(&secret.into());
+        let skills = Arc::new(Skills::new(&settings));
+        let shells = Arc::new(Shells::new(settings, None));
+        Self {
+            tools: Arc::new(BashTools::new(Arc::clone(&shells), skills)).tools(),
+            shells,
+            ..fixture
+        }
+    }
+
     fn with_skills(skills: Skills) -> Self {
         let fixture = Self::new();
         let tools = BashTools::new(Arc::clone(&fixture.shells), Arc::new(skills));
@@ -226,6 +240,25 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
             expected
         );
     }
+}
+
+// Issue 22, point 6: pages cannot be combined to a secret.
+#[tokio::test]
+async fn no_page_of_an_output_shows_a_part_of_a_secret() {
+    let fixture = BashFixture::with_secret("correct-horse-battery");
+    let id = fixture
+        .background("echo correct-; echo is correct-horse-battery")
+        .await;
+    fixture.shells.find("s", &id).unwrap().wait_finished().await;
+    let mut shown = String::new();
+    for offset in 0..40 {
+        let arguments = json!({"shell_id": id, "offset": offset, "limit": 1});
+        let page = fixture.call("bash.output", arguments).await.unwrap();
+        let output = page.split_once("\noutput:\n").unwrap().1;
+        shown += output.strip_prefix("(no output)").unwrap_or(output);
+    }
+    shown.retain(|letter| !letter.is_whitespace());
+    assert_eq!(shown, "correct-is***");
 }
 
 // H-113

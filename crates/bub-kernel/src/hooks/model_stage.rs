@@ -37,17 +37,19 @@ impl Next<'_, RunModel> {
         let streams = set.next_after::<RunModelStream>(registration_index, stream_args);
         let mut streams = streams.implementations().peekable();
         let mut texts = self.implementations().peekable();
+        // Each stream that leaves a plugin is redacted here, so that no reader of streams can forget it.
+        let redactor = args.turn.framework().settings().redactor();
         loop {
             let next_text = texts.peek().map(|next| next.registration_index());
             // If the indexes are equal, one plugin implements both hooks: its stream comes first.
             if let Some(next) = streams.next_if(|next| Some(next.registration_index()) >= next_text)
             {
                 if let Some(stream) = next.call(set, stream_args).await? {
-                    return Ok(Some(stream));
+                    return Ok(Some(stream.redact(redactor)));
                 }
             } else if let Some(next) = texts.next() {
                 if let Some(text) = next.call(set, args).await? {
-                    return Ok(Some(ModelStream::from_text(text)));
+                    return Ok(Some(ModelStream::from_text(text).redact(redactor)));
                 }
             } else {
                 return Ok(None);

@@ -42,6 +42,7 @@ mod save_state;
 mod scope;
 mod session;
 mod stream_events;
+mod stream_secrets;
 mod streaming;
 mod support;
 mod table;

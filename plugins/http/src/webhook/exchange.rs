@@ -11,7 +11,6 @@ use std::{
 };
 
 use bub::kernel::{InboundReceipt, MessageId, MessageOutcome, Outbound, ReplyId, Turn};
-use bub::settings::Redactor;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::{
@@ -37,7 +36,6 @@ const MAX_JOIN_DEPTH: usize = 8;
 /// All exchanges that are kept.
 pub(super) struct ExchangeStore {
     table: Mutex<ExchangeTable>,
-    redactor: Redactor,
     max_count: usize,
     max_bytes: usize,
     max_age: Duration,
@@ -64,7 +62,6 @@ pub(super) struct Exchange {
     /// Number of replies that were written to a connection.
     written: watch::Sender<usize>,
     deltas: OnceLock<broadcast::Sender<String>>,
-    redactor: Redactor,
 }
 
 /// A reply as clients see it.
@@ -132,7 +129,6 @@ impl ExchangeStore {
     pub(super) fn new(options: &WebhookOptions) -> Self {
         Self {
             table: Mutex::default(),
-            redactor: options.redactor.clone(),
             max_count: options.kept,
             max_bytes: options.kept_bytes,
             max_age: options.kept_for,
@@ -141,7 +137,7 @@ impl ExchangeStore {
 
     /// Starts the exchange of a message that has no id yet.
     pub(super) fn begin(self: &Arc<Self>, request: ExchangeRequest) -> PendingExchange {
-        let exchange = Arc::new(Exchange::new(self.redactor.clone()));
+        let exchange = Arc::new(Exchange::new());
         exchange.set_request(request);
         self.lock_table().unnamed.push(Arc::clone(&exchange));
         PendingExchange {
@@ -175,7 +171,7 @@ impl ExchangeStore {
         if let Some(exchange) = table.by_id.get(id) {
             return Arc::clone(exchange);
         }
-        let exchange = Arc::new(Exchange::new(self.redactor.clone()));
+        let exchange = Arc::new(Exchange::new());
         self.insert_with_id(&mut table, id, exchange)
     }
 
@@ -309,7 +305,7 @@ impl ExchangeStore {
 }
 
 impl Exchange {
-    fn new(redactor: Redactor) -> Self {
+    fn new() -> Self {
         Self {
             id: OnceLock::new(),
             receipt: OnceLock::new(),
@@ -319,7 +315,6 @@ impl Exchange {
             waiting: watch::Sender::default(),
             written: watch::Sender::default(),
             deltas: OnceLock::new(),
-            redactor,
         }
     }
 
@@ -426,7 +421,7 @@ impl Exchange {
     /// Sends a text delta to the readers of the stream, if any.
     pub(super) fn send_delta(&self, delta: &str) {
         if let Some(deltas) = self.deltas.get() {
-            let _ = deltas.send(self.redactor.redact(delta).into_owned());
+            let _ = deltas.send(delta.to_owned());
         }
     }
 

@@ -66,6 +66,10 @@ impl FakeEchoModel {
             self.control.started.add_permits(1);
             self.control.resume.acquire().await.unwrap().forget();
         }
+        if let Some(word) = prompt.text().strip_prefix("spell ") {
+            let letters: Vec<_> = word.chars().map(String::from).collect();
+            return ModelStream::from_events(letters.into_iter().map(StreamEvent::Text));
+        }
         ModelStream::from_events([
             StreamEvent::Text("echo: ".to_owned()),
             StreamEvent::Text(prompt.text().clone()),
@@ -105,6 +109,10 @@ impl GatewayFixture {
     async fn with(directory: &Path, model: FakeEchoModel) -> Self {
         let (webhook, control) = (Arc::clone(&model.webhook), Arc::clone(&model.control));
         let framework = Framework::builder().plugin("model", model).build();
+        framework
+            .settings()
+            .redactor()
+            .register(&"sesame-open".into());
         let options = testing::options(JournalKind::file(directory, Durability::Os));
         let running = RunningGateway::start(&framework, options, &["all"])
             .await
@@ -272,6 +280,31 @@ async fn a_stream_grows_though_the_setting_streams_to_nobody() {
         .map(|text| answer.body.find(text).expect(text))
         .collect();
     assert!(positions.is_sorted(), "{answer:?}");
+    running.stop().await;
+}
+
+// Issue 22, point 6: a secret that is split over deltas reaches no client.
+#[tokio::test]
+async fn a_secret_in_a_stream_is_redacted_however_it_is_split() {
+    let home = tempfile::tempdir().unwrap();
+    let running = GatewayFixture::open(home.path()).await;
+    let answer = running
+        .post(json!({"content": "spell say sesame-open, sesame", "reply": "stream"}))
+        .await;
+    let deltas: Vec<Value> = answer
+        .body
+        .lines()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
+        .collect();
+    let text: String = deltas
+        .iter()
+        .filter_map(|data| data["delta"].as_str())
+        .collect();
+    assert_eq!(text, "say ***, sesame", "{answer:?}");
+    assert!(
+        answer.body.contains(r#""reply":"say ***, sesame""#),
+        "{answer:?}"
+    );
     running.stop().await;
 }
 

@@ -181,8 +181,8 @@ impl ChatController {
                 }
             })
         });
-        let (sender, redactor) = (self.event_sender.clone(), self.settings.redactor().clone());
-        Arc::new(CliChannel::new(sender, redactor, Box::new(adopt), ask))
+        let sender = self.event_sender.clone();
+        Arc::new(CliChannel::new(sender, Box::new(adopt), ask))
     }
 
     /// Returns the id of the current session.
