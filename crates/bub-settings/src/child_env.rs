@@ -1,43 +1,36 @@
 //! Environment variables for child processes.
 
-use std::{
-    borrow::Cow,
-    ffi::{OsStr, OsString},
-};
+use std::ffi::{OsStr, OsString};
 
+use crate::load::is_never_secret;
 use crate::{LookupValue, Redactor, Settings, display, keys};
 
 impl Settings {
-    /// Returns the environment for a child process.
+    /// Returns the environment for a child process, such as a command of the agent.
     ///
     /// It contains all variables except secrets. A variable counts as a secret if bub has read it
-    /// as one, or if its name suggests one. The setting `env.pass` lists secrets to include anyway,
-    /// and `env.drop` lists variables to remove. Both settings accept `NAME` and `PREFIX*`.
+    /// as one, or if its name or its value suggests one. The setting `env.pass` lists secrets to
+    /// include anyway, and `env.drop` lists variables to remove. Both settings accept `NAME` and
+    /// `PREFIX*`.
     pub fn child_environment(&self) -> Vec<(&str, &OsStr)> {
         let secret = self.secret_env_names();
         let (pass, drop) = (self.get(&keys::ENV_PASS), self.get(&keys::ENV_DROP));
-        let is_allowed = |(name, _): &(&str, &OsStr)| {
-            let is_secret = || secret.iter().any(|secret| secret == name);
+        let is_allowed = |(name, value): &(&str, &OsStr)| {
+            let is_secret = || {
+                secret.iter().any(|secret| secret == name)
+                    || self.may_be_secret(name, &value.to_string_lossy())
+            };
             !matches_any(&drop, name) && (matches_any(&pass, name) || !is_secret())
         };
         self.environment().iter().filter(is_allowed).collect()
     }
 
-    /// Returns the environment for an external plugin.
-    ///
-    /// It is the environment of a [child process](Self::child_environment) with two changes. A
-    /// stricter check removes more variables that look like secrets, except those that `env.pass`
-    /// names. The variables in `granted` are added.
+    /// Returns the environment for an external plugin: that of a [child
+    /// process](Self::child_environment) and the variables in `granted`.
     pub fn plugin_environment(&self, granted: &[String]) -> Vec<(OsString, OsString)> {
-        let pass = self.get(&keys::ENV_PASS);
-        let mut environment = self.child_environment();
-        environment.retain(|(name, value)| {
-            granted.iter().any(|other| other == name)
-                || matches_any(&pass, name)
-                || !may_be_secret(name, &value.to_string_lossy())
-        });
+        let environment = self.child_environment().into_iter();
         let owned = |(name, value): (&str, &OsStr)| (OsString::from(name), value.to_owned());
-        let mut environment: Vec<_> = environment.into_iter().map(owned).collect();
+        let mut environment: Vec<_> = environment.map(owned).collect();
         for name in granted {
             // Skip variables that every child gets: `granted_variable` would hide them from other
             // child processes.
@@ -48,6 +41,20 @@ impl Settings {
             }
         }
         environment
+    }
+
+    /// Returns whether a variable may be a secret, by its name or its value.
+    fn may_be_secret(&self, name: &str, value: &str) -> bool {
+        // A short password may be a part of a path, and programs need their paths.
+        let is_masked = if value.starts_with('/') || is_never_secret(name) {
+            Redactor::new().redact(value) != value
+        } else {
+            self.redactor().redact(value) != value
+        };
+        is_masked
+            || has_secret_name(name)
+            || matches_any(&["AWS_*".to_owned()], name)
+            || has_secret_value(value)
     }
 
     /// Returns the value of a secret variable that was granted to one child process.
@@ -72,21 +79,33 @@ impl Settings {
     }
 }
 
-/// Returns whether a variable may be a secret, by its name or its value. Used only for external
-/// plugins: a plugin that needs such a variable can request it.
-fn may_be_secret(name: &str, value: &str) -> bool {
-    const SECRET_NAMES: [&str; 9] = [
+/// Returns whether the name of a variable suggests a secret. Stricter than
+/// [`is_sensitive_name`](crate::is_sensitive_name), which is also for settings.
+pub(crate) fn has_secret_name(name: &str) -> bool {
+    const WORDS: [&str; 9] = [
         "PAT",
         "PWD",
         "PASS",
         "PASSPHRASE",
         "AUTH",
         "CREDENTIAL",
+        "CREDENTIALS",
         "CREDS",
-        "WEBHOOK",
         "DSN",
     ];
-    const SECRET_PREFIXES: [&str; 14] = [
+    let name = name.to_ascii_uppercase();
+    // `PWD` and `OLDPWD` are directories.
+    name.ends_with("DATABASE_URL")
+        || ["SECRET", "WEBHOOK"].iter().any(|part| name.contains(part))
+        || (!matches!(name.as_str(), "PWD" | "OLDPWD")
+            && name
+                .split(|c: char| !c.is_ascii_alphanumeric())
+                .any(|word| WORDS.contains(&word)))
+}
+
+/// Returns whether a value is a token, a private key, or a URL with a password.
+pub(crate) fn has_secret_value(value: &str) -> bool {
+    const PREFIXES: [&str; 15] = [
         "sk-",
         "sk_live_",
         "rk_live_",
@@ -101,23 +120,18 @@ fn may_be_secret(name: &str, value: &str) -> bool {
         "ASIA",
         "AIza",
         "npm_",
+        "-----BEGIN",
     ];
-    let name = name.to_ascii_uppercase();
-    // `PWD` and `OLDPWD` are directories.
-    let is_named = !matches!(name.as_str(), "PWD" | "OLDPWD")
-        && name
-            .split(|c: char| !c.is_ascii_alphanumeric())
-            .any(|word| SECRET_NAMES.contains(&word));
     let value = value.trim();
+    // `https://token@host` has a token instead of a user.
+    let authority = value
+        .strip_prefix("http")
+        .and_then(|rest| rest.split('/').nth(2));
     let is_jwt = value.starts_with("eyJ") && value.split('.').count() == 3;
-    is_named
-        || is_jwt
-        || SECRET_PREFIXES
-            .iter()
-            .any(|prefix| value.starts_with(prefix))
-        || value.starts_with("-----BEGIN")
+    is_jwt
+        || PREFIXES.iter().any(|prefix| value.starts_with(prefix))
+        || authority.is_some_and(|authority| authority.contains('@'))
         || display::url_password(value).is_some()
-        || matches!(Redactor::new().redact(value), Cow::Owned(_))
 }
 
 /// Returns whether one of the patterns, `NAME` or `PREFIX*`, matches a name. The case is ignored.

@@ -185,7 +185,7 @@ fn read_dotenv(
 
 /// Returns whether a variable is known to hold no secret, such as `HOME`. Any other variable may
 /// hold one.
-fn is_never_secret(name: &str) -> bool {
+pub(crate) fn is_never_secret(name: &str) -> bool {
     const NAMES: [&str; 11] = [
         "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
         "EDITOR",

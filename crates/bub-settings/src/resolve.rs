@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::mem::discriminant;
 
+use crate::child_env::{has_secret_name, has_secret_value};
 use crate::node::{Node, merge};
 use crate::secret::is_sensitive_name;
 use crate::settings::{SettingSlot, Settings};
@@ -245,9 +246,19 @@ impl Settings {
     /// can read them, and their output reaches the model and the tape.
     pub(crate) fn register_undeclared_secrets(&self) {
         let variables = self.sources.environment.iter();
-        for (name, value) in variables.filter(|(name, _)| is_sensitive_name(name)) {
-            self.hide_from_children(name);
-            self.redactor.register_text(value.to_string_lossy().trim());
+        for (name, value) in variables {
+            let value = value.to_string_lossy();
+            // A path is no secret, even if a name such as `SSH_AUTH_SOCK` suggests one.
+            let is_named = has_secret_name(name) && !value.starts_with('/');
+            if is_sensitive_name(name) {
+                self.hide_from_children(name);
+                self.redactor.register_text(value.trim());
+            } else if is_named || has_secret_value(&value) {
+                self.redactor.register_text(value.trim());
+                if let Some(password) = display::url_password(&value) {
+                    self.redactor.register_text(password);
+                }
+            }
         }
         let bindings = self.sources.dotenv.iter().flat_map(|file| &file.bindings);
         for binding in bindings.filter(|binding| is_sensitive_name(&binding.name)) {
