@@ -6,7 +6,7 @@
 //! * [`tools`]: the builtin tools. `tool_runner` runs one tool call, for the model and for a [comma command](command).
 //! * [`policy`]: rules that allow, ask about or deny tool calls, and approvals.
 //! * [`Skills`]: the skills of the workspace, of the user and of bub itself.
-//! * [`Sandbox`]: how the agent's commands are confined.
+//! * [`Sandbox`]: how the agent's commands are confined. [`files`]: the files that tools may use.
 //! * [`settings`]: the agent's settings.
 //! * [`shell`]: processes and output of the tool `bash`.
 //! * [`usage`]: token usage and cost by session, model and day, and the daily limits.
@@ -26,6 +26,8 @@ mod agent_loop;
 mod builtin;
 pub mod command;
 mod emitter;
+mod exposure;
+pub mod files;
 mod no_model;
 pub mod policy;
 mod prompt;
@@ -44,6 +46,7 @@ pub mod usage;
 
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
 pub use builtin::{BuiltinAgent, BuiltinOptions};
+pub use exposure::WorkspaceExposure;
 pub use sandbox::Sandbox;
 #[doc(hidden)]
 pub use skills::read_skill;

@@ -16,6 +16,7 @@ use bub_settings::{FromSettings, Settings};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    exposure::WorkspaceExposure,
     settings::{SandboxNetwork, SandboxSettings},
     skills::Skills,
 };
@@ -83,7 +84,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// Fails if the temporary directory of the session cannot be created.
+    /// Fails if the temporary directory of the session cannot be created, or as [`Self::confinement_with_temp`] does.
     pub fn confinement(
         &self,
         profile: SandboxProfile,
@@ -99,7 +100,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// Fails if a directory does not exist.
+    /// Fails if a directory does not exist, or if the workspace contains private files and the sender is not an owner.
     pub fn confinement_with_temp(
         &self,
         profile: SandboxProfile,
@@ -109,6 +110,10 @@ impl Sandbox {
     ) -> io::Result<Confinement> {
         let settings = &self.settings;
         let (workspace, temp) = (workspace.canonicalize()?, temp.canonicalize()?);
+        let exposure = WorkspaceExposure::find(settings, &workspace);
+        if let Some(exposure) = exposure.filter(|_| sender.role != Role::Owner) {
+            return Err(io::Error::other(exposure.to_string()));
+        }
         let variable = |name: &str| settings.environment().get(name).map(PathBuf::from);
         let home = variable("HOME").and_then(|home| home.canonicalize().ok());
         let search_path = settings.environment().get("PATH").unwrap_or_default();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bub_kernel::PluginContext;
 
 pub use bash::BashTools;
-pub use fs::{FileTools, resolve_path};
+pub use fs::FileTools;
 pub use help::{help, help_text};
 pub use names::{find_tool, select_tools};
 pub use skill::SkillTools;
@@ -29,9 +29,7 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
     context.add_tool(spill::spill_read());
     let bash = BashTools::with_agent(Arc::clone(agent));
     context.add_tools(Arc::new(bash).tools());
-    let files = FileTools {
-        agent: Arc::clone(agent),
-    };
+    let files = FileTools::new(Arc::clone(agent));
     context.add_tools(Arc::new(files).tools());
     context.add_tools(Arc::new(SkillTools::new(Arc::clone(&agent.skills))).tools());
     context.add_tool(tape_info());

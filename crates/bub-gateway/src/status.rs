@@ -169,6 +169,7 @@ fn status_report(inner: &GatewayInner) -> Value {
     json!({
         "owners": inner.framework.settings().get(&OWNERS),
         "pid": std::process::id(),
+        "workspace": inner.framework.workspace(),
         "process": process_usage(),
         "stopping": inner.drain.is_cancelled(),
         "channels": channels,

@@ -28,12 +28,12 @@ use crate::Confinement;
 pub(crate) use watch::watch;
 
 /// Directories with programs, libraries and their configuration.
-const SYSTEM_DIRECTORIES: &[&str] = &[
+pub(crate) const SYSTEM_DIRECTORIES: &[&str] = &[
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu",
     "/snap", "/proc", "/sys",
 ];
 /// Data of the system in other directories that programs read.
-const SYSTEM_DATA: &[&str] = &["/var/cache/fontconfig", "/var/lib/apt", "/var/lib/dpkg"];
+pub(crate) const SYSTEM_DATA: &[&str] = &["/var/cache/fontconfig", "/var/lib/apt", "/var/lib/dpkg"];
 
 /// Builds the namespaces and the file system of a command. The next child of this process lives in them. This process
 /// stays in its process namespace, where the command can neither see nor stop it.

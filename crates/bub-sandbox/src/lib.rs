@@ -7,12 +7,14 @@
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
 //!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace.
+//!   [`PathAccess`] is what a confinement allows at a path.
 
 #[cfg(target_os = "linux")]
 mod confine;
 mod confinement;
 mod init;
 mod launcher;
+mod path_access;
 mod piped;
 mod protection;
 mod seatbelt;
@@ -22,6 +24,7 @@ pub use confinement::{
     Confinement, GRANTS, ParseSandboxProfileError, ResourceLimits, SandboxProfile,
 };
 pub use launcher::Launcher;
+pub use path_access::{PathAccess, is_below};
 pub use piped::{PipedCommand, PipedProcess, ProcessGuard};
 pub use seatbelt::seatbelt_profile;
 pub use supervisor::{

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::Confinement;
+use crate::{Confinement, path_access::is_below};
 
 /// Protected names in the workspace.
 pub(crate) const WORKSPACE_NAMES: &[&str] = &[
@@ -195,6 +195,36 @@ impl WorkspaceRecord {
             );
         }
     }
+}
+
+/// Returns whether bub's own tools must not write to a path without links: a command would not keep its changes there.
+///
+/// Repositories are recognized by the name of their directory, wherever they are and even before they exist.
+pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
+    let Confinement {
+        workspace, home, ..
+    } = confinement;
+    let Ok(inside) = path.strip_prefix(workspace) else {
+        return false;
+    };
+    let is_git = |part: &Path| part.as_os_str().eq_ignore_ascii_case(".git");
+    let mut rest = inside.iter().map(Path::new);
+    if rest.any(is_git) {
+        let rest: PathBuf = rest.collect();
+        let mut names = GIT_NAMES.iter().map(Path::new);
+        return rest.as_os_str().is_empty() || names.any(|name| is_below(&rest, name));
+    }
+    let is_workspace_home = home.as_ref() == Some(workspace);
+    let config = configured_paths(&workspace.join(".git/config"), workspace).into_iter();
+    let user_config = home.iter().map(|home| home.join(".gitconfig"));
+    let user_config = user_config.flat_map(|config| configured_paths(&config, workspace));
+    let links = confinement.protected.iter();
+    let links = links.flat_map(|path| path.canonicalize());
+    let mut all = config.chain(user_config).chain(links);
+    let mut named = confinement.protected.iter();
+    is_workspace_home && inside.as_os_str().as_encoded_bytes().starts_with(b".")
+        || named.any(|root| is_below(path, root))
+        || all.any(|root| root != *workspace && path.starts_with(root))
 }
 
 /// Gives what is at a path another name in the same directory. Returns the path and the new name.

@@ -22,7 +22,7 @@ const BASE: &str = r#"(version 1)
 (allow file-ioctl (regex #"^/dev/tty.*"))
 "#;
 /// Directories with programs, libraries and their configuration.
-const SYSTEM_DIRECTORIES: &[&str] = &[
+pub(crate) const SYSTEM_DIRECTORIES: &[&str] = &[
     "/usr",
     "/bin",
     "/sbin",
@@ -34,6 +34,9 @@ const SYSTEM_DIRECTORIES: &[&str] = &[
     "/private/var/db/dyld",
     "/private/var/select",
 ];
+/// Data of the system in other directories that programs read.
+#[cfg(not(target_os = "linux"))]
+pub(crate) const SYSTEM_DATA: &[&str] = &[];
 /// Devices that programs use.
 const DEVICES: &[&str] = &[
     "/dev/null",

@@ -1,44 +1,78 @@
-//! The tools `fs.read`, `fs.write` and `fs.edit`.
+//! The tools `fs.read`, `fs.write` and `fs.edit`. [`FileAccess`] decides which files they may use.
 //!
-//! * `path`: resolves paths and checks whether they may be used.
 //! * `read`: reads lines of a file of any size.
-//! * `write`: replaces a file, atomically if possible.
 //! * `edit`: replaces exact text.
 
 mod edit;
-mod path;
 mod read;
-mod write;
 
-use std::{
-    fs::Metadata,
-    io::{self, ErrorKind},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io::Read as _, sync::Arc};
 
-use bub_kernel::{Error, Result, ToolContext, tools};
+use bub_kernel::{Error, Result, Role, ToolContext, tool::run_blocking, tools};
+use bub_sandbox::SandboxProfile;
 use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
 
-pub use path::resolve_path;
-
-use crate::{agent::Agent, workspace};
+use crate::{
+    agent::Agent,
+    files::{AllowedFile, FileAccess, FileError, FileUse, file_error},
+    policy::{
+        ApprovalOutcome, ApprovalParams, PolicyAction, PolicyDecision, request_recorded_approval,
+    },
+};
 
 /// The tools that read and change files.
 pub struct FileTools {
-    /// The agent, whose policy decides which files may be used.
-    pub(crate) agent: Arc<Agent>,
+    agent: Arc<Agent>,
+    files: Arc<FileAccess>,
 }
 
 impl FileTools {
-    /// Returns the absolute path of a file with symbolic links resolved. Fails if the policy does not allow the path.
-    fn resolve_file(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
-        let home = self.agent.settings.environment().user_home();
-        let workspace = workspace(context.state());
-        let path = path::absolute_path(path, workspace.as_deref(), home)?;
-        let policy = &self.agent.policy;
-        let confine = policy.should_confine_files(context.turn.sender());
-        resolve_path(&path, workspace.as_deref(), confine)
+    /// Creates the tools of an agent.
+    pub(crate) fn new(agent: Arc<Agent>) -> Self {
+        let files = Arc::new(FileAccess::new(&agent.settings));
+        Self { agent, files }
+    }
+
+    /// Finds the file of a call. If the sandbox does not allow it, asks the owner.
+    async fn find(
+        &self,
+        context: &ToolContext,
+        tool: &str,
+        arguments: Value,
+        usage: FileUse,
+    ) -> Result<AllowedFile> {
+        let arguments = match arguments {
+            Value::Object(arguments) => arguments,
+            _ => Map::new(),
+        };
+        let path = arguments.get("path").and_then(Value::as_str);
+        let path = path.unwrap_or_default().to_owned();
+        let find_in = |profile: SandboxProfile| {
+            let (files, context, path) = (Arc::clone(&self.files), context.clone(), path.clone());
+            run_blocking(move || files.find_in(profile, &context, &path, usage))
+        };
+        let refusal = match find_in(self.files.profile(context)).await? {
+            Err(FileError::Refused(refusal)) => refusal,
+            found => return Ok(found?),
+        };
+        if refusal.can_ask() && context.turn.sender().role == Role::Owner {
+            let question = format!("{refusal}; allow it once?");
+            let params = ApprovalParams {
+                tool,
+                arguments: &arguments,
+                policy_decision: &PolicyDecision::from_default(PolicyAction::Ask, &question),
+                timeout: self.agent.policy.approval_timeout(),
+                redactor: self.agent.settings.redactor(),
+            };
+            let approval =
+                request_recorded_approval(&context.turn, params, &context.cancel, None).await?;
+            if approval.decision == ApprovalOutcome::Approved {
+                approval.consume(tool, &arguments)?;
+                return Ok(find_in(SandboxProfile::Off).await??);
+            }
+        }
+        Err(FileError::Refused(refusal).into())
     }
 }
 
@@ -46,7 +80,7 @@ impl FileTools {
 impl FileTools {
     /// Read a text file or a range of its lines. Line breaks are returned as `\n`.
     #[tool(name = "fs.read", read_only)]
-    fn fs_read(
+    async fn fs_read(
         &self,
         context: &ToolContext,
         /// Path of the file, absolute or relative to the workspace
@@ -57,15 +91,20 @@ impl FileTools {
         /// Number of lines to read; all by default
         limit: Option<u64>,
     ) -> Result<String> {
-        let file = self.resolve_file(context, &path)?;
-        check_regular_file(&file)?;
+        let arguments = json!({"path": path});
+        let file = self.find(context, "fs.read", arguments, FileUse::Read);
+        let (file, cancel) = (file.await?, context.cancel.clone());
         let first = u64::try_from(offset).unwrap_or(0);
-        read::read_lines(&file, first, limit, &|| context.cancel.is_cancelled())
+        run_blocking(move || {
+            let is_cancelled = || cancel.is_cancelled();
+            read::read_lines(file.open()?, file.path(), first, limit, &is_cancelled)
+        })
+        .await?
     }
 
     /// Write a file, replacing its content. Creates missing directories.
     #[tool(name = "fs.write")]
-    fn fs_write(
+    async fn fs_write(
         &self,
         context: &ToolContext,
         /// Path of the file, absolute or relative to the workspace
@@ -73,14 +112,19 @@ impl FileTools {
         /// Complete new content
         content: String,
     ) -> Result<String> {
-        let file = self.resolve_file(context, &path)?;
-        write::replace_file(&file, content.as_bytes())?;
-        Ok(format!("wrote: {}", file.display()))
+        let arguments = json!({"path": path, "content": content});
+        let file = self.find(context, "fs.write", arguments, FileUse::Create);
+        let file = file.await?;
+        run_blocking(move || {
+            file.replace(content.as_bytes())?;
+            Ok(format!("wrote: {}", file.path().display()))
+        })
+        .await?
     }
 
     /// Replace text in a file. All other bytes stay unchanged. `old` must occur exactly once, unless `all` is set.
     #[tool(name = "fs.edit")]
-    fn fs_edit(
+    async fn fs_edit(
         &self,
         context: &ToolContext,
         /// Path of the file, absolute or relative to the workspace
@@ -96,57 +140,45 @@ impl FileTools {
         #[default(false)]
         all: bool,
     ) -> Result<String> {
-        // Concurrent edits of one file must not undo each other.
-        static EDIT_LOCK: Mutex<()> = Mutex::new(());
-        let file = self.resolve_file(context, &path)?;
-        let _guard = EDIT_LOCK.lock();
-        let metadata = check_regular_file(&file)?;
-        if metadata.len() > edit::MAX_EDIT_BYTES {
-            let problem = format!(
-                "{path} is too large to edit ({} bytes); use a program such as sed",
-                metadata.len()
-            );
-            return Err(Error::invalid_input(problem));
-        }
-        let bytes = std::fs::read(&file).map_err(|error| file_error("read", &file, &error))?;
+        let arguments = json!({"path": path, "old": old, "new": new, "start": start, "all": all});
+        let file = self.find(context, "fs.edit", arguments, FileUse::Change);
+        let file = file.await?;
         let start = usize::try_from(start).unwrap_or(0);
-        let request = edit::EditRequest {
-            path: &path,
-            old: &old,
-            new: &new,
-            start,
-            all,
-        };
-        let (content, count) = edit::apply_edit(&bytes, &request)?;
-        write::replace_file(&file, &content)?;
-        let count = if count > 1 {
-            format!(" ({count} replacements)")
-        } else {
-            String::new()
-        };
-        Ok(format!("edited: {}{count}", file.display()))
+        run_blocking(move || {
+            let request = edit::EditRequest {
+                path: &path,
+                old: &old,
+                new: &new,
+                start,
+                all,
+            };
+            edit_file(&file, &request)
+        })
+        .await?
     }
 }
 
-/// Returns the metadata of a regular file. Fails for pipes and devices, because reading them could block forever.
-fn check_regular_file(file: &Path) -> Result<Metadata> {
-    let metadata = std::fs::metadata(file).map_err(|error| file_error("read", file, &error))?;
-    let file_kind = match metadata.file_type() {
-        kind if kind.is_file() => return Ok(metadata),
-        kind if kind.is_dir() => "a directory",
-        _ => "a pipe, a socket or a device",
+fn edit_file(file: &AllowedFile, request: &edit::EditRequest<'_>) -> Result<String> {
+    // Concurrent edits of one file must not undo each other.
+    static EDIT_LOCK: Mutex<()> = Mutex::new(());
+    let _guard = EDIT_LOCK.lock();
+    let read_error = |error| file_error("read", file.path(), &error);
+    let mut content = file.open()?;
+    let size = content.metadata().map_err(read_error)?.len();
+    if size > edit::MAX_EDIT_BYTES {
+        let path = request.path;
+        let problem =
+            format!("{path} is too large to edit ({size} bytes); use a program such as sed");
+        return Err(Error::invalid_input(problem));
+    }
+    let mut bytes = Vec::new();
+    content.read_to_end(&mut bytes).map_err(read_error)?;
+    let (content, count) = edit::apply_edit(&bytes, request)?;
+    file.replace(&content)?;
+    let count = if count > 1 {
+        format!(" ({count} replacements)")
+    } else {
+        String::new()
     };
-    Err(Error::invalid_input(format!(
-        "{} is {file_kind}, not a file",
-        file.display()
-    )))
-}
-
-/// Returns the error for a file operation that failed: `cannot read PATH: reason`.
-fn file_error(action: &str, file: &Path, error: &io::Error) -> Error {
-    let text = format!("cannot {action} {}: {error}", file.display());
-    match error.kind() {
-        ErrorKind::NotFound => Error::not_found(text),
-        _ => Error::new(bub_kernel::ErrorKind::Tool, text),
-    }
+    Ok(format!("edited: {}{count}", file.path().display()))
 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Envelope, ErrorKind, Framework, Inbound, Result, Role, Sender, State, Tool, ToolContext, Turn,
-    TurnTape,
+    Envelope, ErrorKind, Framework, FrameworkBuilder, Inbound, Result, Role, Sender, State, Tool,
+    ToolContext, Turn, TurnTape,
 };
 use bub_tape::{MemoryStore, Tape, TapeName};
 use proptest::prelude::*;
@@ -19,18 +19,26 @@ use tempfile::TempDir;
 use crate::harness::{load_settings, with_builtin};
 
 /// A workspace and a home directory side by side.
-struct FileFixture {
-    dir: TempDir,
+pub(crate) struct FileFixture {
+    pub(crate) dir: TempDir,
     framework: Framework,
-    sender: Sender,
+    pub(crate) sender: Sender,
 }
 
 impl FileFixture {
+    /// Creates a fixture whose tools are not confined for owners.
     fn new() -> Self {
-        Self::make(&[])
+        Self::make(&[("BUB_SANDBOX_PROFILE", "off")])
     }
 
-    fn make(variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn make(variables: &[(&str, &str)]) -> Self {
+        Self::make_with(variables, |builder| builder)
+    }
+
+    pub(crate) fn make_with(
+        variables: &[(&str, &str)],
+        add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder,
+    ) -> Self {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
         fs::create_dir(dir.path().join("user")).unwrap();
@@ -44,7 +52,7 @@ impl FileFixture {
         let builder = Framework::builder()
             .workspace(dir.path().join("work"))
             .settings(Arc::new(settings));
-        let framework = with_builtin(builder).build();
+        let framework = add(with_builtin(builder)).build();
         Self {
             dir,
             framework,
@@ -56,7 +64,7 @@ impl FileFixture {
         Self::make(&[("BUB_FS_CONFINE", "yes")])
     }
 
-    fn of_a_member() -> Self {
+    pub(crate) fn of_a_member() -> Self {
         Self {
             sender: member(),
             ..Self::new()
@@ -70,7 +78,7 @@ impl FileFixture {
     }
 
     /// Returns a path in the workspace without symbolic links.
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir
             .path()
             .canonicalize()
@@ -83,13 +91,13 @@ impl FileFixture {
         fs::read(self.path(name)).unwrap()
     }
 
-    fn turn(&self, state: State) -> Turn {
+    pub(crate) fn turn(&self, state: State) -> Turn {
         let message = Inbound::from(Envelope::from_text("hi")).with_sender(self.sender.clone());
         Turn::detached(&self.framework, message, state)
     }
 
     /// Returns a state that names the workspace.
-    fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         let state = State::new();
         state.set(
             "_runtime_workspace",
@@ -98,7 +106,7 @@ impl FileFixture {
         state
     }
 
-    fn context(&self) -> ToolContext {
+    pub(crate) fn context(&self) -> ToolContext {
         ToolContext::new(self.turn(self.state()))
     }
 
@@ -107,11 +115,11 @@ impl FileFixture {
         &**tools.find(|tool| tool.spec().name == name).unwrap()
     }
 
-    async fn call(&self, tool: &str, arguments: Value) -> Result<String, String> {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Result<String, String> {
         self.call_in(self.context(), tool, arguments).await
     }
 
-    async fn call_in(
+    pub(crate) async fn call_in(
         &self,
         context: ToolContext,
         tool: &str,
@@ -124,11 +132,15 @@ impl FileFixture {
             .map_err(|error| error.message().to_owned())
     }
 
-    async fn read(&self, arguments: Value) -> Result<String, String> {
+    pub(crate) async fn read(&self, arguments: Value) -> Result<String, String> {
         self.call("fs.read", arguments).await
     }
 
-    async fn write(&self, path: impl AsRef<Path>, content: &str) -> Result<String, String> {
+    pub(crate) async fn write(
+        &self,
+        path: impl AsRef<Path>,
+        content: &str,
+    ) -> Result<String, String> {
         self.call(
             "fs.write",
             json!({"path": path.as_ref(), "content": content}),
@@ -136,7 +148,7 @@ impl FileFixture {
         .await
     }
 
-    async fn edit(&self, arguments: Value) -> Result<String, String> {
+    pub(crate) async fn edit(&self, arguments: Value) -> Result<String, String> {
         self.call("fs.edit", arguments).await
     }
 
@@ -740,7 +752,7 @@ async fn nested_runs_and_steered_commands_have_the_rights_of_their_sender() {
     assert!(!read.await.unwrap().is_empty());
 }
 
-fn member() -> Sender {
+pub(crate) fn member() -> Sender {
     Sender {
         role: Role::Member,
         ..Sender::default()

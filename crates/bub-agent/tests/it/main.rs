@@ -12,6 +12,7 @@ mod approvals;
 mod bash;
 mod command;
 mod defaults;
+mod fs_access;
 mod fs_tools;
 mod harness;
 mod log;

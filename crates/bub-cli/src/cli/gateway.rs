@@ -13,6 +13,7 @@ use std::{
 };
 
 use bub::CommandContext;
+use bub_agent::WorkspaceExposure;
 use bub_gateway::settings::ChannelSettings;
 use bub_gateway::{Gateway, GatewayOptions};
 use bub_kernel::Result;
@@ -60,6 +61,11 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen_for_stop();
     let systemd = ServiceNotifier::new(settings.environment());
+    if let Some(exposure) = WorkspaceExposure::find(&settings, framework.workspace()) {
+        let hint = "start the gateway with `-w DIR`, where DIR has no private files";
+        tracing::warn!(reason = %exposure, hint, "gateway.workspace_exposed");
+        notice!("warning: {exposure}; {hint}");
+    }
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
         gateway.validate_settings()?;

@@ -1,12 +1,12 @@
 //! `bub policy`: shows the tool policy and explains decisions.
 
-use std::{fmt::Write, path::Path, process::ExitCode};
+use std::{fmt::Write, process::ExitCode};
 
 use bub::CommandContext;
 use bub_agent::{
     command,
+    files::{FileAccess, FileUse},
     policy::{Policy, PolicyAction, PolicyRule},
-    tools::resolve_path,
 };
 use bub_gateway::pairing::Pairings;
 use bub_kernel::settings::OWNERS;
@@ -80,10 +80,17 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     let arguments = callable.normalize_arguments(arguments)?;
     let mut decision = policy.evaluate(&sender, tool, &arguments);
     let is_confined = tool.name.starts_with("fs.") && policy.should_confine_files(&sender);
-    let path = arguments.get("path").and_then(Value::as_str).map(Path::new);
-    if let Some(path) = path.filter(|_| is_confined && decision.action != PolicyAction::Deny) {
-        let workspace = framework.workspace();
-        if let Err(error) = resolve_path(&workspace.join(path), Some(workspace), true) {
+    if let Some(path) = arguments.get("path").and_then(Value::as_str)
+        && tool.name.starts_with("fs.")
+        && decision.action != PolicyAction::Deny
+    {
+        let usage = if tool.read_only {
+            FileUse::Read
+        } else {
+            FileUse::Change
+        };
+        let files = FileAccess::new(&context.settings);
+        if let Err(error) = files.check(&sender, framework.workspace(), path, usage) {
             decision.action = PolicyAction::Deny;
             error.message().clone_into(&mut decision.rule);
             (decision.origin, decision.reason) = (SettingSource::Default, None);

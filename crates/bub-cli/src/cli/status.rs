@@ -1,8 +1,9 @@
 //! `bub status`: shows the state of the gateway.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, path::Path, process::ExitCode};
 
 use bub::CommandContext;
+use bub_agent::WorkspaceExposure;
 use bub_gateway::{gateway_directory, status};
 use bub_kernel::Result;
 use serde_json::{Value, json};
@@ -27,7 +28,18 @@ pub(super) async fn run(
     let status = status::send_request(&directory, &json!({"do": "status"})).await?;
     output::print_untrusted(&match status {
         Some(status) if json => format!("{status}\n"),
-        Some(status) => status_text(&name, &status),
+        Some(status) => {
+            let mut text = status_text(&name, &status);
+            let workspace = status
+                .get("workspace")
+                .and_then(Value::as_str)
+                .map(Path::new);
+            let find = |path| WorkspaceExposure::find(&context.settings, path);
+            if let Some(exposure) = workspace.and_then(find) {
+                let _ = writeln!(text, "warning: {exposure}");
+            }
+            text
+        }
         None if json => format!("{}\n", json!({"running": false})),
         None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
     })

@@ -28,6 +28,7 @@ mod example_tests;
 mod examples;
 mod fault_matrix;
 mod faults;
+mod files;
 mod first_release;
 mod fuzz_seeds;
 mod gateway;

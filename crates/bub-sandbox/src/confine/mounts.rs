@@ -30,12 +30,10 @@ use rustix::{
 };
 
 use super::{SYSTEM_DATA, SYSTEM_DIRECTORIES};
-use crate::Confinement;
+use crate::{Confinement, path_access::TEMP_DIRECTORIES};
 
 /// Directories that the command can write to, and that are empty when it starts.
 pub(super) const PRIVATE_DIRECTORIES: &[&str] = &["/tmp", "/var/tmp", "/dev/shm", "/run"];
-/// Directories that the command sees as its private temporary directory.
-const TEMP_DIRECTORIES: &[&str] = &["/tmp", "/var/tmp"];
 /// Files below hidden directories without which names of hosts cannot be resolved.
 const RESOLVER_PATHS: &[&str] = &["/run/systemd/resolve", "/run/NetworkManager/resolv.conf"];
 /// Options of an empty directory. Tools write caches to it, so its size is limited.

@@ -8,7 +8,7 @@ use std::{
 
 use bub_kernel::{Error, ErrorKind, Result};
 
-use super::file_error;
+use crate::files::file_error;
 
 /// Maximum bytes returned per call. The model reads the rest with `offset`.
 const MAX_READ_BYTES: usize = 1 << 20;
@@ -17,18 +17,19 @@ const BINARY_PROBE_BYTES: usize = 8 << 10;
 
 /// Returns at most `limit` lines, starting with line `first`, joined with `\n`.
 pub(super) fn read_lines(
-    file: &Path,
+    file: File,
+    path: &Path,
     first: u64,
     limit: Option<u64>,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<String> {
-    let read_error = |error| file_error("read", file, &error);
-    let mut reader = BufReader::with_capacity(1 << 16, File::open(file).map_err(read_error)?);
+    let read_error = |error| file_error("read", path, &error);
+    let mut reader = BufReader::with_capacity(1 << 16, file);
     let head = reader.fill_buf().map_err(read_error)?;
     if head.iter().take(BINARY_PROBE_BYTES).any(|byte| *byte == 0) {
         let problem = format!(
             "{} is not a text file; inspect it with a program",
-            file.display()
+            path.display()
         );
         return Err(Error::invalid_input(problem));
     }

@@ -1,14 +1,24 @@
-//! Checks whether the agent's commands can be confined, and which limits apply.
+//! Checks whether the agent's commands can be confined, which limits apply, and whether the workspace has private files.
 
 use std::sync::Arc;
 
-use bub_agent::{Sandbox, Skills, shell::Launcher};
+use bub_agent::{Sandbox, Skills, WorkspaceExposure, shell::Launcher};
 use bub_kernel::{Sender, ToolCaller};
 use bub_sandbox::SandboxProfile;
 
 use super::{CheckContext, Finding};
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
+    let mut findings = check_commands(check_context);
+    let workspace = check_context.framework.workspace();
+    if let Some(exposure) = WorkspaceExposure::find(&check_context.settings, workspace) {
+        let fix = "start the gateway with `-w DIR`, where DIR has no private files";
+        findings.push(Finding::warning(exposure.to_string(), fix));
+    }
+    findings
+}
+
+fn check_commands(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
     let skills = Arc::new(Skills::new(settings));
     let sandbox = Sandbox::new(Arc::clone(settings), skills, Launcher::current_program());

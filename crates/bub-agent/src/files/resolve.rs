@@ -1,4 +1,4 @@
-//! Resolves the paths that the fs tools receive.
+//! Resolves the paths that tools receive.
 
 use std::{
     ffi::OsString,
@@ -8,7 +8,7 @@ use std::{
 
 use bub_kernel::{Error, Result};
 
-use super::file_error;
+use super::open::file_error;
 
 /// Maximum number of symbolic links to follow; Linux has the same limit.
 const MAX_SYMLINKS: usize = 40;
@@ -41,32 +41,9 @@ pub(super) fn absolute_path(
     Ok(workspace.join(path))
 }
 
-/// Resolves the symbolic links of an absolute path. The file need not exist. With `confine`, fails if the result is
-/// outside the workspace.
-///
-/// Callers must open the returned path, not `path`. Otherwise a link could change between the check and the use.
-pub fn resolve_path(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<PathBuf> {
-    let resolved = resolve_symlinks(path)?;
-    if !confine {
-        return Ok(resolved);
-    }
-    let workspace = workspace.ok_or_else(|| {
-        Error::invalid_input(
-            "cannot access files: only files in the workspace are allowed, but no workspace is set; start bub with `-w DIR`",
-        )
-    })?;
-    if resolved.starts_with(resolve_symlinks(workspace)?) {
-        return Ok(resolved);
-    }
-    // The error contains no path, because it is also shown to users who must not know the path.
-    Err(Error::invalid_input(
-        "the path is outside the workspace; only files in the workspace are allowed",
-    ))
-}
-
 /// Returns the path with all symbolic links resolved, also if the last component does not exist. `canonicalize` would
 /// fail for such a path, but a write through a broken link would still create a file at the target of the link.
-fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
+pub(super) fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     let mut resolved = PathBuf::new();
     let mut remaining = reversed_components(path);
     let mut links = 0;

@@ -1,0 +1,365 @@
+//! The files that tools may use: they obey the sandbox profile of the sender, as commands do.
+//!
+//! * [`FileAccess`] decides whether the sender of a turn may use a file.
+//! * `resolve` resolves the symbolic links of a path.
+//! * `open` opens the file at the resolved path, so that nothing can change between the decision and the use.
+
+mod open;
+mod resolve;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bub_kernel::{Error, ErrorKind, Result, Role, Sender, SessionId, ToolCaller, ToolContext};
+use bub_sandbox::{Confinement, PathAccess, SandboxProfile, is_below};
+use bub_settings::Settings;
+
+pub use open::AllowedFile;
+pub(crate) use open::file_error;
+
+use crate::{policy::Policy, sandbox::Sandbox, skills::Skills};
+
+/// Directory for bub's data in the user's home directory, if `BUB_HOME` does not name another one.
+const DEFAULT_HOME: &str = ".bub";
+/// Temporary directory of a check that opens nothing.
+const UNUSED_TEMP: &str = "/tmp";
+/// Extensions of files that hold keys. Members do not see such files, nor names that start with a dot.
+const KEY_EXTENSIONS: &[&str] = &[
+    "pem", "key", "p12", "pfx", "jks", "keystore", "kdbx", "ppk", "env",
+];
+/// Names of files that hold keys, without their extension.
+const KEY_NAMES: &[&str] = &["credentials", "secrets"];
+/// Extensions of data. A program such as `secrets.rs` is not hidden.
+const DATA_EXTENSIONS: &[&str] = &["", "json", "toml", "yaml", "yml", "ini", "txt"];
+
+/// What a tool does with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileUse {
+    /// Reads it.
+    Read,
+    /// Changes an existing file.
+    Change,
+    /// Writes it, and creates it and its directories if they are missing.
+    Create,
+}
+
+/// Why a file may not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileRefusal {
+    /// The file is outside the workspace, and the sender may use only files in it.
+    OutsideWorkspace,
+    /// The sandbox profile does not allow the file.
+    OutsideProfile(SandboxProfile),
+    /// The file can be read, and not changed: it decides what programs outside the sandbox do.
+    Protected,
+    /// The file belongs to bub, or is an alias of such a file.
+    Home,
+    /// The file shows the memory or environment of a process.
+    Process,
+    /// Users who are not owners do not see the file.
+    Hidden,
+}
+
+impl FileRefusal {
+    /// Returns whether an owner may allow the use.
+    pub fn can_ask(self) -> bool {
+        matches!(self, Self::OutsideProfile(_) | Self::Protected)
+    }
+}
+
+impl fmt::Display for FileRefusal {
+    // The text contains no path, because it is also shown to users who must not know the path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutsideWorkspace => f.write_str(
+                "the path is outside the workspace; only files in the workspace are allowed",
+            ),
+            Self::OutsideProfile(profile) => write!(
+                f,
+                "the sandbox (profile `{profile}`) does not allow this path; use files in the workspace or in /tmp"
+            ),
+            Self::Protected => f.write_str(
+                "the file is protected: it decides what programs outside the sandbox do; ask the user to change it",
+            ),
+            Self::Home => f.write_str(
+                "the path belongs to bub itself; no tool can use it, and its owner uses commands such as `bub config`",
+            ),
+            Self::Process => {
+                f.write_str("the path belongs to a process; use a command such as `ps` instead")
+            }
+            Self::Hidden => f.write_str(
+                "the file is visible only to owners: its name starts with a dot, or it may contain keys",
+            ),
+        }
+    }
+}
+
+/// Why a file could not be opened.
+#[derive(Debug)]
+pub(crate) enum FileError {
+    Refused(FileRefusal),
+    Failed(Error),
+}
+
+impl From<Error> for FileError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Refused(refusal) => Self::new(ErrorKind::Tool, refusal.to_string()),
+            FileError::Failed(error) => error,
+        }
+    }
+}
+
+/// Decides which files the tools may use, and opens them.
+pub struct FileAccess {
+    settings: Arc<Settings>,
+    sandbox: Sandbox,
+    skills: Arc<Skills>,
+    policy: Policy,
+}
+
+/// Whose files a tool wants to use.
+pub(crate) struct FileScope<'a> {
+    pub(crate) sender: &'a Sender,
+    /// Whose temporary directory is used. `None` if nothing is opened.
+    pub(crate) session: Option<&'a SessionId>,
+    pub(crate) workspace: Option<&'a Path>,
+    pub(crate) profile: SandboxProfile,
+}
+
+impl FileAccess {
+    /// Creates the access that the settings describe.
+    pub fn new(settings: &Arc<Settings>) -> Self {
+        let skills = Arc::new(Skills::new(settings));
+        Self {
+            sandbox: Sandbox::new(Arc::clone(settings), Arc::clone(&skills), None),
+            policy: Policy::new(settings),
+            skills,
+            settings: Arc::clone(settings),
+        }
+    }
+
+    /// Finds the file that `path` names in a tool call: an absolute path, one relative to the workspace, or one that
+    /// starts with `~/`. Creates missing directories for [`FileUse::Create`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the sender may not use the file, or if its directory cannot be opened.
+    pub fn find(&self, context: &ToolContext, path: &str, usage: FileUse) -> Result<AllowedFile> {
+        let profile = self.profile(context);
+        Ok(self.find_in(profile, context, path, usage)?)
+    }
+
+    /// Checks whether the model may use a file for a sender. Creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason if the sender may not use the file.
+    pub fn check(
+        &self,
+        sender: &Sender,
+        workspace: &Path,
+        path: &str,
+        usage: FileUse,
+    ) -> Result<()> {
+        let scope = FileScope {
+            sender,
+            session: None,
+            workspace: Some(workspace),
+            profile: self.sandbox.profile(sender, ToolCaller::Model),
+        };
+        let rules = self.rules(&scope)?;
+        Ok(rules
+            .resolve(self.absolute_path(&scope, path)?, usage)
+            .map(drop)?)
+    }
+
+    /// Returns the profile that applies to a call.
+    pub(crate) fn profile(&self, context: &ToolContext) -> SandboxProfile {
+        let sender = context.turn.sender();
+        self.sandbox.profile(sender, context.caller)
+    }
+
+    /// Finds a file as [`Self::find`] does, in another profile.
+    pub(crate) fn find_in(
+        &self,
+        profile: SandboxProfile,
+        context: &ToolContext,
+        path: &str,
+        usage: FileUse,
+    ) -> Result<AllowedFile, FileError> {
+        let workspace = crate::workspace(context.state());
+        let scope = FileScope {
+            sender: context.turn.sender(),
+            session: Some(context.turn.session_id()),
+            workspace: workspace.as_deref(),
+            profile,
+        };
+        let path = self.absolute_path(&scope, path)?;
+        let rules = self.rules(&scope)?;
+        let path = rules.resolve(path, usage)?;
+        let root = rules.workspace.as_deref();
+        let root = root.filter(|root| path.starts_with(root) && path != *root);
+        let private = rules.private.iter().filter(|root| !path.starts_with(root));
+        let private: Vec<_> = private
+            .filter_map(|root| open::path_identity(root))
+            .collect();
+        AllowedFile::new(root.unwrap_or(Path::new("/")), path, usage, &private)
+    }
+
+    fn absolute_path(&self, scope: &FileScope<'_>, path: &str) -> Result<PathBuf> {
+        let home = self.settings.environment().user_home();
+        resolve::absolute_path(path, scope.workspace, home)
+    }
+
+    fn rules(&self, scope: &FileScope<'_>) -> Result<FileRules> {
+        let settings = &self.settings;
+        let is_confined = self.policy.should_confine_files(scope.sender);
+        let is_off = scope.profile == SandboxProfile::Off;
+        let workspace = scope.workspace.map(resolve::resolve_symlinks).transpose()?;
+        let confinement = match &workspace {
+            Some(workspace) if !is_off => {
+                let (profile, sender) = (scope.profile, scope.sender);
+                let sandbox = &self.sandbox;
+                let confinement = match scope.session {
+                    Some(session) => sandbox.confinement(profile, sender, session, workspace),
+                    None => sandbox.confinement_with_temp(
+                        profile,
+                        sender,
+                        UNUSED_TEMP.as_ref(),
+                        workspace,
+                    ),
+                };
+                Some(confinement?)
+            }
+            None if !is_off || is_confined => {
+                return Err(Error::invalid_input(
+                    "cannot access files: only files in the workspace are allowed, but no workspace is set; start bub with `-w DIR`",
+                ));
+            }
+            _ => None,
+        };
+        let default_home = settings.environment().user_home();
+        let default_home = default_home.map(|home| home.join(DEFAULT_HOME));
+        let private = [settings.home(), settings.config_file()].map(Path::to_owned);
+        let private = private.into_iter().chain(default_home);
+        let readable = self.skills.roots_outside_workspace().into_iter();
+        Ok(FileRules {
+            workspace,
+            private: private.map(|path| canonical(&path)).collect(),
+            readable: readable.map(|path| canonical(&path)).collect(),
+            confinement,
+            profile: scope.profile,
+            role: scope.sender.role,
+            is_confined,
+        })
+    }
+}
+
+impl fmt::Debug for FileAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileAccess").finish_non_exhaustive()
+    }
+}
+
+/// The rules for the files of one sender. All paths are without symbolic links.
+struct FileRules {
+    workspace: Option<PathBuf>,
+    /// bub's home, the directory that it would have by default, and the config file.
+    private: Vec<PathBuf>,
+    /// Directories with skills.
+    readable: Vec<PathBuf>,
+    /// What a command could reach. `None` if the profile is off.
+    confinement: Option<Confinement>,
+    profile: SandboxProfile,
+    role: Role,
+    /// Whether only files in the workspace are allowed.
+    is_confined: bool,
+}
+
+impl FileRules {
+    /// Returns the path without symbolic links, if the file there may be used.
+    fn resolve(&self, path: PathBuf, usage: FileUse) -> Result<PathBuf, FileError> {
+        let path = match &self.confinement {
+            Some(confinement) if !self.is_confined => confinement.outside_path(&path),
+            _ => path,
+        };
+        let path = resolve::resolve_symlinks(&path)?;
+        match self.refusal(&path, usage) {
+            Some(refusal) => Err(FileError::Refused(refusal)),
+            None => Ok(path),
+        }
+    }
+
+    /// Returns why the file at a path may not be used.
+    fn refusal(&self, path: &Path, usage: FileUse) -> Option<FileRefusal> {
+        let workspace = self.workspace.as_deref();
+        let inside = workspace.and_then(|workspace| path.strip_prefix(workspace).ok());
+        match (inside, &self.confinement) {
+            (None, _) if self.is_confined => Some(FileRefusal::OutsideWorkspace),
+            _ if self.is_private(path, usage) => Some(FileRefusal::Home),
+            _ if is_process_path(path) => Some(FileRefusal::Process),
+            (Some(inside), _) if self.role != Role::Owner && is_hidden_from_members(inside) => {
+                Some(FileRefusal::Hidden)
+            }
+            (_, None) => None,
+            (inside, Some(confinement)) => match (confinement.access(path), usage) {
+                (PathAccess::Write, _) | (PathAccess::Read, FileUse::Read) => None,
+                (PathAccess::Read, _) if inside.is_some() && confinement.can_write => {
+                    Some(FileRefusal::Protected)
+                }
+                _ => Some(FileRefusal::OutsideProfile(self.profile)),
+            },
+        }
+    }
+
+    /// Returns whether a path belongs to bub. Skills, the workspace and the temporary directory may be below its home.
+    fn is_private(&self, path: &Path, usage: FileUse) -> bool {
+        let temp = self
+            .confinement
+            .as_ref()
+            .map(|confinement| &confinement.temp);
+        let readable = self.readable.iter().filter(|_| usage == FileUse::Read);
+        let allowed = self.workspace.iter().chain(temp).chain(readable);
+        let allowed: Vec<_> = allowed.filter(|root| path.starts_with(root)).collect();
+        let mut private = self.private.iter().filter(|root| is_below(path, root));
+        private.any(|root| {
+            !allowed
+                .iter()
+                .any(|part| *part != root && part.starts_with(root))
+        })
+    }
+}
+
+/// Returns whether a path is in the directory of a process in `/proc`: its memory and environment hold secrets.
+fn is_process_path(path: &Path) -> bool {
+    let mut parts = path.strip_prefix("/proc").into_iter().flatten();
+    let number = parts.next().and_then(|part| part.to_str());
+    number.is_some_and(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Returns whether users who are not owners do not see a path in the workspace.
+fn is_hidden_from_members(path: &Path) -> bool {
+    path.iter().any(|name| {
+        let name = name.to_string_lossy().to_ascii_lowercase();
+        let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, ""));
+        let is_named_key = KEY_NAMES.contains(&stem) && DATA_EXTENSIONS.contains(&extension);
+        name.starts_with('.')
+            || KEY_EXTENSIONS.contains(&extension)
+            || is_named_key
+            || (name.starts_with("id_") && extension.is_empty())
+    })
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    resolve::resolve_symlinks(path).unwrap_or_else(|_| path.to_owned())
+}
