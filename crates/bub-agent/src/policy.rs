@@ -123,7 +123,10 @@ impl Policy {
     /// Returns the defaults that apply if no rule matches, one line per role.
     pub fn defaults() -> [(Role, String); 3] {
         [
-            (Role::Owner, "allow all tools".to_owned()),
+            (
+                Role::Owner,
+                "allow all tools; ask before they use another chat".to_owned(),
+            ),
             (
                 Role::Member,
                 format!(
@@ -186,6 +189,10 @@ impl Policy {
             .split_once('.')
             .is_some_and(|(channel, _)| channel == sender.channel);
         let (action, reason) = match sender.role {
+            Role::Owner if names_other_chat(sender, tool, arguments) => (
+                PolicyAction::Ask,
+                "a tool uses another chat than the one of this conversation",
+            ),
             Role::Owner => (PolicyAction::Allow, "owners may use every tool"),
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
                 (PolicyAction::Allow, "members may use read-only tools")
@@ -203,6 +210,17 @@ impl Policy {
         };
         PolicyDecision::from_default(action, reason)
     }
+}
+
+/// Returns whether a tool of a channel is called with the id of another chat than the sender's.
+fn names_other_chat(sender: &Sender, tool: &ToolSpec, arguments: &Map<String, Value>) -> bool {
+    let chat = match arguments.get("chat_id") {
+        None | Some(Value::Null) => return false,
+        Some(Value::String(chat)) => chat.clone(),
+        Some(chat) => chat.to_string(),
+    };
+    let channel = tool.name.split_once('.').map(|(channel, _)| channel);
+    channel != Some(&*sender.channel) || chat != sender.chat_id
 }
 
 fn is_valid_owner(owner: &str) -> bool {

@@ -105,9 +105,7 @@ impl Redactor {
 
     /// Returns the text without secrets; borrowed if it contains none.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut scanner = Scanner::default();
-        scanner.read(&self.automaton(), text.as_bytes());
-        scanner.add_tokens_at_end();
+        let scanner = self.scan(text.as_bytes());
         if scanner.spans.is_empty() {
             return Cow::Borrowed(text);
         }
@@ -125,6 +123,18 @@ impl Redactor {
     /// Returns a redactor for one text that arrives in pieces, such as the answer of a model.
     pub fn stream(&self) -> StreamRedactor {
         StreamRedactor::new(self.clone())
+    }
+
+    /// Returns whether bytes contain a secret, such as the content of a file to send.
+    pub fn has_secret(&self, bytes: &[u8]) -> bool {
+        !self.scan(bytes).spans.is_empty()
+    }
+
+    fn scan(&self, bytes: &[u8]) -> Scanner {
+        let mut scanner = Scanner::default();
+        scanner.read(&self.automaton(), bytes);
+        scanner.add_tokens_at_end();
+        scanner
     }
 
     /// Returns a writer that redacts its output, for logs.

@@ -7,14 +7,17 @@
 
 use std::{
     collections::HashMap,
-    path::Path,
+    path::PathBuf,
     sync::{Arc, Mutex},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bub::agent::files::AllowedFile;
 use bub::kernel::{
     Envelope, Error, ErrorKind, MediaItem, MediaKind, MessageId, MessageKind, Outbound, Result,
+    tool::run_blocking,
 };
+use bub::settings::Redactor;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -25,6 +28,7 @@ use super::{
     html::{self, MessagePart},
     preview::Previews,
     route::{Button, Route},
+    tools::read_file,
 };
 use crate::lock;
 use bub::gateway::{
@@ -328,7 +332,7 @@ impl OutgoingReply {
             OutgoingPart::Text(part) => self.send_text(index, part, None).await,
             OutgoingPart::Question(part, id) => self.send_text(index, part, Some(id)).await,
             OutgoingPart::Media(item) => {
-                let file = load_file(item).await?;
+                let file = load_file(item, &self.bot.options.redactor).await?;
                 self.send_media(index, file).await
             }
         })
@@ -417,7 +421,7 @@ enum FileSource {
     Bytes(Upload, bool),
 }
 
-async fn load_file(item: &MediaItem) -> Result<FileSource> {
+async fn load_file(item: &MediaItem, redactor: &Redactor) -> Result<FileSource> {
     let is_image = item.kind == MediaKind::Image;
     let url = item.resolve_url().await?.unwrap_or_default();
     let file_error = |reason: String| {
@@ -427,20 +431,20 @@ async fn load_file(item: &MediaItem) -> Result<FileSource> {
         ))
     };
     let (bytes, name) = if let Some(path) = url.strip_prefix("file://") {
-        let bytes = tokio::task::spawn_blocking({
-            let path = path.to_owned();
-            move || std::fs::read(path)
+        let path = PathBuf::from(path);
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        let redactor = redactor.clone();
+        let bytes = run_blocking(move || {
+            // The tool that named the file has resolved its links. A link that is there now leads elsewhere.
+            let file = AllowedFile::open_resolved(&path)?;
+            Ok::<_, Error>(read_file(file, &redactor)?)
         });
         let bytes = bytes
-            .await
-            .map_err(|error| file_error(error.to_string()))?
-            .map_err(|error| file_error(error.to_string()))?;
-        (
-            bytes,
-            Path::new(path)
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned()),
-        )
+            .await?
+            .map_err(|error| file_error(error.message().to_owned()))?;
+        (bytes, name)
     } else if let Some((_, data)) = url
         .strip_prefix("data:")
         .and_then(|data| data.split_once(";base64,"))

@@ -1,18 +1,22 @@
 //! The tools `telegram.send`, `telegram.edit` and `telegram.react`.
 //!
-//! Only owners can use chats other than the one they write in.
+//! Only owners can use chats other than the one they write in, and the policy asks first.
 
 use std::{
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use bub::agent::files::{FileAccess, FileUse};
 use bub::kernel::{
     ChannelMessage, Envelope, Error, ErrorKind, MediaItem, MediaKind, Outbound, PluginContext,
     Result, Role, ToolContext, ToolSpec, Turn,
-    tool::{Arguments, FunctionTool, ToolParameter, parameters_schema},
+    tool::{Arguments, FunctionTool, ToolParameter, parameters_schema, run_blocking},
 };
+use bub::settings::Redactor;
 use serde_json::{Value, json};
 
 use super::{
@@ -43,7 +47,7 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, bot: &Arc<Bot>) {
          its message_id. Afterwards, the final text is not sent to this chat",
         vec![
             ToolParameter::new::<Option<String>>("text", "Text in Markdown", true),
-            ToolParameter::new::<Option<String>>("file", "Path of a file in the workspace", true),
+            ToolParameter::new::<Option<String>>("file", "Path of a file that you can read", true),
             chat(),
             ToolParameter::new::<Option<i64>>("thread_id", "Topic in the other chat", true),
         ],
@@ -76,8 +80,10 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, bot: &Arc<Bot>) {
     );
     let clone_bot = || Arc::clone(bot);
     let shared_bot = clone_bot();
+    let files = Arc::new(FileAccess::new(context.settings));
     context.add_tool(FunctionTool::new(send, move |arguments, context| {
-        Box::pin(run_send(Arc::clone(&shared_bot), arguments, context))
+        let (bot, files) = (Arc::clone(&shared_bot), Arc::clone(&files));
+        Box::pin(run_send(bot, files, arguments, context))
     }));
     let shared_bot = clone_bot();
     context.add_tool(FunctionTool::new(edit, move |arguments, context| {
@@ -99,7 +105,12 @@ fn tool_spec(name: &str, description: &str, parameters: Vec<ToolParameter>) -> T
     }
 }
 
-async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext) -> Result<Value> {
+async fn run_send(
+    bot: Arc<Bot>,
+    files: Arc<FileAccess>,
+    mut arguments: Arguments,
+    context: ToolContext,
+) -> Result<Value> {
     let text = arguments.take::<Option<String>>("text", None);
     let file = arguments.take::<Option<String>>("file", None);
     let chat = arguments.take::<Option<i64>>("chat_id", None);
@@ -115,9 +126,13 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         .redactor
         .redact(&text.unwrap_or_default())
         .into_owned();
-    let file = file
-        .map(|file| resolve_file(&context.turn, &file))
-        .transpose()?;
+    let file = match file {
+        Some(file) => {
+            let redactor = bot.options.redactor.clone();
+            Some(resolve_file(files, context.clone(), file, redactor).await?)
+        }
+        None => None,
+    };
     if text.trim().is_empty() && file.is_none() {
         return Err(Error::invalid_input(
             "nothing to send: pass `text` or `file`",
@@ -235,37 +250,43 @@ fn resolve_chat(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
     }
 }
 
-/// Returns the path of a file to send. Only owners can send files outside of the workspace.
-fn resolve_file(turn: &Turn, file: &str) -> Result<PathBuf> {
-    let workspace = turn.state().get_str("_runtime_workspace");
-    let workspace = PathBuf::from(workspace.unwrap_or_default());
-    let file_error =
-        |reason: String| Error::new(ErrorKind::Tool, format!("cannot send `{file}`: {reason}"));
-    let path = workspace
-        .join(file)
-        .canonicalize()
-        .map_err(|error| file_error(error.to_string()))?;
-    let is_inside = workspace
-        .canonicalize()
-        .is_ok_and(|workspace| path.starts_with(workspace));
-    if !is_inside && turn.sender().role != Role::Owner {
-        return Err(file_error(
-            "it is not in the workspace; copy it there".to_owned(),
+/// Returns the path of a file to send, if the sender may read it. The path has no symbolic links.
+async fn resolve_file(
+    files: Arc<FileAccess>,
+    context: ToolContext,
+    file: String,
+    redactor: Redactor,
+) -> Result<PathBuf> {
+    run_blocking(move || {
+        let file_error =
+            |reason: &str| Error::new(ErrorKind::Tool, format!("cannot send `{file}`: {reason}"));
+        let found = files.find(&context, &file, FileUse::Read);
+        let found = found.map_err(|error| file_error(error.message()))?;
+        let opened = found.open().map_err(|error| file_error(error.message()))?;
+        let bytes = read_file(opened, &redactor).map_err(|error| file_error(&error.to_string()))?;
+        if bytes.is_empty() {
+            return Err(file_error("it is empty; Telegram accepts no empty files"));
+        }
+        Ok(found.path().to_owned())
+    })
+    .await?
+}
+
+/// Reads a file to send. Fails if it is too large, or if it contains a secret that bub knows.
+pub(super) fn read_file(file: File, redactor: &Redactor) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(MAX_UPLOAD_BYTES).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == MAX_UPLOAD_BYTES {
+        return Err(io::Error::other(
+            "it is 50 MiB or larger; send a smaller file",
         ));
     }
-    let metadata = std::fs::metadata(&path).map_err(|error| file_error(error.to_string()))?;
-    match (metadata.is_file(), metadata.len()) {
-        (false, _) => Err(file_error(
-            "not a regular file; pass the path of a file".to_owned(),
-        )),
-        (_, 0) => Err(file_error(
-            "it is empty; Telegram accepts no empty files".to_owned(),
-        )),
-        (_, MAX_UPLOAD_BYTES..) => Err(file_error(
-            "it is 50 MiB or larger; send a smaller file".to_owned(),
-        )),
-        _ => Ok(path),
+    if redactor.has_secret(&bytes) {
+        return Err(io::Error::other(
+            "it contains a secret; remove the secret first",
+        ));
     }
+    Ok(bytes)
 }
 
 /// Returns a media item that refers to the file by path, so that the journal stays small.

@@ -192,7 +192,13 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
         r#"{"message_id": 2, "text": "done", "chat_id": 7}"#,
     ));
     model.script(Reply::text("edited it"));
-    let gateway = start(&sandbox, &server, &model);
+    let mut allowed = command(&sandbox, &server, &model);
+    let rule =
+        r#"[{"tools": ["telegram.edit"], "arguments": {"chat_id": "7"}, "action": "allow"}]"#;
+    let gateway = start_with({
+        allowed.env("BUB_POLICY_RULES", rule);
+        allowed
+    });
     server.send_private(OWNER, "edit it");
     wait_until("the plain reply", || has_text(&server, OWNER, "edited it"));
     assert_eq!(
