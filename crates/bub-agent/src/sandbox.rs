@@ -11,7 +11,7 @@ use std::{
 };
 
 use bub_kernel::{Role, Sender, SessionId, ToolCaller};
-use bub_sandbox::{Confinement, Launcher, ResourceLimits, SandboxProfile};
+use bub_sandbox::{Confinement, Launcher, PathAccess, ResourceLimits, SandboxProfile};
 use bub_settings::{FromSettings, Settings};
 use sha2::{Digest, Sha256};
 
@@ -25,8 +25,6 @@ use crate::{
 const TEMP_DIRECTORY: &str = "sandbox";
 /// Age after which the temporary directory of a session is removed.
 const TEMP_TTL: Duration = Duration::from_hours(7 * 24);
-/// Variables that name directories of tools which commands need to read.
-const TOOL_HOME_VARIABLES: &[&str] = &["CARGO_HOME", "RUSTUP_HOME", "NVM_DIR", "PYENV_ROOT"];
 /// Parts of the output of a command that was refused something.
 const REFUSAL_TEXTS: &[&str] = &[
     "Permission denied",
@@ -43,6 +41,8 @@ const REFUSAL_TEXTS: &[&str] = &[
     "EROFS",
     "ENETUNREACH",
 ];
+/// How many paths in a failed command and its output are checked.
+const MAX_CHECKED_PATHS: usize = 64;
 const BYTES_PER_MB: u64 = 1024 * 1024;
 
 /// Decides how the agent's commands are confined.
@@ -109,21 +109,13 @@ impl Sandbox {
         workspace: &Path,
     ) -> io::Result<Confinement> {
         let settings = &self.settings;
-        let (workspace, temp) = (workspace.canonicalize()?, temp.canonicalize()?);
-        let exposure = WorkspaceExposure::find(settings, &workspace);
+        let exposure = WorkspaceExposure::find(settings, &workspace.canonicalize()?);
         if let Some(exposure) = exposure.filter(|_| sender.role != Role::Owner) {
             return Err(io::Error::other(exposure.to_string()));
         }
-        let variable = |name: &str| settings.environment().get(name).map(PathBuf::from);
-        let home = variable("HOME").and_then(|home| home.canonicalize().ok());
-        let search_path = settings.environment().get("PATH").unwrap_or_default();
-        let mut confinement =
-            Confinement::new(profile, &workspace, &temp, home.as_deref(), search_path);
+        let variable = |name: &str| settings.environment().get(name).map(Into::into);
+        let mut confinement = Confinement::from_environment(profile, workspace, temp, variable)?;
         confinement.hidden.push(resolve(settings.home()));
-        let tools = TOOL_HOME_VARIABLES.iter().filter_map(|name| variable(name));
-        confinement
-            .readable
-            .extend(tools.map(|path| resolve(&path)));
         let skills = self.skills.roots_outside_workspace();
         let configured = self.options.readable.iter().map(PathBuf::from);
         let readable = skills.into_iter().chain(configured);
@@ -191,9 +183,27 @@ pub(crate) fn is_at_terminal(sender: &Sender) -> bool {
     sender.role == Role::Owner && (&sender.channel, &sender.id) == (&terminal.channel, &terminal.id)
 }
 
-/// Returns whether the output of a failed command shows that the sandbox may be the reason.
-pub(crate) fn looks_refused(output: &str) -> bool {
+/// Returns whether the sandbox may be the reason why a command failed: its output says so, or the command or its output
+/// names a path that exists and that the sandbox hides.
+pub(crate) fn looks_refused(command: &str, output: &str, confinement: &Confinement) -> bool {
+    let is_hidden = |word: &str| {
+        let below_home = word.strip_prefix("~/").zip(confinement.home.as_ref());
+        let path = below_home.map(|(below, home)| home.join(below));
+        let path = path.unwrap_or_else(|| PathBuf::from(word));
+        path.parent().is_some()
+            && path.is_absolute()
+            && !path.starts_with("/dev")
+            && confinement.access(&path) == PathAccess::None
+            && path.exists()
+    };
+    let is_separator =
+        |character: char| character.is_whitespace() || "'\"=:;,|&<>()`".contains(character);
+    let words = command
+        .split(is_separator)
+        .chain(output.split(is_separator));
+    let paths = words.filter(|word| word.starts_with(['/', '~']));
     REFUSAL_TEXTS.iter().any(|text| output.contains(text))
+        || paths.take(MAX_CHECKED_PATHS).any(is_hidden)
 }
 
 /// Returns the note about a confined command that failed, for the model.
@@ -224,5 +234,32 @@ fn remove_old_directories(root: &Path) {
         if age.is_some_and(|age| age > TEMP_TTL) {
             let _ = fs::remove_dir_all(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_because_of_the_sandbox_is_recognized() {
+        let (workspace, temp) = (Path::new("/no/work"), Path::new("/no/temp"));
+        let path = "/usr/bin".as_ref();
+        let profile = SandboxProfile::Workspace;
+        let confinement = Confinement::new(profile, workspace, temp, None, path);
+        let refused = |command: &str, output: &str| looks_refused(command, output, &confinement);
+        assert!(refused("x", "mv: Device or resource busy"));
+        assert!(refused(
+            "git clone '/var' copy",
+            "fatal: repository does not exist"
+        ));
+        assert!(refused(
+            "cargo build",
+            "could not execute `/var`: No such file"
+        ));
+        assert!(!refused(
+            "cat /usr/bin/no /no/work/x /etc",
+            "No such file or directory"
+        ));
     }
 }

@@ -41,6 +41,7 @@ fn framework(command: Vec<OsString>) -> Framework {
             command,
             directory: std::env::current_dir().unwrap(),
             granted: Vec::new(),
+            permissions: None,
             config: serde_json::Value::Null,
             limits: Limits::default(),
             max_role: Role::Member,

@@ -41,7 +41,7 @@ use bub_kernel::Result;
 
 pub use descriptor::{ChannelDecl, Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl};
 pub use installed::{DamagedRecord, InstalledPlugin, InstalledPlugins};
-pub use manifest::{MANIFEST_FILE, Manifest, SettingDecl};
+pub use manifest::{MANIFEST_FILE, Manifest, Permissions, SettingDecl};
 pub use parse::quote_for_shell;
 pub use pin::{PluginPin, compute_pin, pin_mismatch};
 pub use plugin::ExternalPlugin;

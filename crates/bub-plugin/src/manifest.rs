@@ -37,6 +37,37 @@ pub struct Manifest {
     /// Settings that the plugin declares.
     #[serde(default)]
     pub settings: Vec<SettingDecl>,
+    /// What the plugin can reach in its sandbox.
+    #[serde(default, skip_serializing_if = "Permissions::is_default")]
+    pub permissions: Permissions,
+}
+
+/// What a plugin can reach in addition to its directory, the workspace and programs of the system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Permissions {
+    /// Whether the plugin can use the network. Default: true.
+    pub network: bool,
+    /// Paths that the plugin can read: absolute, or below the home directory with `~/`.
+    pub read: Vec<String>,
+    /// Paths that the plugin can write to.
+    pub write: Vec<String>,
+}
+
+impl Default for Permissions {
+    fn default() -> Self {
+        Self {
+            network: true,
+            read: Vec::new(),
+            write: Vec::new(),
+        }
+    }
+}
+
+impl Permissions {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A setting of a plugin, `<plugin>.<name>` in the configuration.

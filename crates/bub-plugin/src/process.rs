@@ -3,7 +3,8 @@
 use std::{
     collections::HashMap,
     ffi::OsString,
-    path::PathBuf,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
@@ -11,7 +12,9 @@ use std::{
 use bub_kernel::{
     Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, Turn, hooks::HookSpec,
 };
-use bub_sandbox::{Launcher, PipedCommand, PipedProcess, ProcessGuard};
+use bub_sandbox::{
+    Confinement, Launcher, PipedCommand, PipedProcess, ProcessGuard, SandboxProfile,
+};
 use bub_settings::Settings;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,6 +25,7 @@ use crate::{
     QuestionHandler,
     callbacks::{self, HostRequestHandler},
     descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION},
+    manifest::Permissions,
     peer::{Peer, block_until},
     serve::PROTOCOL_VARIABLE,
     stderr::{self, LastLines},
@@ -83,6 +87,8 @@ pub struct PluginConfig {
     pub directory: PathBuf,
     /// Names of the environment variables that the plugin may read.
     pub granted: Vec<String>,
+    /// What the plugin can reach. `None` runs it without a sandbox.
+    pub permissions: Option<Permissions>,
     /// The plugin's section of the configuration.
     pub config: Value,
     /// Timeouts for calls to the plugin.
@@ -393,7 +399,7 @@ impl PluginProcess {
         // Without this variable, Python would load bytecode files from the plugin directory. They are not part of the
         // digest.
         let cache = settings.home().join("cache/python").join(self.name());
-        let bytecode = ("PYTHONPYCACHEPREFIX".into(), cache.into());
+        let bytecode = ("PYTHONPYCACHEPREFIX".into(), cache.clone().into());
         let protocol = (
             PROTOCOL_VARIABLE.into(),
             PROTOCOL_VERSION.to_string().into(),
@@ -406,6 +412,7 @@ impl PluginProcess {
                 .into_iter()
                 .chain([bytecode, protocol])
                 .collect(),
+            confinement: self.confinement(&cache)?,
         };
         let PipedProcess {
             stream,
@@ -414,8 +421,9 @@ impl PluginProcess {
         } = command.start().map_err(|error| {
             let program = self.plugin_config.command.first().map(OsString::as_os_str);
             Error::config(format!(
-                "cannot start program `{}`: {error}; check that it is installed and executable",
-                program.unwrap_or_default().display()
+                "cannot start program `{}`: {error}; check that it is installed and executable, or set `plugins.{}.sandbox: false` if the sandbox is the reason",
+                program.unwrap_or_default().display(),
+                self.name()
             ))
         })?;
         let redactor = settings.redactor().clone();
@@ -428,6 +436,50 @@ impl PluginProcess {
         });
         let described = self.initialize(&running, last_lines)?;
         Ok((running, described))
+    }
+
+    /// Returns what the process may reach, or `None` if it is not confined. Only a launcher can confine it.
+    ///
+    /// It can write to `cache`, and to a private temporary directory.
+    fn confinement(&self, cache: &Path) -> Result<Option<Confinement>> {
+        let plugin_config = &self.plugin_config;
+        let (Some(permissions), Some(_)) = (&plugin_config.permissions, &self.host.launcher) else {
+            return Ok(None);
+        };
+        let settings = &self.host.settings;
+        let temp = settings.home().join("sandbox/plugins").join(self.name());
+        for directory in [&temp, cache] {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(directory)?;
+        }
+        let workspace = &self.host.workspace;
+        let variable = |name: &str| settings.environment().get(name).map(OsString::from);
+        let profile = SandboxProfile::Workspace;
+        let mut confinement = Confinement::from_environment(profile, workspace, &temp, variable)?;
+        let resolve = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let home = confinement.home.clone().unwrap_or_default();
+        let declared = |path: &String| match path.strip_prefix("~/") {
+            Some(below) => resolve(&home.join(below)),
+            None => resolve(Path::new(path)),
+        };
+        confinement.hidden.push(resolve(settings.home()));
+        confinement
+            .readable
+            .extend(permissions.read.iter().map(declared));
+        // The program and its files, if they are not in the workspace, where the plugin can write.
+        let named = plugin_config.command.iter().map(Path::new);
+        let named = named.filter(|path| path.is_absolute() && path.is_file());
+        let own = named.chain([plugin_config.pinned.as_path()]).map(resolve);
+        let is_outside =
+            |path: &PathBuf| !path.starts_with(&confinement.workspace) && !home.starts_with(path);
+        let own: Vec<_> = own.filter(is_outside).collect();
+        confinement.readable.extend(own);
+        confinement
+            .writable
+            .extend(permissions.write.iter().map(declared));
+        confinement.writable.push(resolve(cache));
+        confinement.network = permissions.network;
+        Ok(Some(confinement))
     }
 
     /// Sends `initialize` and returns the descriptor in the response.

@@ -15,6 +15,7 @@
 //! Each step fails closed: without one of them, the command does not start.
 
 mod access;
+mod control_group;
 mod limits;
 mod mounts;
 mod namespaces;
@@ -25,6 +26,7 @@ use std::io;
 
 use crate::Confinement;
 
+pub(crate) use control_group::ControlGroup;
 pub(crate) use watch::watch;
 
 /// Directories with programs, libraries and their configuration.

@@ -177,6 +177,9 @@ const HOME_CONFIG_NAMES: &[&str] = &[
     ".rustup",
 ];
 
+/// Variables that name directories of tools which commands need to read.
+const TOOL_HOME_VARIABLES: &[&str] = &["CARGO_HOME", "RUSTUP_HOME", "NVM_DIR", "PYENV_ROOT"];
+
 /// Directories of a home directory that contain both programs and private data. Only these parts are readable.
 const SHARED_TOOL_NAMES: &[(&str, &[&str])] = &[
     (".cargo", &[]),
@@ -250,6 +253,29 @@ impl Confinement {
 }
 
 impl Confinement {
+    /// Describes a confined command as [`Self::new`] does. `variable` returns the environment variables that name the home
+    /// directory and the tools.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a directory does not exist.
+    pub fn from_environment(
+        profile: SandboxProfile,
+        workspace: &Path,
+        temp: &Path,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> io::Result<Self> {
+        let (workspace, temp) = (workspace.canonicalize()?, temp.canonicalize()?);
+        let home = variable("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
+        let search_path = variable("PATH").unwrap_or_default();
+        let home = home.as_deref();
+        let mut confinement = Self::new(profile, &workspace, &temp, home, &search_path);
+        let tools = TOOL_HOME_VARIABLES.iter().filter_map(|name| variable(name));
+        let tools = tools.filter_map(|path| Path::new(&path).canonicalize().ok());
+        confinement.readable.extend(tools);
+        Ok(confinement)
+    }
+
     /// Makes the caches of a [grant](GRANTS) writable. Returns whether there is a grant of this name.
     pub fn grant(&mut self, name: &str) -> bool {
         let Some((_, paths)) = GRANTS.iter().find(|(grant, _)| *grant == name) else {

@@ -7,7 +7,7 @@
 use std::{
     ffi::OsString,
     io::{self, Write},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::fd::AsFd,
     process::{Child, Command, ExitCode, Stdio},
 };
 
@@ -66,10 +66,20 @@ pub(crate) fn run(args: &[OsString]) -> ExitCode {
     let Some(mode) = mode else {
         return ExitCode::from(2);
     };
+    // The number of this process in the namespace of the supervisor, whose `/proc` is still there.
+    let id = std::fs::read_link("/proc/self");
+    let id = id.unwrap_or_else(|_| std::process::id().to_string().into());
     let child = match start(mode, confinement, command) {
         Ok(child) => child,
-        Err(error) => return report_failure(command, &error),
+        Err(error) if mode == InitMode::Direct => return report_failure(command, &error),
+        Err(error) => {
+            report(&format!("failed {error}"));
+            return ExitCode::from(CONFINEMENT_FAILED_CODE);
+        }
     };
+    if mode != InitMode::Direct {
+        report(&format!("started {}", id.display()));
+    }
     close_output();
     reap(mode, &child)
 }
@@ -113,6 +123,11 @@ pub(crate) fn report_failure(command: &[OsString], error: &io::Error) -> ExitCod
     ExitCode::from(CONFINEMENT_FAILED_CODE)
 }
 
+/// Writes a line to bub. Ignores errors: bub may exit at any time.
+fn report(line: &str) {
+    let _ = control_socket().and_then(|mut control| writeln!(control, "{line}"));
+}
+
 /// Reaps processes until all have ended. Reports the exit of the command; in direct mode, returns it.
 fn reap(mode: InitMode, command: &Child) -> ExitCode {
     let command = Pid::from_raw(command.id().cast_signed());
@@ -124,10 +139,7 @@ fn reap(mode: InitMode, command: &Child) -> ExitCode {
                 }
                 let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
                 let is_alone = waitid(WaitId::All, options).is_err();
-                let control: io::Result<UnixStream> = control_socket();
-                // Ignore errors: bub may exit at any time.
-                let _ = control
-                    .and_then(|mut control| writeln!(control, "{}", format_exit(status, is_alone)));
+                report(&format_exit(status, is_alone));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return ExitCode::SUCCESS,

@@ -14,7 +14,9 @@ use std::{
 
 use rustix::process::{Pid, Signal};
 
-use crate::{KILL, Launcher, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervisor::PIPED_FLAG};
+use crate::{
+    Confinement, KILL, Launcher, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervisor::PIPED_FLAG,
+};
 
 /// Timeout for the supervisor to report that it started the program.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,6 +34,8 @@ pub struct PipedCommand<'a> {
     pub directory: &'a Path,
     /// The complete environment; the program inherits no other variables.
     pub environment: Vec<(OsString, OsString)>,
+    /// What the program may reach. Needs a launcher. With `None`, the program has all rights of bub.
+    pub confinement: Option<Confinement>,
 }
 
 /// A running program.
@@ -101,12 +105,11 @@ impl PipedCommand<'_> {
             });
         };
         let (control, supervisor_control) = UnixStream::pair()?;
-        command
-            .arg0(PROCESS_NAME)
-            .arg(SUBCOMMAND)
-            .arg(PIPED_FLAG)
-            .arg(program)
-            .args(arguments);
+        command.arg0(PROCESS_NAME).arg(SUBCOMMAND);
+        if let Some(confinement) = &self.confinement {
+            command.args(confinement.to_args()?);
+        }
+        command.arg(PIPED_FLAG).arg(program).args(arguments);
         let child = command
             .stdin(OwnedFd::from(supervisor_control))
             .stdout(OwnedFd::from(child_stream))
@@ -222,6 +225,7 @@ mod tests {
             command: &command,
             directory: &directory,
             environment,
+            confinement: None,
         }
         .start()
         .unwrap()

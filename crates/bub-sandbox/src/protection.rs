@@ -56,6 +56,8 @@ const HOME_NAMES: &[&str] = &[
 const GENERATED_NAMES: &[&str] = &[".git", ".venv", "node_modules", "target", "venv"];
 /// How many directories are searched for repositories.
 const MAX_SEARCHED_COUNT: usize = 512;
+/// How many names of a directory are searched.
+const MAX_ENTRY_COUNT: usize = 4096;
 /// How many levels below the workspace are searched for repositories.
 const MAX_SEARCHED_DEPTH: usize = 4;
 /// Maximum bytes of a configuration of git.
@@ -248,7 +250,8 @@ fn find_repositories(workspace: &Path) -> BTreeSet<PathBuf> {
             if searched > MAX_SEARCHED_COUNT {
                 return found;
             }
-            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            for entry in entries.take(MAX_ENTRY_COUNT) {
                 let name = entry.file_name();
                 if name == ".git" {
                     found.insert(directory.clone());

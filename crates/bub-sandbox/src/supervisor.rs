@@ -151,6 +151,10 @@ fn run_command(
     mode: InitMode,
 ) {
     set_up_process();
+    #[cfg(target_os = "linux")]
+    let _control_group = confinement
+        .and_then(|json| serde_json::from_slice::<Confinement>(json.as_encoded_bytes()).ok())
+        .and_then(|confinement| crate::confine::ControlGroup::enter(&confinement.limits));
     let (child, record) = match start_command(command, confinement, mode) {
         Ok(started) => started,
         Err(error) => return drop(writeln!(control, "failed {error}")),
@@ -160,7 +164,9 @@ fn run_command(
     };
     let errors = io::stderr().as_fd().try_clone_to_owned().map(File::from);
     close_output();
-    let _ = writeln!(control, "started {}", child.id());
+    if record.is_none() {
+        let _ = writeln!(control, "started {}", child.id());
+    }
     #[cfg(target_os = "linux")]
     if let Some(record) = record {
         if crate::confine::watch(&control, first).is_err() {
@@ -168,7 +174,11 @@ fn run_command(
             let _ = rustix::process::kill_process(first, Signal::KILL);
         }
         report_children(&control, first, true, || ());
-        return restore(record, errors);
+        // A plugin runs for a long time. What is new in the workspace may be from the user.
+        if mode == InitMode::Shell {
+            restore(record, errors);
+        }
+        return;
     }
     let group = Group::new(Mutex::new(first));
     let controller = control.try_clone().and_then(|control| {
@@ -197,7 +207,7 @@ fn restore(record: WorkspaceRecord, errors: io::Result<File>) {
     }
 }
 
-/// Starts the command, or the first process of its confinement. That one reports the exit of the command.
+/// Starts the command, or the first process of its confinement. That one reports the start and the exit of the command.
 fn start_command(
     command: &[OsString],
     confinement: Option<&OsString>,

@@ -194,10 +194,11 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
     let plugins = settings.get(AppSettings::PLUGINS);
     let mut limits = Limits::default();
     let mut max_role = Role::Member;
+    let mut permissions = Some(record.manifest.permissions.clone());
     for (key, value) in map_at(
         &path,
         plugins.get(name),
-        "must be a map with `limits` and `role`",
+        "must be a map with `limits`, `role` and `sandbox`",
     )? {
         let path = format!("{path}.{key}");
         match key.as_str() {
@@ -207,8 +208,14 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
                 let role_error = || setting_error(&path, "must be guest, member or owner");
                 max_role = role.ok_or_else(role_error)?;
             }
+            "sandbox" => {
+                let sandbox_error = || setting_error(&path, "must be true or false");
+                if !value.as_bool().ok_or_else(sandbox_error)? {
+                    permissions = None;
+                }
+            }
             _ => {
-                let reason = "is unknown; available keys: `limits` and `role`";
+                let reason = "is unknown; available keys: `limits`, `role` and `sandbox`";
                 return Err(setting_error(&path, reason));
             }
         }
@@ -218,6 +225,7 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
         command: record.manifest.command.iter().map(OsString::from).collect(),
         directory: record.directory.clone(),
         granted: record.manifest.env.clone(),
+        permissions,
         config: plugin_settings(record, settings),
         limits,
         max_role,

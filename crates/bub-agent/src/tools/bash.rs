@@ -92,7 +92,7 @@ impl BashTools {
         let (Some(agent), Some(confinement)) = (&self.agent, &request.confinement) else {
             return Ok(outcome);
         };
-        if !is_failed || !looks_refused(&outcome.output) {
+        if !is_failed || !looks_refused(&request.command, &outcome.output, confinement) {
             return Ok(outcome);
         }
         if context.turn.sender().role == Role::Owner {

@@ -23,7 +23,7 @@ use crate::bundled;
 
 /// Add, list, and remove plugins
 ///
-/// A plugin runs with your permissions; add only plugins that you trust. A plugin is pinned: if its files change, bub
+/// A plugin sees your conversations; add only plugins that you trust. A plugin is pinned: if its files change, bub
 /// does not start it until you add it again.
 #[derive(clap::Args)]
 #[command(disable_help_subcommand = true, arg_required_else_help = false)]
@@ -361,6 +361,24 @@ fn describe_process(record: &InstalledPlugin) -> String {
         format!("{}.{}{note}", manifest.name, setting.name)
     };
     write_names(&mut text, "settings", manifest.settings.iter().map(setting));
+    let permissions = &manifest.permissions;
+    let network = if permissions.network {
+        "network"
+    } else {
+        "no network"
+    };
+    let reads = permissions.read.iter().map(|path| format!("reads {path}"));
+    let writes = permissions
+        .write
+        .iter()
+        .map(|path| format!("writes {path}"));
+    let all = ["workspace", network].map(str::to_owned).into_iter();
+    let all = all.chain(reads).chain(writes);
+    write_names(
+        &mut text,
+        "sandbox",
+        all.map(|part| super::sanitize_line(&part)),
+    );
     text
 }
 

@@ -845,3 +845,35 @@ fn plugins_that_cannot_be_meant_are_distinguished() {
             .contains("files of plugin `p` not found")
     );
 }
+
+// Issue 22, point 2: the process of a plugin is confined, and what it needs beyond that is declared and shown.
+#[test]
+fn a_plugin_runs_in_a_sandbox_and_declares_what_it_needs() {
+    let probe = |permissions: &str, config: &str| {
+        let sandbox = Sandbox::new();
+        sandbox.write("secret", "canary-4711");
+        sandbox.write("home/config.yml", config);
+        write_loud_plugin(&sandbox, permissions);
+        let attempts =
+            "{ cat ~/secret; echo x > ~/made; ls -d /proc/[0-9]* | wc -l; } > found 2>&1\n";
+        let script = LOUD_PLUGIN.replacen('\n', &format!("\n{attempts}"), 1);
+        sandbox.write("workspace/loud/plugin.sh", &script);
+        sandbox.bub(["plugin", "add", "loud", "--yes"]).ok();
+        let shown = sandbox.bub(["plugin", "show", "loud"]).ok();
+        let found = std::fs::read_to_string(sandbox.workspace().join("loud/found")).unwrap();
+        let is_made = sandbox.workspace().with_file_name("made").exists();
+        (shown, found.contains("canary-4711"), is_made)
+    };
+    let (shown, has_read, has_written) = probe("", "{}");
+    assert!(shown.contains("\nsandbox: workspace, network\n"), "{shown}");
+    assert_eq!((has_read, has_written), (false, false));
+    let permissions = "permissions: {network: false, read: [~/secret]}\n";
+    let (shown, has_read, has_written) = probe(permissions, "{}");
+    assert!(
+        shown.contains("\nsandbox: workspace, no network, reads ~/secret\n"),
+        "{shown}"
+    );
+    assert_eq!((has_read, has_written), (true, false));
+    let (_, has_read, has_written) = probe("", "plugins: {loud: {sandbox: false}}\n");
+    assert_eq!((has_read, has_written), (true, true));
+}

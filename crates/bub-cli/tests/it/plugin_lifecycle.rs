@@ -145,7 +145,7 @@ fn invalid_limits_are_reported() {
         ("5", "plugins.p must be a map"),
         (
             "{limit: {hook: 5}}",
-            "plugins.p.limit is unknown; available keys: `limits` and `role`",
+            "plugins.p.limit is unknown; available keys: `limits`, `role` and `sandbox`",
         ),
         (
             "{limits: 5}",

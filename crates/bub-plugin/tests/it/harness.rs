@@ -59,6 +59,7 @@ pub(crate) fn plugin_config(command: &[impl AsRef<OsStr>]) -> PluginConfig {
             .collect(),
         directory: std::env::temp_dir(),
         granted: Vec::new(),
+        permissions: None,
         config: serde_json::Value::Null,
         limits: Limits::default(),
         max_role: Role::Member,

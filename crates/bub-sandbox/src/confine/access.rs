@@ -62,6 +62,8 @@ pub(super) fn restrict(confinement: &Confinement) -> io::Result<()> {
     })?;
     let workspace = if confinement.can_write { write } else { read };
     rules = allow(rules, [&confinement.workspace], workspace)?;
+    // The mounts decide which names are visible.
+    rules = allow(rules, ["/"], AccessFs::ReadDir.into())?;
     rules = allow(rules, SYSTEM_DIRECTORIES, read)?;
     rules = allow(rules, SYSTEM_DATA, read)?;
     rules = allow(rules, &confinement.readable, read)?;

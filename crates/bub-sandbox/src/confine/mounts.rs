@@ -11,7 +11,7 @@ use std::{
     fs::{self, File},
     io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::{
             ffi::OsStringExt,
             fs::{DirBuilderExt, OpenOptionsExt},
@@ -21,7 +21,7 @@ use std::{
 };
 
 use rustix::{
-    fs::CWD,
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat2},
     io::Errno,
     mount::{
         MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind,
@@ -70,7 +70,7 @@ pub(super) fn set_up(confinement: &Confinement) -> io::Result<()> {
     let mut rules = Vec::new();
     for change in changes {
         let path = change.path;
-        let applied = apply(&path, change.content);
+        let applied = apply(confinement, &path, change.content);
         applied.map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?;
@@ -138,7 +138,7 @@ fn plan(confinement: &Confinement) -> io::Result<Vec<Change>> {
         });
     }
     let mut attach = |source: &Path, target: &Path, is_writable: bool| -> io::Result<()> {
-        if let Some(tree) = clone_tree(source)? {
+        if let Some(tree) = clone_tree(confinement, source)? {
             let (path, content) = (target.to_owned(), Content::Tree(tree));
             changes.push(Change {
                 path,
@@ -219,48 +219,68 @@ fn is_visible(confinement: &Confinement, path: &Path) -> bool {
             .any(|hidden| path.starts_with(hidden))
 }
 
+/// Opens what is at a path. In the workspace, no part of the path may be a link: another command can replace a directory
+/// by one at any time.
+fn open_path(confinement: &Confinement, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = if path.starts_with(&confinement.workspace) {
+        ResolveFlags::NO_SYMLINKS
+    } else {
+        ResolveFlags::empty()
+    };
+    openat2(CWD, path, flags, Mode::empty(), resolve)
+}
+
 /// Returns a copy of the mounts at `path`, or `None` if it does not exist or is a symbolic link.
-fn clone_tree(path: &Path) -> io::Result<Option<OwnedFd>> {
+fn clone_tree(confinement: &Confinement, path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_symlink() => {}
-        _ => return Ok(None),
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let opened = match open_path(confinement, path) {
+        Ok(opened) => File::from(opened),
+        Err(Errno::NOENT | Errno::ACCESS | Errno::LOOP | Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if opened.metadata()?.is_symlink() {
+        return Ok(None);
     }
-    match open_tree(CWD, path, flags) {
-        Ok(tree) => Ok(Some(tree)),
-        Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    Ok(Some(open_tree(&opened, "", flags)?))
 }
 
-fn apply(path: &Path, content: Content) -> io::Result<()> {
+fn apply(confinement: &Confinement, path: &Path, content: Content) -> io::Result<()> {
     match content {
-        Content::Hidden => hide(path),
+        Content::Hidden => hide(confinement, path),
         Content::Empty => {
             create_directory(path)?;
-            hide(path)
+            hide(confinement, path)
         }
         Content::Tree(tree) => {
             create_mount_point(path, &tree)?;
-            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-            Ok(move_mount(tree.as_fd(), "", CWD, path, flags)?)
+            let target = open_path(confinement, path)?;
+            let flags =
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            Ok(move_mount(tree.as_fd(), "", target.as_fd(), "", flags)?)
         }
     }
 }
 
 /// Covers what is at a path. Does nothing if there is nothing.
-fn hide(path: &Path) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else {
-        return Ok(());
+fn hide(confinement: &Confinement, path: &Path) -> io::Result<()> {
+    let found = match open_path(confinement, path) {
+        Ok(found) => File::from(found),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        // What the link leads to is covered, too.
+        Err(Errno::LOOP) if path.is_symlink() => return Ok(()),
+        Err(error) => return Err(error.into()),
     };
-    if found.is_dir() {
+    let metadata = found.metadata()?;
+    let target = format!("/proc/self/fd/{}", found.as_raw_fd());
+    if metadata.is_dir() {
         let options = EMPTY_DIRECTORY_OPTIONS;
-        mount("tmpfs", path, "tmpfs", NEW_MOUNT_FLAGS, options)?;
-    } else if !found.is_symlink() {
-        mount_bind("/dev/null", path)?;
+        mount("tmpfs", &target, "tmpfs", NEW_MOUNT_FLAGS, options)?;
+    } else if !metadata.is_symlink() {
+        mount_bind("/dev/null", &target)?;
     }
     Ok(())
 }

@@ -4,4 +4,5 @@
 
 mod escapes;
 mod harness;
+mod work;
 mod workspace;
