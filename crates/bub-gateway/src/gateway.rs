@@ -73,6 +73,18 @@ impl GatewayHandle {
         self.0.channels.iter().filter_map(reason).collect()
     }
 
+    /// Returns the replies that a channel failed to send, each as its channel, its text and the last error. The gateway
+    /// may still retry them.
+    pub fn failed_replies(&self) -> Vec<(String, String, String)> {
+        let state = self.0.journal.lock_state();
+        let failed = state.undelivered_replies().filter_map(|undelivered| {
+            let (reply, error) = (&undelivered.reply, undelivered.error.clone()?);
+            let text = reply.to_envelope().content().into_owned();
+            Some((reply.channel.clone(), text, error))
+        });
+        failed.collect()
+    }
+
     /// Returns whether every message is finished and every reply is delivered.
     pub fn is_settled(&self) -> bool {
         let live = self.0.journal.lock_state();
@@ -126,13 +138,15 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// Fails if a name is unknown, if no channel is enabled, or if the journal cannot be opened.
+    /// Fails if a name is unknown, if no channel is enabled and no plugin has a service, or if the journal cannot be
+    /// opened.
     pub fn open(framework: &Framework, options: GatewayOptions, names: &[String]) -> Result<Self> {
         let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
         let all = framework.channels(&message_handler(Arc::clone(&gateway_ref)))?;
         selection::check_channel_names(names, &all)?;
         let selected = selection::select_channels(names, &all);
-        if selected.is_empty() {
+        let services = framework.background_services()?;
+        if selected.is_empty() && services.is_empty() {
             let names: Vec<_> = all.iter().map(|channel| channel.name()).collect();
             let names = if names.is_empty() {
                 "a channel".to_owned()
@@ -143,7 +157,6 @@ impl Gateway {
                 "no channel is enabled; configure {names}, or set `enabled_channels`"
             )));
         }
-        let services = framework.background_services()?;
         Self::from_parts(framework, options, selected, services, &gateway_ref)
     }
 

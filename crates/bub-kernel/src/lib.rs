@@ -88,7 +88,9 @@ pub use plugin::{IntoPlugin, Plugin, PluginContext, PluginState, PluginStatus};
 pub use prompt::{COMMAND_PREFIX, Prompt};
 pub use provenance::{Provenance, UntrustedSource};
 pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
-pub use route::{HttpBody, HttpRoute, RouteAccess, RouteRequest, RouteResponse};
+pub use route::{
+    HttpBody, HttpRoute, RouteAccess, RouteRequest, RouteResponse, route_error_status,
+};
 pub use router::ChannelRouter;
 pub use scope::{Provided, RunningScope, ScopeGuard};
 pub use sender::{Role, Sender};

@@ -10,14 +10,14 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::TryStreamExt as _;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     BoxFuture,
-    error::{BoxError, Error, Result},
+    error::{BoxError, Error, ErrorKind, Result},
     sender::{Role, Sender},
 };
 
@@ -65,6 +65,16 @@ pub enum RouteAccess {
 
 /// The response of a route.
 pub type RouteResponse = Response<HttpBody>;
+
+/// Returns the status with which the listener answers an error of a route.
+pub fn route_error_status(error: &Error) -> StatusCode {
+    match error.kind() {
+        ErrorKind::InvalidInput => StatusCode::BAD_REQUEST,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Temporary | ErrorKind::SessionFull => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
 
 impl HttpRoute {
     /// Creates a route for a method.

@@ -3,7 +3,8 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bub::kernel::{
-    Error, ErrorKind, HttpBody, HttpRoute, Result, RouteAccess, RouteRequest, RouteResponse, Sender,
+    Error, HttpBody, HttpRoute, Result, RouteAccess, RouteRequest, RouteResponse, Sender,
+    route_error_status,
 };
 use bub::settings::Secret;
 use futures_util::FutureExt as _;
@@ -42,14 +43,14 @@ struct MountedRoute {
 }
 
 impl RouteTable {
-    /// Creates the table from the routes of all plugins.
+    /// Creates the table from the routes of all plugins. Without a token, only public routes can be used.
     ///
     /// # Errors
     ///
     /// Fails if two routes have the same method and path, or if the pattern of a path is invalid.
     pub(crate) fn new(
         options: &Arc<WebhookOptions>,
-        token: &Secret,
+        token: Option<&Secret>,
         routes: impl IntoIterator<Item = (Arc<str>, HttpRoute)>,
     ) -> Result<Self> {
         let guest = Sender {
@@ -96,12 +97,15 @@ impl RouteTable {
 
     /// Answers a request.
     pub(crate) async fn handle(&self, request: Request<Incoming>) -> RouteResponse {
+        let is_authorized = self.verifier.is_authorized(request.headers());
         let (parts, incoming) = request.into_parts();
         let body = SharedBody::new(incoming);
         let timed = TimedBody::new(&body, self.read_timeout());
-        let response = self.answer(Request::from_parts(parts, timed)).await;
+        let request = Request::from_parts(parts, timed);
+        let response = self.answer(request, is_authorized).await;
         let mut response = response.unwrap_or_else(HttpError::into_response);
-        if body.discard_rest(self.read_timeout()) {
+        // Clients without the token must not keep connections that others need.
+        if body.discard_rest(self.read_timeout()) || !is_authorized {
             response
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -109,7 +113,11 @@ impl RouteTable {
         response
     }
 
-    async fn answer(&self, request: Request<TimedBody>) -> Result<RouteResponse, HttpError> {
+    async fn answer(
+        &self,
+        request: Request<TimedBody>,
+        is_authorized: bool,
+    ) -> Result<RouteResponse, HttpError> {
         let (path, method) = (request.uri().path().to_owned(), request.method());
         let unknown_path_error = || {
             let text = "unknown path; use `/v1/messages`, `/v1/messages/ID`, `/healthz`, or a path of a plugin";
@@ -120,7 +128,7 @@ impl RouteTable {
         let Some(route) = routes.find(|route| has_method(route, method)) else {
             return Err(method_error(found.value));
         };
-        let sender = self.check_access(route.access, request.headers())?;
+        let sender = self.check_access(route.access, is_authorized)?;
         let limit = route.body_limit.unwrap_or(self.options.body_limit);
         if request.body().size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
             return Err(too_large_error(limit));
@@ -143,9 +151,8 @@ impl RouteTable {
     fn check_access(
         &self,
         access: RouteAccess,
-        headers: &HeaderMap,
+        is_authorized: bool,
     ) -> Result<&Arc<Sender>, HttpError> {
-        let is_authorized = self.verifier.is_authorized(headers);
         match access {
             RouteAccess::Public if !is_authorized => Ok(&self.guest),
             RouteAccess::Public => Ok(&self.client),
@@ -186,18 +193,15 @@ impl RouteTable {
             return HttpError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", text);
         }
         let message = self.options.redactor.redact(error.message()).into_owned();
-        match error.kind() {
-            ErrorKind::InvalidInput => {
-                HttpError::new(StatusCode::BAD_REQUEST, "invalid_request", message)
-            }
-            ErrorKind::NotFound => HttpError::new(StatusCode::NOT_FOUND, "not_found", message),
-            ErrorKind::Temporary | ErrorKind::SessionFull => {
-                HttpError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
-                    .with_retry_after(error.retry_after().unwrap_or(RETRY_AFTER))
-            }
+        let status = route_error_status(error);
+        match status {
+            StatusCode::BAD_REQUEST => HttpError::new(status, "invalid_request", message),
+            StatusCode::NOT_FOUND => HttpError::new(status, "not_found", message),
+            StatusCode::SERVICE_UNAVAILABLE => HttpError::new(status, "busy", message)
+                .with_retry_after(error.retry_after().unwrap_or(RETRY_AFTER)),
             _ => {
                 tracing::warn!(path, error = %message, "http.route_failed");
-                HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
+                HttpError::new(status, "failed", message)
             }
         }
     }
@@ -292,15 +296,16 @@ fn too_large_error(limit: usize) -> HttpError {
 /// on the token.
 struct TokenVerifier {
     key: hmac::Key,
-    tag: hmac::Tag,
+    /// `None` without a token; no request is then authorized.
+    tag: Option<hmac::Tag>,
 }
 
 impl TokenVerifier {
-    fn new(token: &Secret) -> Result<Self> {
+    fn new(token: Option<&Secret>) -> Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(|_| {
             Error::unknown("cannot start the webhook: the system returned no random numbers")
         })?;
-        let tag = hmac::sign(&key, token.expose().as_bytes());
+        let tag = token.map(|token| hmac::sign(&key, token.expose().as_bytes()));
         Ok(Self { key, tag })
     }
 
@@ -312,8 +317,9 @@ impl TokenVerifier {
         let token = authorization
             .split_at_checked(7)
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-        token.is_some_and(|(_, token)| {
-            hmac::verify(&self.key, token.trim_ascii(), self.tag.as_ref()).is_ok()
-        })
+        let (Some((_, token)), Some(tag)) = (token, &self.tag) else {
+            return false;
+        };
+        hmac::verify(&self.key, token.trim_ascii(), tag.as_ref()).is_ok()
     }
 }

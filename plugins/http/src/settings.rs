@@ -9,7 +9,7 @@ use bub::{Role, Secret};
 #[derive(Settings)]
 #[settings(section = "webhook")]
 pub struct WebhookSettings {
-    /// Token that webhook clients must send; the channel is disabled without one.
+    /// Token that webhook clients must send; without one, only public routes of plugins are served.
     ///
     /// The `.env` of an untrusted workspace cannot set it, because setting it opens the channel.
     #[setting(trusted)]

@@ -22,8 +22,8 @@ use std::{
 };
 
 use bub::kernel::{
-    Channel, Error, ErrorKind, FrameworkRef, MessageHandler, Outbound, Result, StreamEvent, Turn,
-    async_trait,
+    Channel, Error, ErrorKind, FrameworkRef, HttpRoute, MessageHandler, Outbound, Result,
+    StreamEvent, Turn, async_trait,
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -83,10 +83,20 @@ impl WebhookChannel {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the routes of all other plugins, with the names of the plugins.
+    fn plugin_routes(&self) -> Result<Vec<(Arc<str>, HttpRoute)>> {
+        let framework = self.framework.get();
+        let routes = framework.map(|framework| framework.routes(&self.handler));
+        Ok(routes.transpose()?.unwrap_or_default())
+    }
+
     /// Returns the routes of the channel and of all plugins.
     fn route_table(&self) -> Result<RouteTable> {
+        let routes = self.plugin_routes()?;
         let token = self.options.token.as_ref();
-        let token = token.ok_or_else(|| Error::config("no webhook token: set `webhook.token`"))?;
+        if token.is_none() && routes.is_empty() {
+            return Err(Error::config("no webhook token: set `webhook.token`"));
+        }
         let api = MessageApi {
             options: Arc::clone(&self.options),
             handler: Arc::clone(&self.handler),
@@ -95,9 +105,6 @@ impl WebhookChannel {
         };
         let own = Arc::new(api).routes();
         let own = own.map(|route| (Arc::from(HttpPlugin::NAME), route));
-        let framework = self.framework.get();
-        let routes = framework.map(|framework| framework.routes(&self.handler));
-        let routes = routes.transpose()?.unwrap_or_default();
         RouteTable::new(&self.options, token, own.into_iter().chain(routes))
     }
 
@@ -194,10 +201,15 @@ impl Channel for WebhookChannel {
             || self.options.listen.clone(),
             |address| address.to_string(),
         );
-        Some(format!(
-            "clients with the token of http://{address}/v1/messages have role {}",
-            self.options.role.name()
-        ))
+        Some(match self.options.token {
+            Some(_) => format!(
+                "clients with the token of http://{address}/v1/messages have role {}",
+                self.options.role.name()
+            ),
+            None => format!(
+                "http://{address} serves public routes of plugins; set `webhook.token` to accept messages"
+            ),
+        })
     }
 
     fn validate_settings(&self) -> Result<()> {
@@ -207,7 +219,12 @@ impl Channel for WebhookChannel {
         Ok(())
     }
 
+    /// The listener runs for clients with the token, and for the routes of plugins.
     fn is_enabled(&self) -> bool {
-        self.options.token.is_some()
+        let has_routes = || {
+            self.plugin_routes()
+                .map_or(true, |routes| !routes.is_empty())
+        };
+        self.options.token.is_some() || has_routes()
     }
 }

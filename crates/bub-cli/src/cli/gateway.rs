@@ -31,7 +31,7 @@ use bub::signals;
 /// next start.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 stopped by a signal, 1 failure or no channel enabled, 2 invalid arguments or \
+    after_help = "Exit codes: 0 stopped by a signal, 1 failure, or neither a channel nor a service, 2 invalid arguments or \
                   configuration, 130 or 143 stopped immediately by a second signal"
 )]
 pub(super) struct GatewayArgs {
@@ -142,6 +142,11 @@ fn raise_file_limit() -> usize {
 /// Returns the report at the start: channels, roles, access, and recovered work.
 fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let channels = gateway.channel_names().join(", ");
+    let channels = if channels.is_empty() {
+        "no channels"
+    } else {
+        &channels
+    };
     let roles = super::status::roles_line(&settings.get(&OWNERS));
     let mut text = format!("gateway {name}: {channels}\n{roles}\n");
     for (channel, access) in gateway.access_summaries() {
@@ -172,7 +177,7 @@ fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
 /// Prints a line if no channel runs. The log reports each failed channel, but this line also explains why the gateway
 /// receives no messages.
 fn report_no_running_channel(failed: &[(String, String)], channels: usize) {
-    if failed.len() == channels {
+    if !failed.is_empty() && failed.len() == channels {
         let describe = |(name, reason): &(String, String)| {
             format!("{name}: {}", output::sanitize_line(reason))
         };

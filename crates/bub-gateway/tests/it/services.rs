@@ -75,6 +75,20 @@ async fn a_service_runs_until_the_gateway_stops_and_its_messages_get_turns() {
     assert!(started.elapsed() < Duration::from_secs(30), "it ends early");
 }
 
+// Issue 21: an exporter or a scheduler needs no channel.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_a_service_without_a_channel() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = Arc::new(FakeService::default());
+    let mut echo = Echo::new(Vec::new());
+    echo.services = vec![Arc::clone(&service) as Arc<dyn Service>];
+    let fixture = GatewayFixture::with(options(dir.path()), echo).await;
+    let mut runs = service.runs.subscribe();
+    runs.wait_for(|runs| *runs > 0).await.unwrap();
+    assert_eq!(state(dir.path()).await["name"], "clock");
+    fixture.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_or_panics_is_restarted_with_backoff() {
     for panics in [false, true] {

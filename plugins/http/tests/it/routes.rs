@@ -37,6 +37,13 @@ struct RouteFixture {
 type MakeRoutes = fn(&Arc<Notify>) -> Vec<HttpRoute>;
 
 fn channel(plugins: &[(&'static str, MakeRoutes)]) -> (WebhookChannel, Framework, Arc<Notify>) {
+    channel_with_token(plugins, Some(TOKEN))
+}
+
+fn channel_with_token(
+    plugins: &[(&'static str, MakeRoutes)],
+    token: Option<&str>,
+) -> (WebhookChannel, Framework, Arc<Notify>) {
     let dropped = Arc::new(Notify::new());
     let mut builder = Framework::builder();
     for (name, make) in plugins.iter().copied() {
@@ -55,7 +62,7 @@ fn channel(plugins: &[(&'static str, MakeRoutes)]) -> (WebhookChannel, Framework
         })
         .build();
     let mut options = WebhookOptions::default();
-    options.token = Some(TOKEN.into());
+    options.token = token.map(Into::into);
     options.listen = String::from("127.0.0.1:0");
     options.body_limit = 1000;
     options.read_timeout = Duration::from_millis(200);
@@ -150,6 +157,40 @@ async fn a_route_gets_its_parameters_and_the_authenticated_sender() {
     // The routes of the webhook are still there.
     assert_eq!(fixture.request_without_token("/healthz").await.status, 200);
     assert_eq!(fixture.request("GET", "/v1/messages", "").await.status, 405);
+}
+
+// Issue 21: a public page must not need a token that opens the webhook.
+#[tokio::test]
+async fn without_a_token_public_routes_are_served_and_nothing_else() {
+    let make: MakeRoutes = |_| {
+        vec![
+            HttpRoute::new(Method::GET, "/open", RouteAccess::Public, describe),
+            HttpRoute::new(Method::GET, "/members", MEMBER, describe),
+        ]
+    };
+    let (webhook, _framework, _) = channel_with_token(&[("pages", make)], None);
+    assert!(webhook.is_enabled());
+    webhook.validate_settings().unwrap();
+    webhook.start(CancellationToken::new()).await.unwrap();
+    let address = webhook.address().unwrap();
+    for (method, path, status) in [
+        ("GET", "/open", 200),
+        ("GET", "/healthz", 200),
+        ("GET", "/members", 401),
+        ("POST", "/v1/messages", 401),
+    ] {
+        for token in ["", "Bearer ", TOKEN] {
+            let mut client = connect(address).await;
+            let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n");
+            client
+                .write(&format!("{head}authorization: Bearer {token}\r\n\r\n"))
+                .await;
+            assert_eq!(client.finish().await.status, status, "{method} {path}");
+        }
+    }
+    let (closed, _framework, _) = channel_with_token(&[], None);
+    assert!(!closed.is_enabled());
+    assert!(closed.start(CancellationToken::new()).await.is_err());
 }
 
 #[tokio::test]

@@ -148,7 +148,9 @@ async fn one_connection_serves_many_requests() {
     let mut client = fixture.connect().await;
     for _ in 0..3 {
         client
-            .write("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            .write(&format!(
+                "GET /healthz HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+            ))
             .await;
     }
     client
@@ -156,6 +158,25 @@ async fn one_connection_serves_many_requests() {
         .await;
     let all = client.finish().await;
     assert_eq!(all.body.matches("200 OK").count(), 3);
+}
+
+// Issue 22, point 8: without the token, a client cannot keep a connection that others need.
+#[tokio::test]
+async fn a_connection_without_the_token_ends_with_its_first_response() {
+    let fixture = WebhookFixture::open().await;
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/v1/messages/m0", 401),
+        ("/nowhere", 404),
+    ] {
+        let mut client = fixture.connect().await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        client.write(&request).await;
+        // The client does not ask for the end of the connection.
+        let answer = client.finish().await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(answer.head.contains("connection: close"), "{answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -254,7 +275,9 @@ async fn more_connections_than_allowed_are_told_to_come_again() {
     let fixture = WebhookFixture::with(|options| options.connections = 1).await;
     let mut first = fixture.connect().await;
     first
-        .write("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        .write(&format!(
+            "GET /healthz HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+        ))
         .await;
     first.until("ok").await;
     let mut second = fixture.begin("GET", "/healthz", "", "").await;
