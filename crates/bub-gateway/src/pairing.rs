@@ -17,8 +17,9 @@ use crate::journal::now_ms;
 
 /// How long a code is valid, in milliseconds. A user gets no other code during this time.
 const CODE_TTL_MS: u64 = 60 * 60 * 1000;
-/// Maximum number of pending requests.
-const MAX_PENDING_REQUESTS: usize = 50;
+/// Maximum number of pending requests per channel. Each user has at most one, and it stays until it expires, so others cannot
+/// take its place. The limit is high: otherwise, a few strangers could keep everybody else from getting a code.
+const MAX_PENDING_REQUESTS: usize = 1000;
 /// Letters and digits that are not easily confused. There are 32, so that a random byte selects each equally often.
 const CODE_ALPHABET: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 /// Number of characters in a code.
@@ -100,13 +101,19 @@ impl Pairings {
         Ok((stored.users, stored.requests))
     }
 
-    /// Creates a code for an unknown user. Returns `None` if the user already has a code or if too many requests are
-    /// pending.
+    /// Creates a code for an unknown user. Returns `None` if the user already has a code or if too many requests of the
+    /// channel are pending.
     pub fn request_code(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
         self.update_file(|stored| {
-            let mut requests = stored.requests.iter();
-            let is_waiting = requests.any(|request| request.channel == channel && request.id == id);
-            if is_waiting || stored.requests.len() >= MAX_PENDING_REQUESTS {
+            let requests = stored.requests.iter();
+            let mut requests = requests.filter(|request| request.channel == channel);
+            let count = requests.clone().count();
+            if requests.any(|request| request.id == id) {
+                return Ok((None, false));
+            }
+            if count >= MAX_PENDING_REQUESTS {
+                let hint = "remove requests with `bub pair remove`, or allow users in the settings of the channel";
+                tracing::warn!(channel, count, hint, "pairing.queue_full");
                 return Ok((None, false));
             }
             let code = random_code()?;

@@ -20,6 +20,7 @@ mod journal;
 mod lanes;
 mod memory;
 mod outbox;
+mod pairing;
 mod recovery;
 mod sent_by_tool;
 mod services;
