@@ -14,24 +14,18 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{parse::quote_for_shell, process::PluginConfig};
 
-/// Names of directories that tools generate. Their files are not part of the digest.
-const SKIPPED_DIRS: &[&str] = &[
-    ".git",
-    "__pycache__",
-    ".venv",
-    "venv",
-    "node_modules",
-    "target",
-    ".mypy_cache",
-    ".ruff_cache",
-];
+/// Names of directories into which tools install code or build it. Their files are not part of the digest, but that such a
+/// directory exists is: one that appears later can contain code that the plugin imports.
+const INSTALL_DIRS: &[&str] = &[".venv", "venv", "node_modules", "target"];
+/// Names of directories that tools create at any time, which a plugin does not import. They are not part of the digest.
+const CACHE_DIRS: &[&str] = &[".git", "__pycache__", ".mypy_cache", ".ruff_cache"];
 /// Maximum number of pinned files of a plugin.
 const MAX_FILES: usize = 5_000;
 /// Maximum total size of the pinned files in bytes.
 const MAX_TOTAL_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Prefix of a digest, the version of the algorithm. Digests of different versions cannot be compared.
-const DIGEST_VERSION: &str = "2:";
+const DIGEST_VERSION: &str = "3:";
 
 /// Digest of a plugin's files.
 #[derive(Clone, Debug)]
@@ -70,12 +64,19 @@ pub fn compute_pin(
         }
     }
     let mut hasher = Sha256::new();
+    for directory in &skipped_dirs {
+        if directory
+            .file_name()
+            .is_some_and(|name| is_in(INSTALL_DIRS, name))
+        {
+            hash_name(&mut hasher, directory);
+        }
+    }
+    // No file has an empty name.
+    hash_name(&mut hasher, Path::new(""));
     let mut remaining = MAX_TOTAL_BYTES;
     for file in &files {
-        let name = file.strip_prefix(pinned).unwrap_or(file);
-        let name = name.as_os_str().as_encoded_bytes();
-        hasher.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
-        hasher.update(name);
+        hash_name(&mut hasher, file.strip_prefix(pinned).unwrap_or(file));
         hasher.update([u8::from(is_executable(file))]);
         let length = hash_file(&mut hasher, file, remaining).map_err(read_error(file))?;
         remaining -= length;
@@ -85,6 +86,12 @@ pub fn compute_pin(
         digest: format!("{DIGEST_VERSION}{:x}", hasher.finalize()),
         skipped_dirs,
     })
+}
+
+fn hash_name(hasher: &mut Sha256, name: &Path) {
+    let name = name.as_os_str().as_encoded_bytes();
+    hasher.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
+    hasher.update(name);
 }
 
 /// Returns whether a file is a compiled program outside the plugin, such as an interpreter. The digest omits such a
@@ -175,7 +182,11 @@ fn read_error(path: &Path) -> impl Fn(io::Error) -> Error {
 }
 
 fn is_skipped_dir(name: &OsStr) -> bool {
-    SKIPPED_DIRS.iter().any(|skipped| name == *skipped)
+    is_in(INSTALL_DIRS, name) || is_in(CACHE_DIRS, name)
+}
+
+fn is_in(names: &[&str], name: &OsStr) -> bool {
+    names.iter().any(|other| name == *other)
 }
 
 /// Fails if a link points to a directory whose files are not pinned.

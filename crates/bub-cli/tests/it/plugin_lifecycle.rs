@@ -137,6 +137,48 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         .ok();
 }
 
+// Issue 22, point 8: a plugin imports what lies beside it, also a directory that did not exist when it was added.
+#[test]
+fn a_file_that_appears_later_is_a_change_of_the_plugin() {
+    let sandbox = Sandbox::new();
+    add_described_plugin(&sandbox, "p", "", NOTHING).ok();
+    sandbox.write("workspace/p/lib/node_modules/known/index.js", "");
+    sandbox.bub(["plugin", "add", "p", "--yes"]).ok();
+    let list = || sandbox.bub(["plugin", "list"]).ok();
+    // What tools write at any time is no change, nor is another file in a directory that was reported as not pinned.
+    for file in [
+        "__pycache__/plugin.cpython-313.pyc",
+        "lib/__pycache__/x.cpython-313.pyc",
+        ".git/HEAD",
+        "lib/node_modules/other/index.js",
+    ] {
+        sandbox.write(&format!("workspace/p/{file}"), "x");
+        assert!(list().contains("enabled"), "{file}");
+    }
+    for file in [
+        "json.py",
+        "lib/new/__init__.py",
+        "node_modules/json/index.js",
+        "lib/venv/__init__.py",
+        "target/__init__.py",
+        ".venv/lib/site.py",
+    ] {
+        sandbox.write(&format!("workspace/p/{file}"), "x");
+        assert!(list().contains("files changed"), "{file}: {}", list());
+        let top = file
+            .split('/')
+            .take(if file.starts_with("lib") { 2 } else { 1 });
+        let path = sandbox
+            .workspace()
+            .join("p")
+            .join(top.collect::<Vec<_>>().join("/"));
+        std::fs::remove_file(&path)
+            .or_else(|_| std::fs::remove_dir_all(&path))
+            .unwrap();
+        assert!(list().contains("enabled"), "{file}");
+    }
+}
+
 #[test]
 fn invalid_limits_are_reported() {
     let sandbox = Sandbox::new();
