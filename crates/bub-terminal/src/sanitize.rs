@@ -15,27 +15,87 @@ use unicode_width::UnicodeWidthStr;
 /// assert_eq!(sanitize("\x1b[2Jhello"), "␛[2Jhello");
 /// ```
 pub fn sanitize(text: &str) -> Cow<'_, str> {
-    let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
-    let is_kept = |character| !is_suspect(character) || matches!(character, '\n' | '\t');
-    if text.bytes().all(is_plain) || text.chars().all(is_kept) {
-        return Cow::Borrowed(text);
-    }
-    let mut clean = String::with_capacity(text.len() + 16);
-    let mut rest = text.chars().peekable();
-    let mut previous = ' ';
-    while let Some(character) = rest.next() {
-        match character {
-            '\r' if rest.peek() == Some(&'\n') => {}
-            '\n' | '\t' => clean.push(character),
-            _ if is_unsafe_char(character) || is_stray_joiner(character, previous) => {
-                push_visible_form(&mut clean, character);
-            }
-            _ => clean.push(character),
-        }
-        previous = character;
-    }
-    Cow::Owned(clean)
+    Sanitizer::default().sanitize(text)
 }
+
+/// Sanitizes a text that arrives in parts, like [`sanitize`]. A part can end within an emoji.
+#[derive(Clone, Copy, Debug)]
+pub struct Sanitizer {
+    /// The last character that was kept, or a space.
+    previous: char,
+    /// Number of tag characters at the end of the text so far.
+    tags: usize,
+}
+
+impl Default for Sanitizer {
+    fn default() -> Self {
+        Self {
+            previous: ' ',
+            tags: 0,
+        }
+    }
+}
+
+impl Sanitizer {
+    /// Sanitizes the next part of the text.
+    pub fn sanitize<'a>(&mut self, text: &'a str) -> Cow<'a, str> {
+        let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+        let is_kept = |character| !is_suspect(character) || matches!(character, '\n' | '\t');
+        if text.bytes().all(is_plain) || text.chars().all(is_kept) {
+            if let Some(last) = text.chars().next_back() {
+                (self.previous, self.tags) = (last, 0);
+            }
+            return Cow::Borrowed(text);
+        }
+        let mut clean = String::with_capacity(text.len() + 16);
+        let mut rest = text.chars().peekable();
+        while let Some(character) = rest.next() {
+            let is_replaced = match character {
+                '\r' if rest.peek() == Some(&'\n') => continue,
+                '\n' | '\t' => false,
+                _ => is_unsafe_char(character) || self.is_stray(character),
+            };
+            if is_replaced {
+                push_visible_form(&mut clean, character);
+            } else {
+                clean.push(character);
+            }
+            self.tags = if is_tag(character) { self.tags + 1 } else { 0 };
+            self.previous = if is_replaced { ' ' } else { character };
+        }
+        Cow::Owned(clean)
+    }
+
+    /// Returns whether an invisible character is misplaced after the text so far. It can then only hide text: each has its
+    /// place after certain characters, and none in a row.
+    fn is_stray(&self, character: char) -> bool {
+        let previous = self.previous;
+        match character {
+            // Between letters or emoji.
+            _ if is_joiner(character) => previous.is_ascii() || is_joiner(previous),
+            // In flag emoji: up to six letters and an end.
+            _ if is_tag(character) => {
+                (previous != '\u{1f3f4}' && !is_tag(previous)) || self.tags >= MAX_FLAG_TAGS
+            }
+            // After an emoji, a keycap or a letter with variants.
+            '\u{fe00}'..='\u{fe0f}' => {
+                let is_keycap = matches!(previous, '0'..='9' | '#' | '*');
+                (previous.is_ascii() && !is_keycap) || is_variation_selector(previous)
+            }
+            // After a Chinese character.
+            _ if is_variation_selector(character) => {
+                !matches!(previous, '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+            }
+            // A blank in Braille text.
+            BRAILLE_BLANK => !matches!(previous, '\u{2800}'..='\u{28ff}'),
+            _ => false,
+        }
+    }
+}
+
+/// Maximum number of tag characters in a flag emoji.
+const MAX_FLAG_TAGS: usize = 7;
+const BRAILLE_BLANK: char = '\u{2800}';
 
 /// Sanitizes a text and joins its words with single spaces, so that the result is one line.
 pub fn sanitize_line(text: &str) -> String {
@@ -75,7 +135,11 @@ pub fn is_unsafe_char(character: char) -> bool {
 
 /// Returns whether `sanitize` may have to replace a character.
 fn is_suspect(character: char) -> bool {
-    is_unsafe_char(character) || is_joiner(character) || is_tag(character)
+    is_unsafe_char(character)
+        || is_joiner(character)
+        || is_tag(character)
+        || is_variation_selector(character)
+        || character == BRAILLE_BLANK
 }
 
 fn is_joiner(character: char) -> bool {
@@ -86,11 +150,8 @@ fn is_tag(character: char) -> bool {
     matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns whether a zero-width joiner or a tag character is misplaced. Joiners belong between letters or emoji, and
-/// tag characters into flag emoji. In other contexts, they can only hide text.
-fn is_stray_joiner(character: char, previous: char) -> bool {
-    (is_joiner(character) && (previous.is_ascii() || is_joiner(previous)))
-        || (is_tag(character) && previous != '\u{1f3f4}' && !is_tag(previous))
+fn is_variation_selector(character: char) -> bool {
+    matches!(character, '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}')
 }
 
 /// Appends a visible form of a character: a control picture such as `␛`, or a code such as `\u{200b}`.
@@ -140,6 +201,39 @@ mod tests {
         assert_eq!(sanitize("x\u{e0041}"), "x\\u{e0041}");
     }
 
+    // Issue 22, point 8: text that is hidden in a row of invisible characters.
+    #[test]
+    fn rows_of_invisible_characters_become_visible() {
+        assert_eq!(sanitize("x\u{e0041}\u{e0042}"), "x\\u{e0041}\\u{e0042}");
+        assert_eq!(
+            sanitize("😀\u{fe0f}\u{fe0f}\u{fe01}"),
+            "😀\u{fe0f}\\u{fe0f}\\u{fe01}"
+        );
+        assert_eq!(
+            sanitize("😀\u{e0148}\u{e0155}a\u{fe0f}\u{fe00}"),
+            "😀\\u{e0148}\\u{e0155}a\\u{fe0f}\\u{fe00}"
+        );
+        assert_eq!(sanitize("字\u{e0100}\u{e0101}"), "字\u{e0100}\\u{e0101}");
+        assert_eq!(sanitize("rm\u{2800}\u{2800}-rf"), "rm\\u{2800}\\u{2800}-rf");
+        let hidden: String = "🏴"
+            .chars()
+            .chain(('\u{e0061}'..='\u{e007a}').take(20))
+            .collect();
+        assert_eq!(sanitize(&hidden).matches("\\u{e00").count(), 13);
+    }
+
+    // Models split an emoji over deltas.
+    #[test]
+    fn parts_are_sanitized_like_the_whole() {
+        let text =
+            "❤\u{fe0f}\u{200d}🔥 1\u{fe0f}\u{20e3} a\u{fe0f}\u{fe0f} x\u{e0041}\u{e0042} ⠓⠀⠓";
+        let mut sanitizer = Sanitizer::default();
+        let parts = text
+            .chars()
+            .map(|part| sanitizer.sanitize(&part.to_string()).into_owned());
+        assert_eq!(parts.collect::<String>(), sanitize(text));
+    }
+
     #[test]
     fn joined_letters_and_emoji_stay() {
         for text in [
@@ -147,6 +241,9 @@ mod tests {
             "می‌خواهم",
             "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}",
             "❤️",
+            "❤️‍🔥 1️⃣ #️⃣ ☎︎",
+            "葛\u{e0100}飾",
+            "⠓⠑⠇⠇⠕⠀⠺⠕⠗⠇⠙",
             "שלום",
             "क्‍ष",
         ] {

@@ -59,6 +59,9 @@ pub(super) struct ChatArgs {
     /// Disable colors and cursor movement, for screen readers
     #[arg(long)]
     plain: bool,
+    /// In a pipe, keep control sequences and invisible characters of answers
+    #[arg(long)]
+    raw: bool,
 }
 
 /// Input and output mode of the chat.
@@ -95,6 +98,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode> {
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
+    let is_raw = args.raw && !std::io::stdout().is_terminal();
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
         let (sender, chat_events) = ChatEventSender::new();
@@ -138,7 +142,7 @@ pub(super) async fn run(
                 redactor: settings.redactor().clone(),
             };
             match mode {
-                ChatMode::Pipe => run_pipe_chat(plain, std::io::stdout().is_terminal()).await,
+                ChatMode::Pipe => run_pipe_chat(plain, is_raw).await,
                 ChatMode::Lines => run_line_chat(&chat_controller, plain).await,
                 ChatMode::Screen => run_screen_chat(&chat_controller, plain).await,
             }

@@ -42,10 +42,14 @@ pub(super) struct RunArgs {
     /// Session to use [default: CHANNEL:CHAT-ID]
     #[arg(long, value_name = "ID", value_parser = parse_non_blank)]
     session_id: Option<String>,
+    /// Keep control sequences and invisible characters, if stdout is not a terminal
+    #[arg(long)]
+    raw: bool,
 }
 
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
     let (framework, settings) = (context.framework, context.settings);
+    let is_raw = args.raw;
     let inbound = args.into_inbound()?;
     let stop = signals::listen_for_stop();
     logging::suppress_turn_failures();
@@ -64,7 +68,12 @@ pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCo
         // The answer, or a part of it, exists but was not delivered.
         text.extend([&channel.chat, "\n", &report.output, "\n"]);
     }
-    let printed = output::print_untrusted(&settings.redactor().redact(&text))?;
+    let text = settings.redactor().redact(&text);
+    let printed = if is_raw {
+        output::print_untrusted(&text)?
+    } else {
+        output::print(&output::sanitize(&text))?
+    };
     if is_stopped {
         return Ok(stop.exit_code());
     }

@@ -53,6 +53,25 @@ fn a_whole_answer_is_printed_and_nothing_else() {
     assert_eq!(run.ok(), "[cli:local]\nHello\n");
 }
 
+// Issue 22, point 8: a pipe may end at a terminal (`bub run … | cat`).
+#[test]
+fn control_sequences_are_shown_in_a_pipe_unless_raw_is_given() {
+    let text = "\x1b]0;title\x07\x1b[2J\u{202e}x\u{e0041}\u{e0042} ❤️\n\tend";
+    let server = ModelServer::start();
+    server.otherwise(Reply::text(text));
+    let base = format!("{}/v1", server.url());
+    let variables = [
+        ("BUB_MODEL", "openai:small"),
+        ("BUB_API_BASE", &base),
+        ("BUB_API_KEY", KEY),
+    ];
+    let shown = "␛]0;title␇␛[2J\\u{202e}x\\u{e0041}\\u{e0042} ❤️\n\tend";
+    for (args, expected) in [(&["run", "hi"][..], shown), (&["run", "--raw", "hi"], text)] {
+        let run = run(&Sandbox::new(), &variables, args);
+        assert_eq!(run.ok(), format!("[cli:local]\n{expected}\n"));
+    }
+}
+
 // The output of a failed command keeps its lines; terminal control characters are shown escaped.
 #[test]
 fn the_output_of_a_failed_command_keeps_its_lines() {

@@ -16,23 +16,23 @@ use crate::{
     channel::{ChatEvent, LineOutcome},
     chat::ChatExit,
     is_exit_command,
-    sanitize::{sanitize, sanitize_line},
+    sanitize::{Sanitizer, sanitize, sanitize_line},
     turn_view,
 };
 
 /// Processes the lines of stdin in order. Answers go to stdout, everything else to stderr. Lines that an earlier chat
-/// left unanswered come first. With `is_terminal`, stdout is a terminal, and answers are sanitized.
+/// left unanswered come first. With `is_raw`, answers are not sanitized.
 ///
 /// # Errors
 ///
 /// Fails if stdin cannot be read or stdout cannot be written. A closed stdout is not an error.
-pub async fn run_pipe_chat(options: PlainChatOptions, is_terminal: bool) -> Result<ChatExit> {
+pub async fn run_pipe_chat(options: PlainChatOptions, is_raw: bool) -> Result<ChatExit> {
     let mut pipe = Pipe {
         out: StdoutWriter {
             redactor: options.redactor.clone(),
             out: None,
             blank: String::new(),
-            is_shown: is_terminal,
+            sanitizer: (!is_raw).then(Sanitizer::default),
             is_open: false,
         },
         open: Vec::new(),
@@ -181,7 +181,8 @@ struct StdoutWriter {
     out: Option<RedactingWriter<io::Stdout>>,
     /// Whitespace before the first word. It is dropped if no word follows.
     blank: String,
-    is_shown: bool,
+    /// `None` if answers are not sanitized.
+    sanitizer: Option<Sanitizer>,
     is_open: bool,
 }
 
@@ -193,8 +194,8 @@ impl StdoutWriter {
         }
         self.is_open = !text.ends_with('\n');
         let mut text = std::mem::take(&mut self.blank);
-        if self.is_shown {
-            text = sanitize(&text).into_owned();
+        if let Some(sanitizer) = &mut self.sanitizer {
+            text = sanitizer.sanitize(&text).into_owned();
         }
         let redactor = &self.redactor;
         let out = self

@@ -12,7 +12,6 @@ use crate::sandbox::{Run, Sandbox, bub};
 
 fn piped(command: &mut Command, input: &[u8]) -> Run {
     let child = command
-        .arg("chat")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -31,7 +30,7 @@ fn ask(server: &ModelServer, input: &[u8]) -> Run {
         ("BUB_API_BASE", &base),
         ("BUB_API_KEY", "key-of-the-tests"),
     ]);
-    piped(&mut command, input)
+    piped(command.arg("chat"), input)
 }
 
 #[test]
@@ -41,6 +40,29 @@ fn the_answer_and_nothing_else_is_printed() {
     let run = ask(&server, b"hi\n");
     assert_eq!(run.stderr, "");
     assert_eq!(run.ok(), "**Hello**\n\nyou\n");
+}
+
+// Issue 22, point 8; however the stream is cut, an emoji stays whole.
+#[test]
+fn control_sequences_are_shown_unless_raw_is_given() {
+    let text = "\x1b[2J❤\u{fe0f} x\u{e0041}\u{e0042}\n";
+    let shown = "␛[2J❤\u{fe0f} x\\u{e0041}\\u{e0042}\n";
+    for (args, expected) in [(&[][..], shown), (&["--raw"], text)] {
+        let server = ModelServer::start();
+        server.script(Reply::deltas(text.chars().map(String::from)));
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command(&bub());
+        let base = format!("{}/v1", server.url());
+        command.envs([
+            ("BUB_MODEL", "openai:small"),
+            ("BUB_API_BASE", &base),
+            ("BUB_API_KEY", "key-of-the-tests"),
+        ]);
+        assert_eq!(
+            piped(command.arg("chat").args(args), b"hi\n").ok(),
+            expected
+        );
+    }
 }
 
 #[test]
