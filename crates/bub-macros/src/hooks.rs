@@ -43,6 +43,12 @@ fn expand_hooks(options: &BlockOptions, mut block: ItemImpl) -> TokenStream {
         )]
         #block
 
+        // The compiler names this constant if the type has two blocks.
+        impl #generics #plugin #bounds {
+            #[allow(dead_code, non_upper_case_globals, reason = "part of an error message")]
+            const a_type_has_one_hooks_block__move_all_hooks_into_it: () = ();
+        }
+
         impl #generics #kernel::Plugin for #plugin #bounds {
             fn register(self: ::std::sync::Arc<Self>, hooks: &mut #kernel::hooks::HookSet) {
                 #(#registrations)*
