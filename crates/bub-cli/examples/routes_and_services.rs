@@ -93,13 +93,7 @@ mod tests {
 
     use super::*;
 
-    async fn get(route: &HttpRoute) -> RouteResponse {
-        let request = Request::get(&route.path).body(HttpBody::default());
-        let request = RouteRequest::new(Sender::default(), request.unwrap());
-        route.handle(request).await.unwrap()
-    }
-
-    // The gateway runs the service; the routes are called without a listener.
+    // The gateway runs the service, and the test sends requests to the routes without a listener.
     #[tokio::test]
     async fn the_route_shows_what_the_service_counts() {
         let clock = testing::ManualClock::pause();
@@ -107,14 +101,20 @@ mod tests {
         let plugin = Clock {
             ticks: ticks.clone(),
         };
-        let routes = plugin.provide_routes();
         let gateway = testing::gateway().plugin("clock", plugin);
         let gateway = gateway.start().await.unwrap();
         clock.advance(Duration::from_secs(2)).await;
         let mut changes = ticks.subscribe();
         changes.wait_for(|ticks| *ticks >= 3).await.unwrap();
-        let body = get(&routes[0]).await.into_body().read().await.unwrap();
+        let request = |path| Request::get(path).body(HttpBody::default()).unwrap();
+        let response = gateway.request(None, request("/ticks")).await.unwrap();
+        let body = response.into_body().read().await.unwrap();
         assert_eq!(body, format!("{}\n", *ticks.borrow()));
+        let refused = gateway
+            .request(None, request("/ticks/stream"))
+            .await
+            .unwrap();
+        assert_eq!(refused.status(), 401);
         gateway.stop().await.unwrap();
     }
 

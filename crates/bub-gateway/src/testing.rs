@@ -5,7 +5,7 @@ use std::time::Duration;
 use bub_kernel::{CancellationToken, Framework, Result, RunningScope};
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use crate::{Gateway, GatewayOptions, JournalKind, JournalRecovery};
+use crate::{Gateway, GatewayHandle, GatewayOptions, JournalKind, JournalRecovery};
 
 /// Returns options with this journal, independent of settings.
 pub fn options(journal: JournalKind) -> GatewayOptions {
@@ -27,6 +27,7 @@ pub fn options(journal: JournalKind) -> GatewayOptions {
 #[derive(Debug)]
 pub struct RunningGateway {
     recovery: JournalRecovery,
+    handle: GatewayHandle,
     stop: CancellationToken,
     task: JoinHandle<Result<()>>,
 }
@@ -51,7 +52,7 @@ impl RunningGateway {
 
     /// Starts a gateway in a scope. Returns when the gateway is ready.
     pub async fn run(gateway: Gateway, scope: RunningScope) -> Self {
-        let recovery = gateway.recovery();
+        let (recovery, handle) = (gateway.recovery(), gateway.handle());
         let (stop, (ready, is_ready)) = (CancellationToken::new(), oneshot::channel());
         let until = stop.clone();
         let task = tokio::spawn(async move {
@@ -64,6 +65,7 @@ impl RunningGateway {
         let _ = is_ready.await;
         Self {
             recovery,
+            handle,
             stop,
             task,
         }
@@ -72,6 +74,11 @@ impl RunningGateway {
     /// Returns what the gateway found in its journal.
     pub fn recovery(&self) -> JournalRecovery {
         self.recovery
+    }
+
+    /// Returns a handle to the gateway.
+    pub fn handle(&self) -> &GatewayHandle {
+        &self.handle
     }
 
     /// Waits until the gateway has stopped without a request.

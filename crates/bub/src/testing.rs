@@ -29,7 +29,8 @@
 //! # }).unwrap();
 //! ```
 //!
-//! [`gateway`] runs the channels and services of plugins, from the message of a user to the reply.
+//! [`gateway`] runs the channels and services of plugins, from the message of a user to the reply, and answers requests to
+//! their HTTP routes.
 //!
 //! [`check_channel`] and [`check_store`] test an implementation of [`Channel`](crate::Channel) or
 //! [`TapeStore`](crate::TapeStore) against the guarantees of the trait.
@@ -40,6 +41,7 @@
 mod channel;
 mod clock;
 mod gateway;
+mod routes;
 mod script;
 
 use std::{
@@ -488,6 +490,92 @@ mod tests {
         assert!(requests[1].last_message().ends_with("second"));
         let gateway = super::gateway().model_says("unused").start().await.unwrap();
         assert!(gateway.stop().await.is_err());
+    }
+
+    /// A channel whose replies always fail.
+    struct DeafChannel;
+
+    #[bub_kernel::async_trait]
+    impl bub_kernel::Channel for DeafChannel {
+        fn name(&self) -> &'static str {
+            "deaf"
+        }
+
+        async fn start(&self, _stop: bub_kernel::CancellationToken) -> Result<()> {
+            Ok(())
+        }
+
+        async fn send(&self, _reply: &bub_kernel::Outbound) -> Result<()> {
+            Err(Error::new(bub_kernel::ErrorKind::Temporary, "line is busy"))
+        }
+    }
+
+    struct Deaf;
+
+    #[bub_macros::hooks(crate = bub_kernel)]
+    impl Deaf {
+        fn provide_channels(&self) -> Vec<Arc<dyn bub_kernel::Channel>> {
+            vec![Arc::new(DeafChannel)]
+        }
+
+        fn provide_routes(&self) -> Vec<bub_kernel::HttpRoute> {
+            use bub_kernel::{HttpRoute, Role, RouteAccess, http::Method};
+            let fail =
+                |kind: bub_kernel::ErrorKind| move |_| async move { Err(Error::new(kind, "no")) };
+            let owner = RouteAccess::Role(Role::Owner);
+            vec![
+                HttpRoute::new(
+                    Method::GET,
+                    "/busy",
+                    RouteAccess::Public,
+                    fail(bub_kernel::ErrorKind::Temporary),
+                ),
+                HttpRoute::new(
+                    Method::PUT,
+                    "/mine/{id}",
+                    owner,
+                    fail(bub_kernel::ErrorKind::NotFound),
+                ),
+                HttpRoute::prefix(
+                    "/ui",
+                    RouteAccess::Public,
+                    fail(bub_kernel::ErrorKind::InvalidInput),
+                ),
+            ]
+        }
+    }
+
+    // Issue 21: what a channel could not send, and what the routes of a plugin answer.
+    #[tokio::test(start_paused = true)]
+    async fn failed_replies_and_routes_are_visible() {
+        let message = ChannelMessage::new("deaf:1", "deaf", "hi").chat_id("1");
+        let gateway = gateway().plugin("deaf", Deaf).model_says("Hello.");
+        let gateway = gateway.start().await.unwrap();
+        let handler = gateway.message_handler().unwrap();
+        handler(Inbound::new(message).with_sender(Sender::terminal()))
+            .await
+            .unwrap();
+        let failed = gateway.failed_replies(1).await.unwrap();
+        assert_eq!(failed, ["deaf: Hello.: line is busy"]);
+
+        use bub_kernel::{HttpBody, Role, http::Request};
+        for (method, path, role, status) in [
+            ("GET", "/busy", None, 503),
+            ("HEAD", "/busy", None, 503),
+            ("POST", "/busy", None, 405),
+            ("PUT", "/mine/1", None, 401),
+            ("PUT", "/mine/1", Some(Role::Member), 403),
+            ("PUT", "/mine/1", Some(Role::Owner), 404),
+            ("GET", "/mine/1/2", None, 404),
+            ("DELETE", "/ui/a/b", None, 400),
+            ("GET", "/uix", None, 404),
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.body(HttpBody::default()).unwrap();
+            let response = gateway.request(role, request).await.unwrap();
+            assert_eq!(response.status(), status, "{method} {path}");
+        }
+        gateway.stop().await.unwrap();
     }
 
     #[tokio::test]

@@ -66,6 +66,23 @@ fn a_new_rust_project_passes_its_tests_and_serves_its_hook_and_tool() {
     assert_eq!(counted.ok(), "[cli:local]\n3\n");
 }
 
+// Issue 21: `cargo fmt --check` passes in a new project, whatever its name is.
+#[test]
+fn a_new_rust_project_is_formatted() {
+    for name in ["a", "hello-rs", "zoo", "a-plugin-with-a-rather-long-name"] {
+        let sandbox = Sandbox::new();
+        sandbox.bub(["plugin", "new", name, "--lang", "rust"]).ok();
+        let mut rustfmt = Command::new("rustfmt");
+        let files = ["src/lib.rs", "src/main.rs", "tests/plugin.rs"];
+        rustfmt
+            .current_dir(sandbox.workspace().join(name))
+            .args(["--check", "--edition", "2024"])
+            .args(files);
+        let run = Run::from_output(rustfmt.output().unwrap());
+        assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{name}");
+    }
+}
+
 #[test]
 fn a_program_that_is_not_built_or_older_than_its_sources_is_not_added() {
     let sandbox = Sandbox::new();

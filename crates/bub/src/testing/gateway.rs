@@ -24,6 +24,9 @@ use super::{
 /// How long [`TestedGateway::replies`] waits.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often [`TestedGateway::failed_replies`] looks for a failed reply.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Starts the description of a gateway with the plugins of the test. It has a journal in memory, and a channel `test`
 /// with which the test sends messages and reads replies.
 ///
@@ -127,9 +130,13 @@ impl TestedGateway {
     pub async fn send(&self, text: &str) -> Result<()> {
         let message = ChannelMessage::new(SESSION, CHANNEL, text).chat_id("local");
         let inbound = Inbound::new(message).with_sender(Sender::terminal());
+        self.message_handler()?(inbound).await
+    }
+
+    /// Returns the handler to which channels and routes pass their messages.
+    pub(super) fn message_handler(&self) -> Result<MessageHandler> {
         let handler = self.channel.lock_handler().clone();
-        let handler = handler.ok_or_else(|| Error::config("the gateway has no channel `test`"))?;
-        handler(inbound).await
+        handler.ok_or_else(|| Error::config("the gateway has no channel `test`"))
     }
 
     /// Waits for `count` replies in the channel `test` and returns the texts of all replies so far.
@@ -143,9 +150,45 @@ impl TestedGateway {
         if let Ok(Ok(replies)) = tokio::time::timeout(REPLY_TIMEOUT, enough).await {
             return Ok(replies.clone());
         }
-        let replies = self.channel.replies.borrow();
-        let text = format!("fewer than {count} replies: {:?}", *replies);
+        let (replies, failed) = (self.channel.replies.borrow(), self.find_failed_replies());
+        let text = format!(
+            "fewer than {count} replies: {:?}; failed: {failed:?}",
+            *replies
+        );
         Err(Error::new(ErrorKind::Temporary, text))
+    }
+
+    /// Waits until channels of plugins have failed to send `count` replies. Returns all failed replies, each as
+    /// `channel: text: error`. The gateway retries them; a reply is in the list until an attempt succeeds.
+    ///
+    /// # Errors
+    ///
+    /// Fails after ten seconds.
+    pub async fn failed_replies(&self, count: usize) -> Result<Vec<String>> {
+        let failed = async {
+            loop {
+                let failed = self.find_failed_replies();
+                if failed.len() >= count {
+                    return failed;
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        };
+        let failed = tokio::time::timeout(REPLY_TIMEOUT, failed).await;
+        failed.map_err(|_| {
+            let text = format!(
+                "fewer than {count} failed replies: {:?}",
+                self.find_failed_replies()
+            );
+            Error::new(ErrorKind::Temporary, text)
+        })
+    }
+
+    fn find_failed_replies(&self) -> Vec<String> {
+        let failed = self.running.handle().failed_replies().into_iter();
+        failed
+            .map(|(channel, text, error)| format!("{channel}: {text}: {error}"))
+            .collect()
     }
 
     /// Stops the gateway and returns the requests that the model received.

@@ -23,7 +23,7 @@ macro_rules! sdk {
     };
 }
 
-/// Files of a Python project. `NAME` is replaced in all files except those of the SDK.
+/// Files of a Python project. `PLUGIN` is replaced by the name of the plugin in all files except those of the SDK.
 const PYTHON: &[(&str, &str)] = &[
     ("bub-plugin.yml", include_str!("new/python.yml.txt")),
     ("plugin.py", include_str!("new/plugin.py.txt")),
@@ -37,7 +37,7 @@ const PYTHON: &[(&str, &str)] = &[
     sdk!("serve.py"),
     sdk!("values.py"),
 ];
-/// Files of a Rust project. `NAME`, `CRATE` (the name as a Rust identifier) and `DEPENDENCY` (where cargo finds the
+/// Files of a Rust project. `PLUGIN`, `CRATE` (the name as a Rust identifier) and `DEPENDENCY` (where cargo finds the
 /// library `bub`) are placeholders.
 const RUST: &[(&str, &str)] = &[
     ("bub-plugin.yml", include_str!("new/rust.yml.txt")),
@@ -50,7 +50,7 @@ const RUST: &[(&str, &str)] = &[
 ];
 /// Names that a Rust project cannot have, because it depends on crates with these names.
 const RUST_DEPENDENCIES: &[&str] = &["bub", "serde_json", "tokio"];
-/// Files of a shell project, with `NAME` as a placeholder.
+/// Files of a shell project, with `PLUGIN` as a placeholder.
 const SHELL: &[(&str, &str)] = &[
     ("bub-plugin.yml", include_str!("new/shell.yml.txt")),
     ("plugin.sh", include_str!("new/plugin.sh.txt")),
@@ -119,7 +119,7 @@ pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
         let text = if file.starts_with("bub_sdk/") {
             (*text).to_owned()
         } else {
-            let text = text.replace("NAME", name).replace("CRATE", &crate_name);
+            let text = text.replace("PLUGIN", name).replace("CRATE", &crate_name);
             text.replace("DEPENDENCY", &dependency)
         };
         write_file(&directory.join(file), &text)?;
