@@ -18,7 +18,7 @@ use crate::journal::now_ms;
 /// How long a code is valid, in milliseconds. A user gets no other code during this time.
 const CODE_TTL_MS: u64 = 60 * 60 * 1000;
 /// Maximum number of pending requests per channel. Each user has at most one, and it stays until it expires, so others cannot
-/// take its place. The limit is high: otherwise, a few strangers could keep everybody else from getting a code.
+/// take its place. The limit is high: otherwise, a few strangers could keep all other users from getting a code.
 const MAX_PENDING_REQUESTS: usize = 1000;
 /// Letters and digits that are not easily confused. There are 32, so that a random byte selects each equally often.
 const CODE_ALPHABET: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";

@@ -115,7 +115,7 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
     check("the end of the gateway");
 }
 
-// Issue 22, point 8: whoever can write to the home can choose the model and add plugins.
+// Issue 22, point 8: a user who can write to the home can choose the model and add plugins.
 #[test]
 fn a_home_or_config_file_that_others_can_change_is_refused() {
     let sandbox = Sandbox::new();

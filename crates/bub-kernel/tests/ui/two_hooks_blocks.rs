@@ -1,5 +1,5 @@
 //! A type has one block of hooks.
-use bub_kernel::{Envelope, Prompt, State, hooks};
+use bub_kernel::{Envelope, Prompt, hooks};
 
 struct Echo;
 
@@ -12,7 +12,7 @@ impl Echo {
 
 #[hooks(crate = bub_kernel)]
 impl Echo {
-    fn load_state(&self) -> Option<State> {
+    fn system_prompt(&self) -> Option<String> {
         None
     }
 }

@@ -142,10 +142,10 @@ fn the_exit_code_is_that_of_the_turn() {
     let run = ask(&server, b"hi\n");
     assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
     assert!(run.stderr.contains("no such thing"), "{run:?}");
-    let failed = piped(&mut Sandbox::new().command(&bub()), b",exit 3\n");
+    let failed = piped(Sandbox::new().command(&bub()).arg("chat"), b",exit 3\n");
     assert_eq!(failed.code, Some(1), "{failed:?}");
     let late = b",bash cmd='echo so far; sleep 9' timeout_seconds=1\n";
-    let late = piped(&mut Sandbox::new().command(&bub()), late);
+    let late = piped(Sandbox::new().command(&bub()).arg("chat"), late);
     assert_eq!(
         (late.code, late.stdout.as_str()),
         (Some(1), "so far\n"),
@@ -155,14 +155,14 @@ fn the_exit_code_is_that_of_the_turn() {
         late.stderr,
         "error: command timed out after 1 seconds and was terminated\n"
     );
-    let unconfigured = piped(&mut Sandbox::new().command(&bub()), b"hi\n");
+    let unconfigured = piped(Sandbox::new().command(&bub()).arg("chat"), b"hi\n");
     assert_eq!(unconfigured.code, Some(2), "{unconfigured:?}");
     assert!(
         unconfigured.stdout.contains("No model is configured"),
         "{unconfigured:?}"
     );
     assert_eq!(
-        piped(&mut Sandbox::new().command(&bub()), b"").code,
+        piped(Sandbox::new().command(&bub()).arg("chat"), b"").code,
         Some(0)
     );
 }
