@@ -434,6 +434,12 @@ fn entry_line(entry: &Entry) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bub_kernel::{
+        CancellationToken, Channel, ErrorKind, HttpBody, HttpRoute, Outbound, Role, RouteAccess,
+        async_trait,
+        http::{Method, Request},
+    };
+
     use super::*;
 
     // A test must not pass because of a mistake in its script or its settings.
@@ -495,18 +501,18 @@ mod tests {
     /// A channel whose replies always fail.
     struct DeafChannel;
 
-    #[bub_kernel::async_trait]
-    impl bub_kernel::Channel for DeafChannel {
+    #[async_trait]
+    impl Channel for DeafChannel {
         fn name(&self) -> &'static str {
             "deaf"
         }
 
-        async fn start(&self, _stop: bub_kernel::CancellationToken) -> Result<()> {
+        async fn start(&self, _stop: CancellationToken) -> Result<()> {
             Ok(())
         }
 
-        async fn send(&self, _reply: &bub_kernel::Outbound) -> Result<()> {
-            Err(Error::new(bub_kernel::ErrorKind::Temporary, "line is busy"))
+        async fn send(&self, _reply: &Outbound) -> Result<()> {
+            Err(Error::new(ErrorKind::Temporary, "line is busy"))
         }
     }
 
@@ -514,33 +520,22 @@ mod tests {
 
     #[bub_macros::hooks(crate = bub_kernel)]
     impl Deaf {
-        fn provide_channels(&self) -> Vec<Arc<dyn bub_kernel::Channel>> {
+        fn provide_channels(&self) -> Vec<Arc<dyn Channel>> {
             vec![Arc::new(DeafChannel)]
         }
 
-        fn provide_routes(&self) -> Vec<bub_kernel::HttpRoute> {
-            use bub_kernel::{HttpRoute, Role, RouteAccess, http::Method};
-            let fail =
-                |kind: bub_kernel::ErrorKind| move |_| async move { Err(Error::new(kind, "no")) };
+        fn provide_routes(&self) -> Vec<HttpRoute> {
+            let fail = |kind: ErrorKind| move |_| async move { Err(Error::new(kind, "no")) };
             let owner = RouteAccess::Role(Role::Owner);
             vec![
                 HttpRoute::new(
                     Method::GET,
                     "/busy",
                     RouteAccess::Public,
-                    fail(bub_kernel::ErrorKind::Temporary),
+                    fail(ErrorKind::Temporary),
                 ),
-                HttpRoute::new(
-                    Method::PUT,
-                    "/mine/{id}",
-                    owner,
-                    fail(bub_kernel::ErrorKind::NotFound),
-                ),
-                HttpRoute::prefix(
-                    "/ui",
-                    RouteAccess::Public,
-                    fail(bub_kernel::ErrorKind::InvalidInput),
-                ),
+                HttpRoute::new(Method::PUT, "/mine/{id}", owner, fail(ErrorKind::NotFound)),
+                HttpRoute::prefix("/ui", RouteAccess::Public, fail(ErrorKind::InvalidInput)),
             ]
         }
     }
@@ -558,7 +553,6 @@ mod tests {
         let failed = gateway.failed_replies(1).await.unwrap();
         assert_eq!(failed, ["deaf: Hello.: line is busy"]);
 
-        use bub_kernel::{HttpBody, Role, http::Request};
         for (method, path, role, status) in [
             ("GET", "/busy", None, 503),
             ("HEAD", "/busy", None, 503),
