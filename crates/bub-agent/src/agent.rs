@@ -7,8 +7,8 @@ use bub_kernel::{
     Prompt, Result, State, StreamEvent, Tool, Turn,
 };
 use bub_model::{
-    CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelEventStream, ModelId,
-    Models, settings::ModelSettings,
+    CallOptions, Candidates, ChatRequest, ChoiceReason, ModelClient, ModelEvent, ModelEventStream,
+    ModelId, Models, settings::ModelSettings,
 };
 use bub_settings::Settings;
 use serde_json::{Value, json};
@@ -118,9 +118,9 @@ impl Agent {
         task: AgentTask,
         prompt: Prompt,
     ) -> Result<ModelStream> {
-        let models = self.candidate_models(task.turn.state()).await?;
-        if models.is_empty() {
-            return Ok(no_model::no_model_answer(&task.turn));
+        let (models, reason) = self.candidate_models(task.turn.state()).await?;
+        if let Some(reason) = reason {
+            return Ok(no_model::no_model_answer(&task.turn, &reason));
         }
         let agent = Arc::clone(self);
         Ok(emitter::stream_events(move |events| async move {
@@ -163,8 +163,11 @@ impl Agent {
     }
 
     /// Returns the models to try, in order: the model that the state names, or else the configured model and its
-    /// fallbacks.
-    async fn candidate_models(&self, state: &State) -> Result<Vec<ModelId>> {
+    /// fallbacks. If there is none, returns the reason.
+    async fn candidate_models(
+        &self,
+        state: &State,
+    ) -> Result<(Vec<ModelId>, Option<ChoiceReason>)> {
         let models = self.models.clone()?;
         if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
             let model = self.resolve_model(&model)?;
@@ -172,11 +175,13 @@ impl Agent {
             let configured = self.settings.get(ModelSettings::MODEL);
             let configured = configured.and_then(|text| models.resolve_model(&text).ok());
             if configured.as_ref() != Some(&model) {
-                return Ok(vec![model]);
+                return Ok((vec![model], None));
             }
         }
         let choice = models.choose_model().await.map_err(access_error)?;
-        Ok(choice.candidates())
+        let candidates = choice.candidates();
+        let reason = candidates.is_empty().then_some(choice.reason);
+        Ok((candidates, reason))
     }
 
     /// Starts a model call. Tries the models in order until one answers.

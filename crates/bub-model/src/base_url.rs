@@ -100,6 +100,13 @@ impl BaseUrl {
         )
     }
 
+    /// Returns the port, which may be the default of the scheme.
+    pub(crate) fn port(&self) -> Option<u16> {
+        let default = if self.is_secure() { 443 } else { 80 };
+        let (_, port) = split_port(self.authority());
+        port.map_or(Some(default), |port| port.parse().ok())
+    }
+
     /// Replaces an unspecified address such as `0.0.0.0` with the loopback address.
     fn with_reachable_host(self) -> Self {
         match split_port(self.authority()).0 {

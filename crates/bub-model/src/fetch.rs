@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::listener;
+
 /// Sends small requests and returns small responses.
 ///
 /// [`ModelClient`](crate::ModelClient) implements it with its HTTP client; tests implement it with fixed responses.
@@ -11,6 +13,11 @@ use async_trait::async_trait;
 pub trait Fetch: Send + Sync {
     /// Sends one request.
     async fn fetch(&self, request: FetchRequest<'_>) -> Result<FetchResponse, FetchError>;
+
+    /// Returns whether the program that listens on a port of this machine belongs to the user or to root.
+    fn is_trusted_listener(&self, port: u16) -> bool {
+        listener::is_trusted(port)
+    }
 }
 
 /// One small request.

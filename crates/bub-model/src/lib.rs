@@ -27,6 +27,7 @@ mod fallback;
 pub mod fetch;
 mod finish;
 mod http;
+mod listener;
 mod local;
 mod login;
 mod model_choice;

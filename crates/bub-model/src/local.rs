@@ -14,6 +14,9 @@ use crate::{ModelId, Provider};
 /// respond.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Maximum length of a model name. Models with longer names are not listed.
+const MAX_NAME_BYTES: usize = 200;
+
 /// A local model server that responded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -27,7 +30,7 @@ pub struct LocalServer {
 }
 
 impl LocalServer {
-    /// Returns the first model of the server, which bub uses if no model is configured.
+    /// Returns the first model of the server, which bub offers if no model is configured.
     pub fn first_model(&self) -> Option<ModelId> {
         self.models
             .first()
@@ -36,7 +39,7 @@ impl LocalServer {
 }
 
 /// Queries the base URLs in `candidates` and returns the model servers that respond, in the same order. Only loopback
-/// addresses are queried, and each base URL only once.
+/// addresses are queried, each base URL only once, and on Linux only programs of the user or of root.
 pub(crate) async fn find_servers(
     fetch: &dyn Fetch,
     candidates: Vec<(&Provider, BaseUrl)>,
@@ -45,7 +48,8 @@ pub(crate) async fn find_servers(
     let mut queries = Vec::new();
     for (provider, base_url) in candidates {
         // Two providers may share a default port; the first one in the catalog is used.
-        if base_url.is_loopback() && !seen.contains(&base_url) {
+        let port = base_url.port().filter(|_| base_url.is_loopback());
+        if port.is_some_and(|port| fetch.is_trusted_listener(port)) && !seen.contains(&base_url) {
             seen.push(base_url.clone());
             queries.push(query_server(fetch, &provider.name, base_url));
         }
@@ -85,7 +89,11 @@ fn parse_models(body: &[u8]) -> Option<Vec<String>> {
     let list: ModelList = serde_json::from_slice(body).ok()?;
     let models: Option<Vec<Model>> = serde_json::from_value(list.data).ok()?;
     let names = models.unwrap_or_default().into_iter().map(|model| model.id);
-    Some(names.filter(|name| is_chat_model(name)).collect())
+    // Users see the names in questions and lists, so a name must not control a terminal.
+    let is_name =
+        |name: &String| !name.chars().any(char::is_control) && name.len() <= MAX_NAME_BYTES;
+    let names = names.filter(|name| is_name(name) && is_chat_model(name));
+    Some(names.collect())
 }
 
 /// Guesses from its name whether a model is a chat model. Servers list all models they can load without stating their

@@ -48,8 +48,9 @@ pub enum ChoiceReason {
     Added(SettingSource),
     /// A login exists, stored in this file.
     Login(PathBuf),
-    /// The local server at this base URL has the model.
-    Local(BaseUrl),
+    /// No model is configured. The local server at this base URL has this model, but the user has not adopted it: bub
+    /// sends nothing to a server only because it listens on this machine.
+    NotAdopted(ModelId, BaseUrl),
     /// The model is the first valid entry of `fallback_models`. With a text, the setting `model` is invalid for this
     /// reason; with `None`, no other model is available.
     Fallback(Option<String>),
@@ -64,9 +65,10 @@ impl fmt::Display for ChoiceReason {
             Self::Key(source) => write!(f, "`model` is not set; key from {source}"),
             Self::Added(origin) => write!(f, "`model` is not set; provider from {origin}"),
             Self::Login(file) => write!(f, "`model` is not set; login in {}", file.display()),
-            Self::Local(base_url) => {
-                write!(f, "`model` is not set; server found at {base_url}")
-            }
+            Self::NotAdopted(model, base_url) => write!(
+                f,
+                "found `{model}` at {base_url}; to use it, run `bub config set model {model}`"
+            ),
             Self::Fallback(None) => f.write_str("`model` is not set; from `fallback_models`"),
             Self::Fallback(Some(problem)) => {
                 write!(f, "from `fallback_models`; invalid `model`: {problem}")
@@ -82,8 +84,8 @@ impl Models {
     /// Chooses the model to use.
     ///
     /// The first available of these is chosen: the configured model; the default model of the first provider in the
-    /// catalog that has a key; the default model of the login; the first model of a local server; a fallback model.
-    /// Local servers are queried only if nothing before them in this list is available.
+    /// catalog that has a key; the default model of the login; a fallback model. If none is available, local servers
+    /// are queried, and the reason names the first model that one of them has.
     ///
     /// # Errors
     ///
@@ -96,7 +98,7 @@ impl Models {
         {
             tracing::warn!(error = %problem, fallback = %model, "model.invalid");
         }
-        if let ChoiceReason::Local(_) | ChoiceReason::Fallback(None) | ChoiceReason::Nothing =
+        if let ChoiceReason::Fallback(None) | ChoiceReason::NotAdopted(..) | ChoiceReason::Nothing =
             &choice.reason
         {
             for provider in self.catalog.iter() {
@@ -106,6 +108,14 @@ impl Models {
             }
         }
         Ok(choice)
+    }
+
+    /// Returns the model of a local server that bub found and the user can adopt, if no model is available.
+    pub async fn local_model_offer(&self) -> Option<(ModelId, BaseUrl)> {
+        match self.choose_with_servers(None).await.ok()?.reason {
+            ChoiceReason::NotAdopted(model, base_url) => Some((model, base_url)),
+            _ => None,
+        }
     }
 
     /// Chooses the model to use, with `servers` as the known local servers. Queries local servers if `servers` is
@@ -133,19 +143,18 @@ impl Models {
         } else if let Some(chosen) = self.choose_by_key().or_else(|| self.choose_by_login()) {
             chosen
         } else {
-            let local = match servers {
-                Some(servers) => choose_local(servers),
-                None => choose_local(&self.detect_local_servers().await),
+            if let Some(fallback) = self.choose_fallback(&fallbacks, None) {
+                return Ok(fallback);
+            }
+            let reason = match servers {
+                Some(servers) => local_reason(servers),
+                None => local_reason(&self.detect_local_servers().await),
             };
-            let Some(chosen) = local else {
-                let fallback = self.choose_fallback(&fallbacks, None);
-                return Ok(fallback.unwrap_or(ModelChoice {
-                    model: None,
-                    reason: ChoiceReason::Nothing,
-                    fallbacks: Vec::new(),
-                }));
-            };
-            chosen
+            return Ok(ModelChoice {
+                model: None,
+                reason,
+                fallbacks: Vec::new(),
+            });
         };
         Ok(ModelChoice {
             model: Some(model),
@@ -194,11 +203,11 @@ impl Models {
     }
 }
 
-fn choose_local(servers: &[LocalServer]) -> Option<(ModelId, ChoiceReason)> {
-    servers.iter().find_map(|server| {
-        Some((
-            server.first_model()?,
-            ChoiceReason::Local(server.base_url.clone()),
-        ))
-    })
+/// Returns why no model is chosen: because a local server is not adopted, or because nothing was found.
+fn local_reason(servers: &[LocalServer]) -> ChoiceReason {
+    let found = servers.iter().find_map(|server| {
+        let model = server.first_model()?;
+        Some(ChoiceReason::NotAdopted(model, server.base_url.clone()))
+    });
+    found.unwrap_or(ChoiceReason::Nothing)
 }

@@ -34,7 +34,8 @@ pub struct ModelSettings {
     /// docs/providers.md.
     #[setting(trusted)]
     pub providers: Map<String, Value>,
-    /// Detect model servers on this machine if no model is configured and no API key is found.
+    /// Detect model servers on this machine if no model is configured and no API key is found, and offer their
+    /// models.
     #[setting(default = true)]
     pub local_models: bool,
     /// Timeout of a model call in seconds, streaming included; null for no limit.

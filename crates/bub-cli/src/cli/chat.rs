@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::controller::ChatHooks;
 use self::{controller::ChatController, session::ChatSession};
-use super::{parse_non_blank, prompt};
+use super::{local_model::offer_local_model, parse_non_blank, prompt};
 use bub::{logging, signals};
 
 /// How long a stopped chat waits for the running turn. An unfinished turn resumes when the user starts the chat again.
@@ -96,6 +96,7 @@ pub(super) async fn run(
     args: ChatArgs,
     chat: Arc<ChatHooks>,
 ) -> Result<ExitCode> {
+    offer_local_model(&context).await?;
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
     let is_raw = args.raw && !std::io::stdout().is_terminal();

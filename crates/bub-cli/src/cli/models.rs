@@ -4,7 +4,7 @@ use std::{fmt::Write, process::ExitCode};
 
 use bub::CommandContext;
 use bub_kernel::Result;
-use bub_model::{KeySource, LocalServer, ModelChoice, ModelsReport, ProviderReport};
+use bub_model::{ChoiceReason, KeySource, ModelChoice, ModelsReport, ProviderReport};
 use bub_settings::MASK;
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn to_text(report: &ModelsReport) -> String {
         text.push_str("\navailable:\n");
     }
     for provider in usable {
-        let access = describe_access(provider, &report.local_servers);
+        let access = describe_access(provider, report);
         let _ = writeln!(text, "  {:width$}  {access}", provider.name);
     }
     text.push_str("\nunavailable:\n");
@@ -74,6 +74,11 @@ fn to_text(report: &ModelsReport) -> String {
 fn model_line(report: &ModelsReport) -> String {
     match &report.choice {
         Err(error) => format!("no model: invalid `model`: {error}"),
+        Ok(ModelChoice {
+            model: None,
+            reason: reason @ ChoiceReason::NotAdopted(..),
+            ..
+        }) => format!("no model configured: {reason}"),
         Ok(ModelChoice { model: None, .. }) => {
             format!("{NO_MODEL_TEXT}; set an API key, start a local server, or set `model`")
         }
@@ -89,13 +94,17 @@ fn model_line(report: &ModelsReport) -> String {
 }
 
 /// Describes how the provider is reached: its local server, its key, or neither.
-fn describe_access(provider: &ProviderReport, servers: &[LocalServer]) -> String {
+fn describe_access(provider: &ProviderReport, report: &ModelsReport) -> String {
     let address = provider.base_url.as_deref();
-    let mut servers = servers.iter();
+    let mut servers = report.local_servers.iter();
     if let Some(server) = servers.find(|server| Some(server.base_url.as_str()) == address) {
         return if server.provider == provider.name {
             let models = server.models.join(", ");
-            format!("server at {}: {models}", server.base_url)
+            let chosen = report.choice.as_ref().ok();
+            let chosen = chosen.and_then(|choice| choice.model.as_ref());
+            let is_adopted = chosen.is_some_and(|model| model.provider() == provider.name);
+            let note = if is_adopted { "" } else { " (not adopted)" };
+            format!("server at {}: {models}{note}", server.base_url)
         } else {
             format!("same server as `{}`", server.provider)
         };

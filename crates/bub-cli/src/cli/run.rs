@@ -20,7 +20,9 @@ use bub_terminal::channel::CHANNEL_NAME;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{approve::TerminalApprover, exit, output, parse_non_blank};
+use super::{
+    approve::TerminalApprover, exit, local_model::offer_local_model, output, parse_non_blank,
+};
 
 /// Maximum size of a message from stdin, in bytes.
 const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
@@ -48,9 +50,12 @@ pub(super) struct RunArgs {
 }
 
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
-    let (framework, settings) = (context.framework, context.settings);
     let is_raw = args.raw;
     let inbound = args.into_inbound()?;
+    if !inbound.message.is_command() {
+        offer_local_model(&context).await?;
+    }
+    let (framework, settings) = (context.framework, context.settings);
     let stop = signals::listen_for_stop();
     logging::suppress_turn_failures();
     let channel = Arc::new(PrintChannel::new(&inbound));

@@ -1,10 +1,11 @@
 //! Tests `bub models` without a network.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::TcpListener,
-};
+use std::path::Path;
 
+use bub_testkit::{
+    model::{ModelServer, Reply},
+    pty::{Pty, SESSION_LEADER},
+};
 use serde_json::Value;
 
 use crate::sandbox::{Run, Sandbox, bub};
@@ -18,28 +19,6 @@ fn run_with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run
             .output()
             .unwrap(),
     )
-}
-
-/// Starts a loopback server for one request and returns its address.
-fn start_server(body: &'static str) -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let head: Vec<_> = lines
-            .map(Result::unwrap)
-            .take_while(|line| !line.is_empty())
-            .collect();
-        assert_eq!(head[0], "GET /v1/models HTTP/1.1");
-        write!(
-            stream,
-            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-    });
-    address
 }
 
 #[test]
@@ -107,24 +86,38 @@ fn what_is_configured_and_broken_is_reported_with_a_fix() {
     );
 }
 
-#[test]
-fn a_server_on_this_computer_is_found() {
-    let address = start_server(r#"{"object": "list", "data": [{"id": "qwen3:8b"}]}"#);
+/// Returns variables with which bub finds only the model server at `address`.
+fn only_server(address: &str) -> [(&str, &str); 7] {
     // Redirect the other local servers to a closed port, so that servers of this machine do not matter.
     let closed_port = "http://127.0.0.1:1/v1";
-    let variables = [
+    [
         ("BUB_LOCAL_MODELS", "true"),
-        ("OLLAMA_HOST", address.as_str()),
+        ("OLLAMA_HOST", address),
         ("BUB_LMSTUDIO_API_BASE", closed_port),
         ("BUB_LLAMACPP_API_BASE", closed_port),
         ("BUB_LLAMAFILE_API_BASE", closed_port),
         ("BUB_VLLM_API_BASE", closed_port),
         // A proxy must not receive requests to localhost.
         ("HTTP_PROXY", "http://127.0.0.1:1"),
-    ];
-    let json = run_with(&Sandbox::new(), &variables, &["models", "--json"]).ok();
+    ]
+}
+
+fn model_server() -> (ModelServer, String) {
+    let server = ModelServer::start();
+    server.models(["qwen3:8b"]);
+    server.otherwise(Reply::text("from here"));
+    let address = server.address().to_string();
+    (server, address)
+}
+
+// Issue 22, point 7.
+#[test]
+fn a_server_on_this_computer_is_found_and_not_adopted() {
+    let (_server, address) = model_server();
+    let (sandbox, variables) = (Sandbox::new(), only_server(&address));
+    let json = run_with(&sandbox, &variables, &["models", "--json"]).ok();
     let report: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(report["model"]["id"], "ollama:qwen3:8b");
+    assert_eq!(report["model"]["id"], Value::Null);
     assert_eq!(report["local_servers"][0]["models"][0], "qwen3:8b");
     let usable: Vec<_> = report["providers"]
         .as_array()
@@ -133,6 +126,84 @@ fn a_server_on_this_computer_is_found() {
         .filter(|row| row["usable"] == true)
         .collect();
     assert_eq!(usable.len(), 1, "{usable:?}");
+    let text = run_with(&sandbox, &variables, &["models"]).ok();
+    let adopt = "to use it, run `bub config set model ollama:qwen3:8b`";
+    let first =
+        format!("no model configured: found `ollama:qwen3:8b` at http://{address}/v1; {adopt}\n");
+    assert!(text.starts_with(&first), "{text}");
+    let found = format!("server at http://{address}/v1: qwen3:8b (not adopted)\n");
+    assert!(text.contains(&found), "{text}");
+}
+
+// Issue 22, point 7: without a terminal, bub says what it found, and sends nothing.
+#[test]
+fn a_server_gets_no_message_before_it_is_adopted() {
+    let (server, address) = model_server();
+    let (sandbox, variables) = (Sandbox::new(), only_server(&address));
+    let run = run_with(&sandbox, &variables, &["run", "hello"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    let adopt = "bub config set model ollama:qwen3:8b";
+    assert!(run.stdout.contains(adopt), "{run:?}");
+    assert!(
+        server
+            .requests()
+            .iter()
+            .all(|request| request.path == "/v1/models")
+    );
+    run_with(
+        &sandbox,
+        &variables,
+        &["config", "set", "model", "ollama:qwen3:8b"],
+    )
+    .ok();
+    let answer = run_with(&sandbox, &variables, &["run", "hello"]).ok();
+    assert_eq!(answer, "[cli:local]\nfrom here\n");
+    let text = run_with(&sandbox, &variables, &["models"]).ok();
+    assert!(!text.contains("not adopted"), "{text}");
+}
+
+// Issue 22, point 7: at a terminal, bub asks.
+#[test]
+fn a_server_is_adopted_after_a_question() {
+    let (server, address) = model_server();
+    let sandbox = Sandbox::new();
+    let terminal = || {
+        let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
+        command
+            .args(&SESSION_LEADER[1..])
+            .arg(bub())
+            .args(["run", "hello"]);
+        command.env("TERM", "dumb").envs(only_server(&address));
+        Pty::spawn(command)
+    };
+    let question = format!(
+        "No model is configured. Use `ollama:qwen3:8b` of the server at http://{address}/v1? [y/N] "
+    );
+    let mut user = terminal();
+    user.expect(&question);
+    user.send("\r");
+    let (code, shown) = user.finish();
+    assert!(
+        code == Some(2) && shown.contains("`local_models: false`"),
+        "{shown}"
+    );
+    assert!(
+        server
+            .requests()
+            .iter()
+            .all(|request| request.path == "/v1/models")
+    );
+
+    let mut user = terminal();
+    user.expect(&question);
+    user.send("y\r");
+    let (code, shown) = user.finish();
+    assert!(code == Some(0) && shown.contains("from here"), "{shown}");
+    let config = std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap();
+    assert_eq!(config, "model: ollama:qwen3:8b\n");
+    // The next run asks nothing.
+    let (code, shown) = terminal().finish();
+    assert!(code == Some(0) && !shown.contains("[y/N]"), "{shown}");
 }
 
 // A setting with a custom type is validated like all others, before any command runs.

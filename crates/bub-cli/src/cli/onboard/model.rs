@@ -2,7 +2,7 @@
 
 use bub_kernel::{Error, Result};
 use bub_model::settings::ModelSettings;
-use bub_model::{Catalog, ModelId, Models, ModelsReport};
+use bub_model::{Catalog, LocalServer, ModelId, Models, ModelsReport};
 use bub_settings::{ConfigFile, Settings};
 use serde_json::Value;
 
@@ -175,7 +175,16 @@ async fn ask_model(
     let configured = || onboarding.settings.text_at("model")?.parse().ok();
     let confirmed = last_attempt.as_ref().map(|id| id.provider().to_owned());
     let chosen = || report.choice.as_ref().ok()?.model.clone();
-    let selected: Option<ModelId> = last_attempt.or_else(chosen).or_else(configured);
+    let found = || {
+        report
+            .local_servers
+            .iter()
+            .find_map(LocalServer::first_model)
+    };
+    let selected: Option<ModelId> = last_attempt
+        .or_else(chosen)
+        .or_else(configured)
+        .or_else(found);
     let usable = report.providers.iter().filter(|provider| provider.usable);
     let available: Vec<_> = usable.map(|provider| provider.name.as_str()).collect();
     let catalog = models.catalog();
@@ -276,7 +285,7 @@ async fn ask_key(
     if !again {
         let report = models.report().await;
         let known = report.providers.iter().find(|known| known.name == provider);
-        if has_key || known.is_none_or(|known| known.usable) {
+        if has_key || known.is_none_or(|known| known.usable || known.local) {
             return Ok(None);
         }
     }

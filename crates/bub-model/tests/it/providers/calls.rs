@@ -104,9 +104,9 @@ async fn a_server_named_by_a_cloned_repository_sees_nothing() {
     assert_eq!(own.requests().len(), 1);
 }
 
-// design §6: works without a configured model and without a key.
+// design §6: an adopted local server works without a key.
 #[tokio::test]
-async fn a_local_server_is_found_and_answers() {
+async fn a_local_server_is_found_and_answers_once_it_is_adopted() {
     let server = ModelServer::start();
     server
         .models(["text-embed", "qwen3:8b"])
@@ -115,6 +115,10 @@ async fn a_local_server_is_found_and_answers() {
     let fixture = ModelsFixture::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
         "api_base: {{lmstudio: '{unused}', llamacpp: '{unused}', llamafile: '{unused}', vllm: '{unused}'}}\n"
     ));
+    // Issue 22, point 7: without the setting, the server gets no message.
+    assert!(call(&fixture).await.is_err());
+    assert_eq!(server.requests().len(), 1);
+    let fixture = fixture.env("BUB_MODEL", "ollama:qwen3:8b");
     assert_eq!(call(&fixture).await.unwrap(), "from here");
     let requests = server.requests();
     let paths: Vec<_> = requests

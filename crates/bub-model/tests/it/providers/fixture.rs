@@ -117,9 +117,15 @@ pub(crate) fn header(endpoint: &Endpoint, name: &str) -> Option<String> {
 pub(crate) struct FakeNetwork {
     responses: Mutex<HashMap<String, FetchResponse>>,
     requests: Mutex<Vec<String>>,
+    foreign_ports: Mutex<Vec<u16>>,
 }
 
 impl FakeNetwork {
+    /// Declares that a program of another user listens on a port.
+    pub(crate) fn set_foreign_port(&self, port: u16) {
+        self.foreign_ports.lock().unwrap().push(port);
+    }
+
     pub(crate) fn set(&self, url: &str, status: u16, body: &str) {
         let response = FetchResponse {
             status,
@@ -148,5 +154,9 @@ impl Fetch for FakeNetwork {
         self.requests.lock().unwrap().push(line);
         let response = self.responses.lock().unwrap().get(request.url).cloned();
         response.ok_or_else(|| FetchError("connection refused".into()))
+    }
+
+    fn is_trusted_listener(&self, port: u16) -> bool {
+        !self.foreign_ports.lock().unwrap().contains(&port)
     }
 }

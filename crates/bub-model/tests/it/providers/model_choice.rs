@@ -15,7 +15,7 @@ fn model(choice: &ModelChoice) -> String {
         .unwrap_or_default()
 }
 
-// design §6: the order is configured model, key, login, local server, offline guide.
+// design §6: the order is configured model, key, login, fallback; then a local server is offered, or a guide.
 #[tokio::test]
 async fn the_configured_model_is_used_whatever_else_is_there() {
     let fixture = ModelsFixture::new()
@@ -112,7 +112,7 @@ async fn an_added_provider_with_a_model_and_without_a_key_is_chosen() {
 }
 
 #[tokio::test]
-async fn a_local_server_is_found_and_its_first_model_for_conversation_used() {
+async fn a_local_server_is_found_and_its_first_model_for_conversation_offered() {
     let fixture = ModelsFixture::new()
         .responds(
             "http://127.0.0.1:8000/v1/models",
@@ -121,10 +121,11 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_used() {
         )
         .responds("http://127.0.0.1:11434/v1/models", 200, MODELS);
     let choice = fixture.choice().await;
-    assert_eq!(model(&choice), "ollama:qwen3:8b");
+    // Issue 22, point 7: bub does not use a model only because a program listens on this machine.
+    assert_eq!((&choice.model, choice.candidates().len()), (&None, 0));
     assert_eq!(
         choice.reason.to_string(),
-        "`model` is not set; server found at http://127.0.0.1:11434/v1"
+        "found `ollama:qwen3:8b` at http://127.0.0.1:11434/v1; to use it, run `bub config set model ollama:qwen3:8b`"
     );
     let mut requests = fixture.network.requests();
     requests.sort();
@@ -135,6 +136,42 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_used() {
     );
 }
 
+// Issue 22, point 7: another user of the machine may listen on the port.
+#[tokio::test]
+async fn a_server_of_another_user_is_not_even_asked() {
+    let fixture = ModelsFixture::new()
+        .responds("http://127.0.0.1:11434/v1/models", 200, MODELS)
+        .responds("http://127.0.0.1:8000/v1/models", 200, MODELS);
+    fixture.network.set_foreign_port(11434);
+    let (offered, _) = fixture.models().local_model_offer().await.unwrap();
+    assert_eq!(offered.provider(), "vllm");
+    let requests = fixture.network.requests();
+    assert!(
+        !requests.iter().any(|url| url.contains("11434")),
+        "{requests:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_fallback_model_is_used_before_a_local_server_is_searched() {
+    let fixture = ModelsFixture::new()
+        .config("fallback_models: [groq:x]\n")
+        .responds("http://127.0.0.1:11434/v1/models", 200, MODELS);
+    assert_eq!(model(&fixture.choice().await), "groq:x");
+    assert!(fixture.network.requests().is_empty());
+}
+
+// A name must not control the terminal that shows it.
+#[tokio::test]
+async fn a_model_with_an_odd_name_is_not_offered() {
+    let long = "x".repeat(201);
+    let body =
+        format!(r#"{{"data": [{{"id": "a\u001b[2Jb"}}, {{"id": "{long}"}}, {{"id": "plain"}}]}}"#);
+    let fixture = ModelsFixture::new().responds("http://127.0.0.1:8000/v1/models", 200, &body);
+    let (offered, _) = fixture.models().local_model_offer().await.unwrap();
+    assert_eq!(offered.model(), "plain");
+}
+
 #[tokio::test]
 async fn a_server_elsewhere_is_asked_at_its_own_address_only_on_this_machine() {
     let fixture = ModelsFixture::new()
@@ -142,7 +179,8 @@ async fn a_server_elsewhere_is_asked_at_its_own_address_only_on_this_machine() {
         .env("BUB_VLLM_API_BASE", "http://10.0.0.7:8000/v1")
         .responds("http://127.0.0.1:7777/v1/models", 200, MODELS)
         .responds("http://10.0.0.7:8000/v1/models", 200, MODELS);
-    assert_eq!(model(&fixture.choice().await), "ollama:qwen3:8b");
+    let (offered, _) = fixture.models().local_model_offer().await.unwrap();
+    assert_eq!(offered.to_string(), "ollama:qwen3:8b");
     assert!(
         !fixture
             .network
