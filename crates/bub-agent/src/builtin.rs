@@ -1,12 +1,16 @@
 //! The hook implementations of the builtin plugin.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use bub_kernel::settings::TAPE_DURABILITY;
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
     MessageKind, ModelStream, PluginContext, Prompt, Provided, Result, Role, ScopeGuard, State,
-    StatePatch, SteeringInbox, Turn, hooks,
+    StatePatch, SteeringInbox, Turn, UntrustedSource, hooks,
 };
 use bub_model::LoginFactory;
 use bub_tape::{FileStore, Sidecar, TapeStore};
@@ -26,6 +30,8 @@ const SHELL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The builtin plugin: defaults for every stage of a turn. It is registered first, so other plugins take precedence.
 pub struct BuiltinAgent {
     agent: Arc<Agent>,
+    /// Completed when the log has a line about untrusted instructions.
+    instructions_announced: Once,
 }
 
 /// Options that the program passes to the builtin plugin.
@@ -44,7 +50,10 @@ impl BuiltinAgent {
     pub fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
         let agent = Arc::new(Agent::new(context, options));
         tools::register_tools(context, &agent);
-        Self { agent }
+        Self {
+            agent,
+            instructions_announced: Once::new(),
+        }
     }
 }
 
@@ -148,8 +157,19 @@ impl BuiltinAgent {
         framework.dispatch_outbound(&notice, turn).await
     }
 
-    fn system_prompt(&self, state: &State) -> String {
-        system_prompt::build_fragment(state, self.agent.settings.home())
+    fn system_prompt(&self, state: &State, turn: &Turn) -> String {
+        let settings = &self.agent.settings;
+        let part = system_prompt::build_fragment(state, settings);
+        if let Some(file) = part.untrusted_file {
+            turn.mark_untrusted(UntrustedSource::WorkspaceInstructions);
+            if !settings.trust_report().is_declined {
+                self.instructions_announced.call_once(|| {
+                    let hint = "the model reads these instructions; if you trust their author, run `bub trust`";
+                    tracing::warn!(file = %file.display(), hint, "prompt.untrusted_instructions");
+                });
+            }
+        }
+        part.text
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {

@@ -19,9 +19,6 @@ pub struct AgentSettings {
     #[setting(default = 16_384, at_least = 1)]
     pub max_tokens: u64,
     /// Extra options for the body of every model call; options that bub sets have priority.
-    ///
-    /// A workspace's `.env` cannot set them, because some providers accept addresses and headers as options.
-    #[setting(trusted)]
     pub completion_args: Map<String, Value>,
 }
 
@@ -35,78 +32,69 @@ pub struct SpillSettings {
     pub threshold: u64,
 }
 
-/// Settings in the section `usage`. A workspace's `.env` cannot set them.
+/// Settings in the section `usage`.
 #[derive(Settings)]
 #[settings(section = "usage", crate = bub_settings)]
 pub struct UsageSettings {
     /// Maximum tokens per day, input and output; null for no limit.
-    #[setting(trusted)]
     pub daily_tokens: Option<u64>,
     /// Maximum cost per day in US dollars; null for no limit.
-    #[setting(trusted)]
     pub daily_cost: Option<f64>,
 }
 
-/// The rules of the tool policy. A workspace's `.env` cannot set them.
+/// The rules of the tool policy.
 pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
     "Rules for tool calls; the first match decides. A list of maps with roles, channels, tools, arguments, action, reason.",
-)
-.trusted();
+);
 
-/// How long an approval request waits for an answer. A workspace's `.env` cannot set it.
+/// How long an approval request waits for an answer.
 pub static POLICY_APPROVAL_TIMEOUT: SettingKey<Duration> = SettingKey::new(
     "policy.approval_timeout_seconds",
     Duration::from_mins(5),
     "Seconds to wait for an approval before the tool call is denied.",
-)
-.trusted();
+);
 
-/// Whether owners, too, can use only files in the workspace with the fs tools. A workspace's `.env` cannot set it.
+/// Whether owners, too, can use only files in the workspace with the fs tools.
 pub static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
     "Restrict fs.read, fs.write and fs.edit to the workspace for owners, too; other users are always restricted.",
-)
-.trusted();
+);
 
-/// Environment variables granted to skills. A workspace's `.env` cannot set this setting.
+/// Environment variables granted to skills.
 pub static SKILLS_ENV: SettingKey<Map<String, Value>> = SettingKey::new(
     "skills.env",
     (),
     "Environment variables granted to skills: a map from skill name to variable names; write `project:NAME` for a workspace skill.",
-)
-.trusted();
+);
 
-/// Settings in the section `sandbox`. A workspace's `.env` cannot set them.
+/// Settings in the section `sandbox`.
 #[derive(Settings)]
 #[settings(section = "sandbox", crate = bub_settings)]
 pub struct SandboxSettings {
     /// Sandbox for the agent's commands: `read-only`, `workspace` (writes only there) or `off`. Commands of users who are
     /// not owners always run in one.
-    #[setting(default = SandboxMode::Workspace, trusted)]
+    #[setting(default = SandboxMode::Workspace)]
     pub profile: SandboxMode,
     /// Network for sandboxed commands: `auto` (only for the owner at the terminal), `on` or `off`.
-    #[setting(default = SandboxNetwork::Auto, trusted)]
+    #[setting(default = SandboxNetwork::Auto)]
     pub network: SandboxNetwork,
     /// Caches in the home directory that sandboxed commands can write to: cargo, go, npm, pip, uv.
-    #[setting(trusted)]
     pub grants: Vec<String>,
     /// Absolute paths outside the workspace that sandboxed commands can read.
-    #[setting(trusted)]
     pub readable: Vec<String>,
     /// Absolute paths outside the workspace that sandboxed commands can write to.
-    #[setting(trusted)]
     pub writable: Vec<String>,
     /// Maximum processes and threads while a sandboxed command runs; null for no limit. Before Linux 6.14, it does not apply to root.
-    #[setting(default = Some(4096), at_least = 1, trusted)]
+    #[setting(default = Some(4096), at_least = 1)]
     pub max_processes: Option<u64>,
     /// Maximum megabytes of memory for each process of a sandboxed command; null for no limit.
-    #[setting(default = Some(16_384), at_least = 16, trusted)]
+    #[setting(default = Some(16_384), at_least = 16)]
     pub max_memory_mb: Option<u64>,
     /// Maximum megabytes of a file that a sandboxed command writes; null for no limit.
-    #[setting(default = Some(16_384), at_least = 1, trusted)]
+    #[setting(default = Some(16_384), at_least = 1)]
     pub max_file_mb: Option<u64>,
 }
 

@@ -25,7 +25,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use bub_settings::Settings;
+use bub_settings::{Settings, TrustReport};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -52,7 +52,7 @@ const MAX_REMEMBERED_WARNINGS: usize = 1000;
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum SkillSource {
-    /// The workspace. The user may not be the author of the skill, so the skill is less trusted.
+    /// The workspace, if the user trusts it.
     Project,
     /// The user's home directory.
     Global,
@@ -234,7 +234,6 @@ impl Skills {
         let python = self.python.get_or_init(|| find_python(&self.settings));
         let template = Template {
             settings: &self.settings,
-            source: skill.source,
             directory,
             python,
         };
@@ -264,7 +263,24 @@ impl Skills {
     }
 
     fn scan_workspace(&self, workspace: Option<&Path>) -> WorkspaceSkills {
-        let mut scan = Scan::new(&self.skill_roots(workspace));
+        let mut roots = self.skill_roots(workspace);
+        let mut project = roots
+            .iter()
+            .filter(|(_, source)| *source == SkillSource::Project);
+        let has_project_skills = project.any(|(root, _)| root.is_dir());
+        let mut watched = Vec::new();
+        if let Some(workspace) = workspace.filter(|_| has_project_skills) {
+            let trust = self.settings.workspace_trust();
+            let report = trust.inspect(workspace);
+            if !report.is_trusted() {
+                self.warn_untrusted(&report);
+                roots.retain(|(_, source)| *source != SkillSource::Project);
+            }
+            // A change of any of these files can change the trust.
+            watched.extend(trust.file().map(Path::to_owned));
+            watched.extend(report.items.into_iter().flat_map(|item| item.files));
+        }
+        let mut scan = Scan::new(&roots, watched);
         scan.reject_project_skills(&bundled::CHANNEL_SKILLS);
         let mut skills: Vec<Arc<Skill>> = Vec::new();
         let bundled = self.bundled.get_or_init(bundled::bundled_skills);
@@ -275,6 +291,20 @@ impl Skills {
         }
         skills.sort_by(|left, right| left.name.cmp(&right.name));
         WorkspaceSkills { skills, scan }
+    }
+
+    /// Warns that the skills of a workspace are ignored, unless the user decided so or was warned at the start.
+    fn warn_untrusted(&self, report: &TrustReport) {
+        let first = self.settings.trust_report();
+        let is_reported = first.workspace == report.workspace && !first.is_trusted();
+        if is_reported || report.is_declined {
+            return;
+        }
+        let (workspace, ignored) = (report.workspace.display(), report.ignored_text());
+        self.warn_once(format!("{workspace}: {ignored}"), || {
+            let hint = "run `bub trust` to list and trust these files";
+            tracing::warn!(%workspace, %ignored, hint, "workspace.untrusted");
+        });
     }
 
     /// Returns the directories with skills outside the workspace, for commands that read a skill's files.

@@ -8,13 +8,11 @@ use std::{
 };
 
 use bub_kernel::State;
+use bub_settings::{MAX_INSTRUCTIONS_BYTES, Settings};
 use sha2::{Digest, Sha256};
 
 /// The file with instructions for agents, in a workspace or in the directory of a session.
 const AGENTS_FILE: &str = "AGENTS.md";
-
-/// Maximum bytes read from `AGENTS.md`; the rest is ignored.
-const MAX_AGENTS_FILE_BYTES: u64 = 256 * 1024;
 
 const INSTRUCTIONS: &str = "\
 <general_instruct>
@@ -34,11 +32,18 @@ You see this session from its latest anchor on. A `<handoff>` block at the start
 /// length, and a hash of the session id is appended.
 const MAX_DIR_NAME_BYTES: usize = 120;
 
+/// The builtin part of the system prompt.
+pub(crate) struct SystemPromptPart {
+    pub(crate) text: String,
+    /// The `AGENTS.md` of the workspace, if the text contains it and the user did not trust it.
+    pub(crate) untrusted_file: Option<PathBuf>,
+}
+
 /// Returns the builtin part of the system prompt: the default instructions, the environment, then `AGENTS.md` of the
 /// workspace and of the session. Skips files that are missing, empty or cannot be read.
 ///
 /// The text is the same in all turns of a session, so that providers can cache it. The date is part of each message.
-pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
+pub(crate) fn build_fragment(state: &State, settings: &Settings) -> SystemPromptPart {
     let mut text = INSTRUCTIONS.to_owned();
     let workspace = crate::workspace(state);
     if let Some(workspace) = &workspace {
@@ -48,20 +53,29 @@ pub(crate) fn build_fragment(state: &State, home: &Path) -> String {
             "\n<environment>\nWorking directory: {directory}. System: {system}. Shell: bash.\n</environment>"
         );
     }
-    let workspace = workspace.and_then(|workspace| workspace_agents_file(&workspace));
-    let session = state.get_str("session_id");
-    let session = session.and_then(|session| session_agents_file(home, &session));
-    let files = [
-        ("workspace_instruction", workspace),
-        ("session_instruction", session),
-    ];
-    for (tag, file) in files {
-        let notes = file.and_then(|file| read_agents_file(&file));
-        if let Some(notes) = notes.filter(|notes| !notes.is_empty()) {
+    let mut add = |tag: &str, file: &Path| {
+        let bytes = crate::read_head(file, MAX_INSTRUCTIONS_BYTES).ok()?;
+        let notes = String::from_utf8_lossy(&bytes).trim().to_owned();
+        (!notes.is_empty()).then(|| {
             let _ = write!(text, "\n\n<{tag}>\n{notes}\n</{tag}>");
-        }
+            bytes
+        })
+    };
+    let workspace = workspace.and_then(|workspace| workspace_agents_file(&workspace));
+    let untrusted_file = workspace.filter(|file| {
+        let trust = settings.workspace_trust();
+        let read = add("workspace_instruction", file);
+        read.is_some_and(|bytes| !trust.are_instructions_trusted(file, &bytes))
+    });
+    let session = state.get_str("session_id");
+    let session = session.and_then(|session| session_agents_file(settings.home(), &session));
+    if let Some(file) = session {
+        add("session_instruction", &file);
     }
-    text
+    SystemPromptPart {
+        text,
+        untrusted_file,
+    }
 }
 
 /// Returns the path of the `AGENTS.md` of a workspace. Returns `None` if it links to a file outside the workspace:
@@ -113,10 +127,4 @@ fn session_directory_name(session_id: &str) -> String {
         let _ = write!(name, "%h{:x}", Sha256::digest(session_id));
     }
     name
-}
-
-/// Returns the text of an `AGENTS.md`, or `None` if the file is not a regular file or cannot be read.
-fn read_agents_file(path: &Path) -> Option<String> {
-    let bytes = crate::read_head(path, MAX_AGENTS_FILE_BYTES).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }

@@ -19,7 +19,7 @@ use tokio::{
 #[settings(section = "lines")]
 struct LineSettings {
     /// Address and port to listen on.
-    #[setting(default = "127.0.0.1:7070", format = &text_format::LISTEN, trusted)]
+    #[setting(default = "127.0.0.1:7070", format = &text_format::LISTEN)]
     listen: String,
 }
 

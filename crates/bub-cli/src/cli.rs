@@ -29,6 +29,7 @@ mod sandbox;
 mod skill;
 mod status;
 mod tape;
+mod trust;
 mod usage;
 
 use std::sync::Arc;
@@ -76,12 +77,14 @@ fn parse_non_blank(text: &str) -> Result<String, &'static str> {
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let chat_hooks = Arc::clone(&hooks.chat);
     let mut commands = vec![
-        AppCommand::with_args("run", "Send one message and print the replies", run::run),
+        AppCommand::with_args("run", "Send one message and print the replies", run::run)
+            .asks_for_trust(),
         AppCommand::with_args(
             "chat",
             "Chat with the agent in the terminal or through a pipe",
             move |context, args| chat::run(context, args, Arc::clone(&chat_hooks)),
-        ),
+        )
+        .asks_for_trust(),
         AppCommand::with_args(
             "gateway",
             "Run the gateway: receive messages and deliver replies",
@@ -118,7 +121,8 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
             "Check the installation and suggest fixes",
             doctor::run,
         )
-        .allow_invalid_settings(),
+        .allow_invalid_settings()
+        .manages_trust(),
         AppCommand::with_args(
             "hooks",
             "Show hooks and the plugins that implement them",
@@ -140,6 +144,13 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
             "Show the tool policy and explain decisions",
             policy::run,
         ),
+        AppCommand::with_args(
+            "trust",
+            "Trust a workspace, and list and remove trusted workspaces",
+            trust::run,
+        )
+        .allow_invalid_settings()
+        .manages_trust(),
         AppCommand::with_args(
             "sandbox",
             "Run a command in the sandbox of the agent's commands",

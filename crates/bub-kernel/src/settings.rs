@@ -5,14 +5,11 @@ use bub_settings::{AnySetting, Section, SettingChoice, SettingKey};
 use crate::Role;
 
 /// The senders with the owner role.
-///
-/// The `.env` of an untrusted workspace cannot set it, because the setting grants permissions.
 pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
     "Senders with the owner role, as `channel:id`, separated by commas.",
-)
-.trusted();
+);
 
 /// The failures that acknowledged tape entries survive.
 pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(

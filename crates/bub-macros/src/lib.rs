@@ -90,7 +90,7 @@ pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {
 /// * `default = …`: the value if nothing sets the setting. A constant; text for a `String`, a path or a list, and
 ///   `Some(…)` for an `Option`. Without it, an `Option` is `None`, and a list or map is empty; other types need it.
 /// * `name = "timeout_seconds"`: the name of the setting, if it is not the name of the field.
-/// * The methods of `SettingKey`: `trusted`, `env_only`, `write_as_list`, `at_least = 1`, `at_most = 9`,
+/// * The methods of `SettingKey`: `env_only`, `write_as_list`, `at_least = 1`, `at_most = 9`,
 ///   `format = &text_format::BASE_URL`, `variable = "NAME"`, `deprecated_names = &["github.url"]`.
 ///
 /// For each field, there is a constant with its declaration, a `SettingKey`: `GithubSettings::BASE`.
@@ -104,7 +104,7 @@ pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {
 ///     /// Token for the API.
 ///     token: Option<Secret>,
 ///     /// Base URL of the server.
-///     #[setting(default = "https://api.github.com", format = &text_format::BASE_URL, trusted)]
+///     #[setting(default = "https://api.github.com", format = &text_format::BASE_URL)]
 ///     base: String,
 /// }
 /// ```

@@ -16,7 +16,8 @@ use crate::{
 };
 
 /// Options of a field. Except for the first two, they are methods of `SettingKey`.
-const FIELD_OPTIONS: &str = "default, name, trusted, env_only, write_as_list, at_least, at_most, format, variable, deprecated_names";
+const FIELD_OPTIONS: &str =
+    "default, name, env_only, write_as_list, at_least, at_most, format, variable, deprecated_names";
 
 /// Implements `FromSettings` for a struct and declares a constant for each setting.
 pub(crate) fn expand_struct(item: TokenStream) -> Result<TokenStream> {

@@ -55,7 +55,7 @@ impl fmt::Display for KeySource {
             Self::Setting(origin) => write!(f, "{origin}"),
             Self::Command(origin) => write!(f, "the command in {origin}"),
             Self::Variable(name) => write!(f, "environment variable {name}"),
-            Self::DotEnv(name) => write!(f, "{name} in the workspace's .env"),
+            Self::DotEnv(name) => write!(f, "{name} in .env"),
             Self::Login(file) => write!(f, "the login in {}", file.display()),
         }
     }
@@ -126,11 +126,7 @@ pub(crate) struct ApiKeys {
 impl ApiKeys {
     pub(crate) fn new(settings: Arc<Settings>, catalog: &Catalog) -> Self {
         let key = settings.get(ModelSettings::API_KEY);
-        let is_ignored = ignores_plain_values(&settings, key.shared_value());
-        let owner = |setting| {
-            let owner = (!is_ignored).then(|| plain_owner(&settings, catalog, &key, setting));
-            owner.flatten()
-        };
+        let owner = |setting| plain_owner(&settings, catalog, &key, setting);
         Self {
             command: ProviderSetting {
                 name: "api_key_command",
@@ -232,24 +228,6 @@ impl ApiKeys {
         }
     }
 
-    /// Returns a warning for each base URL variable, such as `LAB_API_BASE`, that is set only in the workspace's
-    /// `.env`, because bub ignores it there.
-    pub(crate) fn ignored_base_url_warnings(&self, catalog: &Catalog) -> Vec<String> {
-        let ignored = catalog.iter().filter_map(|provider| {
-            let (name, variable) = (&provider.name, &provider.base_variable());
-            let origin = self.settings.dotenv_origin(variable)?;
-            let config = self.settings.config_file().display();
-            let is_ignored = self.settings.environment().get(variable).is_none();
-            is_ignored.then(|| {
-                format!(
-                    "{origin}: ignored, because a workspace must not decide where keys are sent; \
-                     set it in the environment, or set `api_base.{name}` in {config}"
-                )
-            })
-        });
-        ignored.collect()
-    }
-
     /// Forgets the key that the command of a provider printed, because the provider rejected the key. Returns whether a
     /// key was stored.
     pub(crate) async fn forget_key(&self, provider: &Provider) -> bool {
@@ -272,9 +250,6 @@ impl ApiKeys {
     }
 
     /// Returns the configured base URL of a provider, if one is set.
-    ///
-    /// The provider's own base URL variable is read from the environment only: the `.env` of a cloned repository must
-    /// not decide where keys are sent.
     pub(crate) fn configured_base_url(
         &self,
         provider: &Provider,
@@ -285,16 +260,15 @@ impl ApiKeys {
             let origin = self.setting_source(self.base.name, name).to_string();
             (BaseUrl::parse(text), origin)
         } else {
-            let text = self.settings.environment().get(&variable);
-            let text = text.and_then(|text| text.to_str());
-            let Some(text) = text.filter(|text| !text.trim().is_empty()) else {
+            let set = self.settings.variable(&variable);
+            let Some((text, origin)) = set.filter(|(text, _)| !text.trim().is_empty()) else {
                 return Ok(None);
             };
             let base = match &provider.base_url {
                 Some(default) if provider.local => BaseUrl::parse_host(text, default),
                 _ => BaseUrl::parse(text),
             };
-            (base, format!("environment variable {variable}"))
+            (base, origin.to_string())
         };
         match base {
             Some(base) => Ok(Some(base.with_default_path(provider.base_path))),
@@ -374,20 +348,6 @@ fn check_header_value(
         });
     }
     Ok(())
-}
-
-/// Returns whether all plain values are ignored: the workspace's `.env` sets the model but not the key.
-fn ignores_plain_values(settings: &Settings, key: Option<&Secret>) -> bool {
-    let is_from_workspace =
-        |path: &str| matches!(settings.origin(path), Some(SettingSource::DotEnv { .. }));
-    let is_ignored = is_from_workspace("model")
-        && !is_from_workspace("api_key.*")
-        && !is_from_workspace("api_key");
-    if is_ignored && key.is_some() {
-        let reason = "the workspace's .env sets the model, and it must not decide which provider gets the key";
-        tracing::warn!(setting = "api_key", reason, "model.key_ignored");
-    }
-    is_ignored
 }
 
 /// Returns the provider that the plain value of a setting belongs to. A plain value is set without the name of a

@@ -91,7 +91,6 @@ impl Models {
     ///
     /// Fails if the setting `model` is invalid and no valid fallback is configured.
     pub async fn choose_model(&self) -> Result<ModelChoice, AccessError> {
-        self.warn_ignored_base_urls();
         let choice = self.choose_with_servers(None).await?;
         if let (ChoiceReason::Fallback(Some(problem)), Some(model)) =
             (&choice.reason, &choice.model)

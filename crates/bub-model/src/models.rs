@@ -1,6 +1,6 @@
 //! The available models. [`Models`] finds the endpoint of a model: its base URL, wire format and credentials.
 
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use bub_settings::{Secret, Settings, SettingsError};
 
@@ -46,8 +46,6 @@ pub struct Models {
     logins: Vec<Arc<dyn ProviderLogin>>,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
-    /// Ensures that ignored base URLs are logged only once.
-    base_url_warning: Once,
 }
 
 impl Models {
@@ -72,7 +70,6 @@ impl Models {
             catalog,
             fetch,
             client_args,
-            base_url_warning: Once::new(),
         })
     }
 
@@ -100,7 +97,6 @@ impl Models {
 
     /// Returns the endpoint of a model. Call this method before every model call: it is cheap and refreshes the login.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
-        self.warn_ignored_base_urls();
         let provider = self.find_provider(id)?;
         let id = &ModelId::new(&provider.name, id.model());
         let custom = self.keys.configured_base_url(provider)?;
@@ -211,17 +207,7 @@ impl Models {
         Ok(usable.then_some(login))
     }
 
-    /// Logs a warning for each base URL variable in the workspace's `.env`, because bub ignores it there. Does nothing
-    /// after the first call.
-    pub(crate) fn warn_ignored_base_urls(&self) {
-        self.base_url_warning.call_once(|| {
-            for ignored in self.keys.ignored_base_url_warnings(&self.catalog) {
-                tracing::warn!(reason = %ignored, "model.base_url_ignored");
-            }
-        });
-    }
-
-    /// Returns warnings: settings of unknown providers, keys sent without encryption, and ignored base URLs.
+    /// Returns warnings: settings of unknown providers and keys sent without encryption.
     pub(crate) fn config_warnings(&self) -> Vec<String> {
         let unknown = self
             .keys
@@ -251,10 +237,7 @@ impl Models {
                 )
             })
         });
-        unknown
-            .chain(open)
-            .chain(self.keys.ignored_base_url_warnings(&self.catalog))
-            .collect()
+        unknown.chain(open).collect()
     }
 
     /// Returns the source of a provider's key or login, if it has one. Does not run a key command.

@@ -6,9 +6,6 @@ use bub_settings::{FromSettings, PerProvider, Secret, Section, Settings, text_fo
 use serde_json::{Map, Value};
 
 /// Settings at the top level of the config file.
-///
-/// The `.env` of an untrusted workspace cannot set the settings that decide which server receives a key, or which
-/// programs run.
 #[derive(Settings)]
 #[settings(section = "", crate = bub_settings)]
 pub struct ModelSettings {
@@ -24,15 +21,13 @@ pub struct ModelSettings {
     #[setting(format = &text_format::KEY)]
     pub api_key: PerProvider<Secret>,
     /// URL to use instead of the provider's own: one for the provider of `model`, or a map of provider to URL.
-    #[setting(format = &text_format::BASE_URL, trusted)]
+    #[setting(format = &text_format::BASE_URL)]
     pub api_base: PerProvider<String>,
     /// Command that prints the API key for the provider of `model`, or a map of provider to command; runs without a
     /// shell.
-    #[setting(trusted)]
     pub api_key_command: PerProvider<String>,
     /// Providers to add or change: a map of name to `base_url`, `wire` (format of its API) and other fields; see
     /// docs/providers.md.
-    #[setting(trusted)]
     pub providers: Map<String, Value>,
     /// Detect model servers on this machine if no model is configured and no API key is found, and offer their
     /// models.
@@ -46,7 +41,6 @@ pub struct ModelSettings {
     pub model_idle_timeout: Duration,
     /// Options of the HTTP client for the provider of `model`: `timeout`, `max_retries`, `default_headers`,
     /// `organization`, `project`.
-    #[setting(trusted)]
     pub client_args: Map<String, Value>,
 }
 

@@ -3,6 +3,8 @@
 #[path = "../tests/it/sample.rs"]
 mod sample;
 
+use std::path::Path;
+
 use bub_settings::{Environment, Loader, Redactor, Secret, WorkspaceTrust};
 
 #[global_allocator]
@@ -25,8 +27,11 @@ fn environment() -> Environment {
 #[divan::bench]
 fn load_without_files(bencher: divan::Bencher<'_, '_>) {
     bencher.with_inputs(environment).bench_values(|env| {
+        let directory = Path::new("/nonexistent");
+        let trust = WorkspaceTrust::new(&env, Some(directory));
+        let report = trust.inspect(directory);
         Loader::new(env)
-            .workspace("/nonexistent", WorkspaceTrust::Untrusted)
+            .workspace(trust, report)
             .sections(sample::sections())
             .load()
     });

@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 
-use crate::load::is_never_secret;
 use crate::{LookupValue, Redactor, Settings, display, keys};
 
 impl Settings {
@@ -145,4 +144,14 @@ fn matches_any(patterns: &[String], name: &str) -> bool {
             }
             None => pattern.eq_ignore_ascii_case(name),
         })
+}
+
+/// Returns whether a variable is known to hold no secret, such as `HOME`. Any other variable may
+/// hold one.
+fn is_never_secret(name: &str) -> bool {
+    const NAMES: [&str; 11] = [
+        "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
+        "EDITOR",
+    ];
+    NAMES.contains(&name) || name.starts_with("XDG_") || name.starts_with("LC_")
 }

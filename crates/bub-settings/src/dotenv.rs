@@ -5,9 +5,9 @@
 //! its errors.
 //!
 //! The syntax is `NAME=value`, optionally after `export`. `#` starts a comment at the start of a
-//! line or after a space. `"…"` has escapes and may span lines; `'…'` is literal and may span
-//! lines. `${NAME}` and `${NAME:-fallback}` are expanded except in `'…'`. If a name occurs twice,
-//! the last value is used. Any other line is reported and skipped, as in python-dotenv.
+//! line or after a space. `"…"` has escapes and may span lines; `'…'` has only `\\` and `\'` and may
+//! span lines. `${NAME}` and `${NAME:-fallback}` are expanded, also in quotes. If a name occurs
+//! twice, the last value is used. Any other line is reported and skipped, as in python-dotenv.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -31,9 +31,9 @@ pub(crate) struct DotEnv {
     pub(crate) bad_lines: Vec<(usize, &'static str)>,
 }
 
-/// Parses a file. `lookup` returns the value of a name that the file does not define; it also gets
-/// the line of the reference.
-pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<String>) -> DotEnv {
+/// Parses a file. `lookup` returns the value of a variable in the environment, which takes
+/// precedence over the lines of the file.
+pub(crate) fn parse(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> DotEnv {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut cursor = Cursor {
         chars: text.chars().peekable(),
@@ -52,14 +52,13 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                 continue;
             }
         };
-        let value = match value {
-            DotEnvValue::Literal(value) => value,
-            DotEnvValue::Expandable(value) => expand_variables(&value, &mut |name| {
+        let value = expand_variables(&value, &|name| {
+            lookup(name).or_else(|| {
                 let mut bindings = file.bindings.iter().rev();
-                let binding = bindings.find(|binding| binding.name == name);
-                binding.map_or_else(|| lookup(name, line), |binding| Some(binding.value.clone()))
-            }),
-        };
+                let binding = bindings.find(|binding| binding.name == name)?;
+                Some(binding.value.clone())
+            })
+        });
         // References can double the length with every line, which is never intended.
         if value.len() > MAX_VALUE_BYTES {
             let problem = "the value is longer than 64 KiB";
@@ -72,11 +71,6 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
 }
 
 const NOT_AN_ASSIGNMENT: &str = "not a `NAME=value` line";
-
-enum DotEnvValue {
-    Literal(String),
-    Expandable(String),
-}
 
 struct Cursor<'a> {
     chars: Peekable<Chars<'a>>,
@@ -123,7 +117,7 @@ impl Cursor<'_> {
     }
 
     /// Parses a name and its value, if it has one. The error is what is wrong with the line.
-    fn parse_statement(&mut self) -> Result<(String, Option<DotEnvValue>), &'static str> {
+    fn parse_statement(&mut self) -> Result<(String, Option<String>), &'static str> {
         let mut name = self.parse_name().ok_or(NOT_AN_ASSIGNMENT)?;
         self.skip_spaces();
         if name == "export" && !matches!(self.chars.peek(), None | Some('=' | '\n' | '#')) {
@@ -134,9 +128,11 @@ impl Cursor<'_> {
         if self.chars.next_if_eq(&'=').is_some() {
             self.skip_spaces();
             value = Some(match self.chars.peek() {
-                Some('\'') => DotEnvValue::Literal(self.parse_quoted('\'')?),
-                Some('"') => DotEnvValue::Expandable(self.parse_quoted('"')?),
-                _ => DotEnvValue::Expandable(self.parse_unquoted()),
+                Some(quote @ ('\'' | '"')) => {
+                    let quote = *quote;
+                    self.parse_quoted(quote)?
+                }
+                _ => self.parse_unquoted(),
             });
         }
         self.skip_spaces();
@@ -196,7 +192,7 @@ impl Cursor<'_> {
 
 /// Replaces `${NAME}` and `${NAME:-fallback}`; an unknown name without a fallback becomes empty
 /// text.
-fn expand_variables(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
+fn expand_variables(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest
@@ -206,8 +202,14 @@ fn expand_variables(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) 
         let Some((inside, tail)) = after.split_once('}') else {
             break;
         };
-        let (name, fallback) = inside.split_once(":-").unwrap_or((inside, ""));
         expanded.push_str(before);
+        let (name, fallback) = inside.split_once(':').unwrap_or((inside, "-"));
+        // `${NAME:…}` without the minus sign is text.
+        let Some(fallback) = fallback.strip_prefix('-') else {
+            expanded.push_str("${");
+            rest = after;
+            continue;
+        };
         expanded.push_str(&lookup(name).unwrap_or_else(|| fallback.to_owned()));
         rest = tail;
     }
@@ -222,7 +224,7 @@ mod tests {
     type Bad = Vec<(usize, &'static str)>;
 
     fn load(text: &str) -> (Vec<(String, String, usize)>, Bad) {
-        let file = parse(text, &mut |name, _| {
+        let file = parse(text, &|name| {
             (name == "HOME").then(|| "/home/ada".to_owned())
         });
         let bindings = file
@@ -252,7 +254,9 @@ mod tests {
             ("A=\"b\nc\" # note", "b\nc"),
             ("A=\"\\d\"", "\\d"),
             ("A=${HOME}/x", "/home/ada/x"),
-            ("A='${HOME}'", "${HOME}"),
+            ("A='${HOME}'", "/home/ada"),
+            ("A=\"${HOME}\"", "/home/ada"),
+            ("A=${NOPE:+x}${HOME}", "${NOPE:+x}/home/ada"),
             ("A=${NOPE}", ""),
             ("A=${NOPE:-else}", "else"),
             ("A=${open", "${open"),

@@ -128,6 +128,8 @@ impl Settings {
         let mut revised = Self::new(sources, self.redactor.clone(), warnings);
         revised.home.clone_from(&self.home);
         revised.config_file.clone_from(&self.config_file);
+        revised.workspace_trust = self.workspace_trust.clone();
+        revised.trust_report = self.trust_report.clone();
         revised.sections.clone_from(&self.sections);
         let declared = self.slots.iter().map(|slot| slot.declared.clone());
         revised.slots.extend(declared.map(SettingSlot::new));

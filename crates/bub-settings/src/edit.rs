@@ -18,6 +18,8 @@ mod locate;
 mod quote;
 mod save;
 
+pub(crate) use save::{lock_directory, write_atomically};
+
 use locate::{KeySpan, ValueShape, ValueSpan};
 
 /// A byte range of the text and its replacement.

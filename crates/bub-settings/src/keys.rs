@@ -10,25 +10,21 @@ pub static HOME: SettingKey<PathBuf> = SettingKey::new(
     "~/.bub",
     "Directory for bub's data: tapes, history, plugins and the config file.",
 )
-.trusted()
 .env_only();
 
-/// Environment variables that child processes get even if they hold secrets. An untrusted workspace
-/// cannot set it.
+/// Environment variables that child processes get even if they hold secrets.
 pub static ENV_PASS: SettingKey<Vec<String>> = SettingKey::new(
     "env.pass",
     "",
     "Environment variables to pass to child processes even if they hold secrets: `NAME` or `PREFIX*`.",
-)
-.trusted();
+);
 
-/// Environment variables that child processes never get. An untrusted workspace cannot set it.
+/// Environment variables that child processes never get.
 pub static ENV_DROP: SettingKey<Vec<String>> = SettingKey::new(
     "env.drop",
     "",
     "Environment variables to withhold from child processes: `NAME` or `PREFIX*`.",
-)
-.trusted();
+);
 
 static ROOT: &[&dyn AnySetting] = &[&HOME];
 static ENV: &[&dyn AnySetting] = &[&ENV_PASS, &ENV_DROP];

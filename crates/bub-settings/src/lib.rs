@@ -4,7 +4,7 @@
 //!
 //! - [`SettingKey`], [`SettingSpec`], [`Section`]: declarations as data. Each crate declares the
 //!   settings it reads. This crate declares [`HOME`], [`ENV_PASS`] and [`ENV_DROP`].
-//! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, with the
+//! - [`Loader`] reads flags, [`Environment`], a trusted `.env` and `config.yml`, with the
 //!   highest precedence first. It merges maps and returns [`Settings`], or a [`SettingsError`] with
 //!   the location and the cause.
 //! - [`Settings::get`] returns a typed value, and [`Settings::get_value`] returns a value by path.
@@ -13,6 +13,7 @@
 //! - [`ConfigFile`] edits the config file and keeps the rest of it unchanged. [`Settings::with_config_text`]
 //!   returns the settings that an edited file would produce.
 //! - [`is_public`]: whether an IP address belongs to the public internet.
+//! - [`WorkspaceTrust`]: which files of a workspace may change how bub works.
 //! - [`Secret`] and [`Redactor`]: every secret that bub reads is registered and masked from then
 //!   on.
 //!
@@ -52,6 +53,7 @@ mod sources;
 mod spec;
 mod suggest;
 pub mod text_format;
+mod trust;
 mod types;
 mod unknown_keys;
 mod validate;
@@ -64,7 +66,7 @@ pub use edit::{ConfigFile, EditError};
 pub use environment::Environment;
 pub use error::{LookupError, SettingsError};
 pub use keys::{ENV_DROP, ENV_PASS, HOME};
-pub use load::{Loader, WorkspaceTrust};
+pub use load::Loader;
 pub use lookup::{LookupValue, SettingValue};
 pub use public_ip::is_public;
 pub use redact::{RedactingWriter, Redactor, StreamRedactor};
@@ -74,6 +76,10 @@ pub use settings::{FromSettings, Settings};
 pub use spec::{AnySetting, DynamicSetting, Section, SettingKey, SettingSpec, ValueKind};
 pub use suggest::closest_match;
 pub use text_format::{TextFormat, is_base_url, split_port};
+pub use trust::{
+    MAX_INSTRUCTIONS_BYTES, TrustItem, TrustItemKind, TrustRecord, TrustReport, TrustedItem,
+    WorkspaceTrust,
+};
 pub use types::{EmptyDefault, PerProvider, SettingChoice, SettingType};
 pub use warning::SettingsWarning;
 pub use yaml::{YamlError, parse_yaml};

@@ -5,21 +5,12 @@ use std::sync::Arc;
 
 use crate::node::{Node, NodeData};
 use crate::settings::Settings;
-use crate::sources::{DotEnvFile, Flag, Sources};
+use crate::sources::{Flag, Sources};
 use crate::spec::{AnySetting, Section};
 use crate::{
-    Environment, Redactor, SettingSource, SettingsError, SettingsWarning, dotenv, files, keys,
-    validate, yaml,
+    Environment, Redactor, SettingSource, SettingsError, SettingsWarning, TrustReport,
+    WorkspaceTrust, files, keys, validate, yaml,
 };
-
-/// Whether the `.env` of a workspace may set [trusted](crate::SettingSpec::trusted) settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkspaceTrust {
-    /// The user allowed the workspace to set everything.
-    Trusted,
-    /// A directory of unknown origin, for example a cloned repository.
-    Untrusted,
-}
 
 /// Collects the sources of settings and reads them.
 ///
@@ -42,7 +33,7 @@ pub enum WorkspaceTrust {
 #[must_use]
 pub struct Loader {
     sources: Sources,
-    workspace: Option<(PathBuf, WorkspaceTrust)>,
+    trust: Option<(WorkspaceTrust, TrustReport)>,
     sections: Vec<Section>,
     redactor: Redactor,
 }
@@ -51,21 +42,16 @@ impl Loader {
     /// Creates a loader with an environment and the settings of this crate.
     pub fn new(environment: Environment) -> Self {
         Self {
-            sources: Sources {
-                environment,
-                dotenv: None,
-                config: None,
-                flags: Vec::new(),
-            },
-            workspace: None,
+            sources: Sources::new(environment),
+            trust: None,
             sections: Vec::new(),
             redactor: Redactor::new(),
         }
     }
 
-    /// Adds the `.env` of this directory as a source.
-    pub fn workspace(mut self, directory: impl Into<PathBuf>, trust: WorkspaceTrust) -> Self {
-        self.workspace = Some((directory.into(), trust));
+    /// Adds the `.env` that was found as a source, if the report of the workspace says that it is trusted.
+    pub fn workspace(mut self, trust: WorkspaceTrust, report: TrustReport) -> Self {
+        self.trust = Some((trust, report));
         self
     }
 
@@ -112,19 +98,18 @@ impl Loader {
         let mut warnings = Vec::new();
         let mut sources = self.sources;
         let user_home = sources.environment.user_home().map(Path::to_owned);
-        // Skip a workspace that is not a directory; the code that needs it reports the error.
-        if let Some((directory, trust)) = self.workspace.filter(|(directory, _)| directory.is_dir())
-        {
-            match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
-                Ok(file) => sources.dotenv = file,
-                Err(error) => {
-                    let problem = error.to_string();
-                    warnings.push(SettingsWarning::DotEnvFile { problem });
-                }
-            }
+        let without_workspace = || {
+            let trust = WorkspaceTrust::new(&sources.environment, None);
+            (trust, TrustReport::default())
+        };
+        let (trust, report) = self.trust.unwrap_or_else(without_workspace);
+        sources.dotenv = trust.read_settings(&report, &sources.environment, &mut warnings);
+        if sources.dotenv.is_none() {
+            trust.register_secrets(&self.redactor);
         }
         let mut settings = Settings::new(sources, self.redactor, warnings);
-        settings.home = find_home(&settings, user_home.as_deref()).unwrap_or_else(|| {
+        (settings.workspace_trust, settings.trust_report) = (trust, report);
+        settings.home = find_home(&settings.sources).unwrap_or_else(|| {
             problems.push(SettingsError::NoHome);
             PathBuf::from(".bub")
         });
@@ -146,62 +131,13 @@ impl Loader {
     }
 }
 
-fn read_dotenv(
-    directory: &Path,
-    trust: WorkspaceTrust,
-    environment: &Environment,
-    warnings: &mut Vec<SettingsWarning>,
-) -> Result<Option<DotEnvFile>, SettingsError> {
-    let path = directory.join(".env");
-    let Some(text) = files::read_text_file(&path)? else {
-        return Ok(None);
-    };
-    let file: Arc<Path> = path.into();
-    let line_origin = |line| SettingSource::DotEnv {
-        file: file.clone(),
-        line,
-        name: "".into(),
-    };
-    let mut lookup = |name: &str, line| {
-        // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would leak the key.
-        if trust == WorkspaceTrust::Untrusted && !is_never_secret(name) {
-            let (origin, name) = (line_origin(line), name.to_owned());
-            warnings.push(SettingsWarning::SecretReference { origin, name });
-            return None;
-        }
-        environment.get(name)?.to_str().map(str::to_owned)
-    };
-    let parsed = dotenv::parse(&text, &mut lookup);
-    for (line, problem) in parsed.bad_lines {
-        let origin = line_origin(line);
-        warnings.push(SettingsWarning::DotEnvSyntax { origin, problem });
-    }
-    Ok(Some(DotEnvFile {
-        bindings: parsed.bindings,
-        trust,
-        file,
-    }))
-}
-
-/// Returns whether a variable is known to hold no secret, such as `HOME`. Any other variable may
-/// hold one.
-pub(crate) fn is_never_secret(name: &str) -> bool {
-    const NAMES: [&str; 11] = [
-        "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
-        "EDITOR",
-    ];
-    NAMES.contains(&name) || name.starts_with("XDG_") || name.starts_with("LC_")
-}
-
 /// Returns bub's home. It is needed to find the config file, so the config file cannot set it.
-fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
-    let declared = keys::HOME.setting();
-    let layers = settings.sources.text_layers(declared);
+pub(crate) fn find_home(sources: &Sources) -> Option<PathBuf> {
+    let user_home = sources.environment.user_home();
+    let layers = sources.text_layers(keys::HOME.setting());
     let set = layers.into_iter().rev().find_map(|layer| {
-        match validate::expand_home(layer.text?.trim(), user_home)? {
-            path if path.is_empty() || layer.distrusted => None,
-            path => Some(path),
-        }
+        let path = validate::expand_home(layer.text?.trim(), user_home)?;
+        Some(path).filter(|path| !path.is_empty())
     });
     let path = match set {
         Some(path) => path,

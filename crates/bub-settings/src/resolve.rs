@@ -167,20 +167,13 @@ impl Settings {
         let layers = self.sources.text_layers(setting);
         warnings.extend(deprecated_variables(setting, &layers));
         for layer in layers {
-            if layer.distrusted {
-                warnings.push(SettingsWarning::Untrusted {
-                    origin: layer.origin,
-                    name: setting.key.to_string(),
-                });
-                continue;
-            }
             // `BUB_X_API_KEY` belongs to `x.api_key` instead of a provider if this setting exists.
             if layer.provider.is_some() && self.specs().any(|spec| spec.is_variable(layer.name)) {
                 continue;
             }
             let in_workspace = matches!(layer.origin, SettingSource::DotEnv { .. });
             match self.read_layer(setting, layer) {
-                // An invalid `.env` in a cloned repository must not keep bub from starting.
+                // A `.env` often belongs to another program, so an invalid one must not keep bub from starting.
                 Err(error) if in_workspace => {
                     let problem = error.to_string();
                     warnings.push(SettingsWarning::DotEnvValue { problem });
@@ -326,9 +319,7 @@ fn deprecated_variables(
                 && discriminant(&layer.origin) == discriminant(&old.origin)
         })
     };
-    let deprecated = layers
-        .iter()
-        .filter(|layer| layer.is_deprecated && !layer.distrusted);
+    let deprecated = layers.iter().filter(|layer| layer.is_deprecated);
     deprecated.map(move |layer| SettingsWarning::Deprecated {
         origin: layer.origin.clone(),
         name: layer.name.to_owned(),

@@ -12,7 +12,7 @@ pub enum SettingSource {
     Flag(Arc<str>),
     /// A variable of the process environment, spelled as there, in upper or lower case.
     Env(Arc<str>),
-    /// A line of the workspace's `.env` file.
+    /// A line of the `.env` file.
     DotEnv {
         /// The `.env` file.
         file: Arc<Path>,

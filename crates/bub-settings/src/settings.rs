@@ -14,7 +14,8 @@ use crate::sources::Sources;
 use crate::spec::{AnySetting, RegisteredSetting, Section, SettingKey, SettingSpec, ValueKind};
 use crate::types::SettingType;
 use crate::{
-    Environment, Redactor, SettingSource, SettingsError, SettingsWarning, display, validate,
+    Environment, Redactor, SettingSource, SettingsError, SettingsWarning, TrustReport,
+    WorkspaceTrust, display, validate,
 };
 
 /// All declared settings with their values and sources.
@@ -29,6 +30,8 @@ pub struct Settings {
     pub(crate) config_file: PathBuf,
     pub(crate) warnings: Vec<SettingsWarning>,
     pub(crate) redactor: Redactor,
+    pub(crate) workspace_trust: WorkspaceTrust,
+    pub(crate) trust_report: TrustReport,
     secret_variables: Mutex<BTreeSet<String>>,
 }
 
@@ -75,6 +78,8 @@ impl Settings {
             config_file: PathBuf::new(),
             warnings,
             redactor,
+            workspace_trust: WorkspaceTrust::default(),
+            trust_report: TrustReport::default(),
             secret_variables: Mutex::default(),
         }
     }
@@ -134,7 +139,7 @@ impl Settings {
 
     /// Reads a secret from a variable that is not a setting, such as a provider's `OPENAI_API_KEY`.
     ///
-    /// The environment comes first, then the workspace's `.env`. An empty value counts as not set.
+    /// The environment comes first, then the `.env`. An empty value counts as not set.
     pub fn secret_variable(&self, name: &str) -> Result<Option<Secret>, SettingsError> {
         let text = if let Some(value) = self.sources.environment.get(name) {
             self.hide_from_children(name);
@@ -154,10 +159,26 @@ impl Settings {
         Ok(Some(Secret::from(text)))
     }
 
-    /// Returns where the workspace's `.env` sets a variable that is not a setting.
-    pub fn dotenv_origin(&self, name: &str) -> Option<SettingSource> {
+    /// Returns a variable that is neither a setting nor a secret, and its source.
+    ///
+    /// The environment comes first, then the `.env`. A value that is not UTF-8 counts as not set.
+    pub fn variable(&self, name: &str) -> Option<(&str, SettingSource)> {
+        if let Some(value) = self.sources.environment.get(name) {
+            return Some((value.to_str()?, SettingSource::Env(name.into())));
+        }
         let file = self.sources.dotenv.as_ref()?;
-        Some(file.origin(file.binding(name)?))
+        let binding = file.binding(name)?;
+        Some((&binding.value, file.origin(binding)))
+    }
+
+    /// Returns which files of workspaces the user trusts.
+    pub fn workspace_trust(&self) -> &WorkspaceTrust {
+        &self.workspace_trust
+    }
+
+    /// Returns what needed trust in the workspace when the settings were loaded.
+    pub fn trust_report(&self) -> &TrustReport {
+        &self.trust_report
     }
 
     /// Returns the environment variables that hold secrets, in their actual spelling.

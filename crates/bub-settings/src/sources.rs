@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dotenv::Binding;
-use crate::load::WorkspaceTrust;
 use crate::node::Node;
 use crate::spec::SettingSpec;
 use crate::{Environment, SettingSource};
@@ -15,6 +14,7 @@ use crate::{Environment, SettingSource};
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) environment: Environment,
+    /// The `.env`, if it is trusted.
     pub(crate) dotenv: Option<DotEnvFile>,
     /// Root of the config file, a map.
     pub(crate) config: Option<Node>,
@@ -25,7 +25,6 @@ pub(crate) struct Sources {
 pub(crate) struct DotEnvFile {
     pub(crate) file: Arc<Path>,
     pub(crate) bindings: Vec<Binding>,
-    pub(crate) trust: WorkspaceTrust,
 }
 
 #[derive(Clone)]
@@ -61,14 +60,20 @@ pub(crate) struct Layer<'a> {
     /// Provider in the name of a variable such as `BUB_<PROVIDER>_API_KEY`; `None` for other
     /// variables.
     pub(crate) provider: Option<String>,
-    /// Whether the text is ignored, because it is in the `.env` of an untrusted workspace and the
-    /// setting is [trusted](SettingSpec::trusted).
-    pub(crate) distrusted: bool,
     /// Whether the variable belongs to a former key of the setting.
     pub(crate) is_deprecated: bool,
 }
 
 impl Sources {
+    pub(crate) fn new(environment: Environment) -> Self {
+        Self {
+            environment,
+            dotenv: None,
+            config: None,
+            flags: Vec::new(),
+        }
+    }
+
     /// Returns the texts for a setting, lowest precedence first: `.env`, environment, flags.
     ///
     /// In each source, former variables come first, and the value for all providers comes before
@@ -76,14 +81,9 @@ impl Sources {
     pub(crate) fn text_layers<'a>(&'a self, setting: &SettingSpec) -> Vec<Layer<'a>> {
         let mut layers = Vec::new();
         if let Some(file) = &self.dotenv {
-            let distrusted = setting.trusted && file.trust == WorkspaceTrust::Untrusted;
             let bindings = file.bindings.iter().filter_map(|binding| {
                 let text = || Some(binding.value.as_str());
-                let layer = variable_layer(setting, &binding.name, text, || file.origin(binding))?;
-                Some(Layer {
-                    distrusted,
-                    ..layer
-                })
+                variable_layer(setting, &binding.name, text, || file.origin(binding))
             });
             layers.extend(in_order_of_precedence(bindings));
         }
@@ -98,7 +98,6 @@ impl Sources {
             name: &flag.name,
             text: Some(&flag.value),
             provider: None,
-            distrusted: false,
             is_deprecated: false,
         }));
         layers
@@ -135,7 +134,6 @@ fn variable_layer<'a>(
         name,
         text: text(),
         provider,
-        distrusted: false,
         is_deprecated: setting.is_deprecated_variable(name),
     })
 }

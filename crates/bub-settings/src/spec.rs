@@ -56,8 +56,6 @@ pub struct SettingSpec {
     pub nullable: bool,
     /// Whether the value is never shown, always redacted, and hidden from child processes.
     pub secret: bool,
-    /// Whether the `.env` of an untrusted workspace must not set this setting.
-    pub trusted: bool,
     /// Whether the config file may set this setting.
     pub in_file: bool,
     /// Minimum of a number.
@@ -86,7 +84,6 @@ impl SettingSpec {
             kind,
             nullable: false,
             secret: false,
-            trusted: false,
             in_file: true,
             min: None,
             max: None,
@@ -237,12 +234,6 @@ impl<T: SettingType> SettingKey<T> {
             default,
             marker: PhantomData,
         }
-    }
-
-    /// Allows only trusted sources to set this setting; see [`SettingSpec::trusted`].
-    pub const fn trusted(mut self) -> Self {
-        self.setting.trusted = true;
-        self
     }
 
     /// Accepts former keys and their variables, with a warning. The new key has priority in each

@@ -36,17 +36,6 @@ pub enum SettingsWarning {
         /// Whether the same source also has the new name, so that this value is not used.
         is_ignored: bool,
     },
-    /// A value that is ignored, because it is in the `.env` of an untrusted workspace and the
-    /// setting is [trusted](crate::SettingSpec::trusted).
-    #[error(
-        "{origin}: `{name}` is ignored: this workspace is not trusted to set it; set it in the environment or the config file"
-    )]
-    Untrusted {
-        /// Source of the value.
-        origin: SettingSource,
-        /// Dotted key of the setting.
-        name: String,
-    },
     /// A key of the config file for a setting that the config file cannot set, such as `home`.
     #[error("{origin}: `{name}` is ignored: only the variable {variable} sets it")]
     NotInFile {
@@ -77,17 +66,6 @@ pub enum SettingsWarning {
     DotEnvValue {
         /// Source of the value and what is wrong with it.
         problem: String,
-    },
-    /// A `${NAME}` in the `.env` of an untrusted workspace. It is not expanded, because the
-    /// variable may be a secret.
-    #[error(
-        "{origin}: `${{{name}}}` is empty: this workspace is not trusted to read it; remove the reference"
-    )]
-    SecretReference {
-        /// Source of the reference.
-        origin: SettingSource,
-        /// Referenced variable.
-        name: String,
     },
 }
 

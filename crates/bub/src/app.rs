@@ -15,7 +15,7 @@ use bub_kernel::{Error, ErrorKind, Framework, FrameworkBuilder, Result, Tool};
 use bub_model::LoginFactory;
 use bub_plugin::{HostContext, PROTOCOL_VARIABLE, QuestionHandler};
 use bub_settings::{
-    Environment, Loader, Redactor, Section, Settings, SettingsError, WorkspaceTrust,
+    Environment, Loader, Redactor, Section, Settings, SettingsError, TrustReport, WorkspaceTrust,
 };
 use clap::ArgMatches;
 
@@ -23,10 +23,11 @@ use crate::{
     app_settings,
     args::{self, ParsedArgs},
     builtin::BuiltinPlugin,
-    command::{AppCommand, CommandContext},
+    command::{AppCommand, CommandContext, TrustHandling},
     constructor::PluginConstructor,
     logging, output, plugins,
     prompt::{self, PluginPrompt},
+    trust,
 };
 
 /// Exit code if a command fails.
@@ -216,8 +217,18 @@ impl App {
         let workspace = workspace_arg.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with an invalid configuration, so report problems only when a command
         // runs.
-        let (mut settings, problems) = Loader::new(Environment::from_process())
-            .workspace(&workspace, WorkspaceTrust::Untrusted)
+        let environment = Environment::from_process();
+        let current_dir = std::env::current_dir().ok();
+        let trust = WorkspaceTrust::new(&environment, current_dir.as_deref());
+        let mut report = trust.inspect(&workspace);
+        if report.needs_answer()
+            && prompt::has_terminal()
+            && self.asks_for_trust(args, workspace_arg.as_deref())
+        {
+            trust::ask_user(&trust, &mut report)?;
+        }
+        let (mut settings, problems) = Loader::new(environment)
+            .workspace(trust, report)
             .redactor(redactor)
             .sections(core_sections())
             .sections(self.sections)
@@ -278,6 +289,9 @@ impl App {
                 "unknown command `{name}`; run `bub --help` to list commands"
             ))
         })?;
+        if command.trust_handling != TrustHandling::Manage {
+            warn_if_untrusted(settings.trust_report());
+        }
         if !command.allows_invalid_settings {
             if let Some(problem) = problems.first() {
                 return Err(Error::invalid_input(problem.to_string()));
@@ -296,6 +310,25 @@ impl App {
             commands: commands.into(),
         };
         run_command(&command, context)
+    }
+
+    /// Returns whether the arguments name a command that asks for trust. External plugins are not loaded yet.
+    fn asks_for_trust(&self, args: &[OsString], workspace: Option<&Path>) -> bool {
+        let ParsedArgs::Command(name, _) = args::parse(args, &self.commands, workspace) else {
+            return false;
+        };
+        let mut commands = self.commands.iter();
+        commands
+            .any(|command| command.name() == name && command.trust_handling == TrustHandling::Ask)
+    }
+}
+
+/// Warns that files of the workspace are ignored, unless the user decided so.
+fn warn_if_untrusted(report: &TrustReport) {
+    if !report.is_trusted() && !report.is_declined {
+        let (workspace, ignored) = (report.workspace.display(), report.ignored_text());
+        let hint = "run `bub trust` to list and trust these files";
+        tracing::warn!(%workspace, %ignored, hint, "workspace.untrusted");
     }
 }
 

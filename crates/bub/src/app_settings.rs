@@ -13,13 +13,12 @@ pub struct AppSettings {
     /// have. `limits`: timeouts in seconds, with the keys `start` (start of the process), `hook` (asynchronous hooks),
     /// `synchronous` (synchronous hooks), `tool` (tool calls) and `model` (pauses in a model stream); `hooks` maps
     /// single hooks to other timeouts.
-    #[setting(trusted)]
     pub plugins: Map<String, Value>,
     /// Log verbosity: 0 warnings, 1 info, 2 debug, 3 trace.
     #[setting(default = 0, at_most = 3)]
     pub verbose: u64,
     /// Plugin project directory of the Python version; accepted for compatibility and not used.
-    #[setting(trusted, env_only)]
+    #[setting(env_only)]
     pub project: Option<PathBuf>,
 }
 
@@ -36,17 +35,12 @@ pub struct LogSettings {
     #[setting(default = LogFormat::Text)]
     pub format: LogFormat,
     /// Path of a log file; bub then logs to stderr and to this file.
-    ///
-    /// The `.env` of a workspace cannot set it, because bub writes the file.
-    #[setting(trusted)]
     pub file: Option<PathBuf>,
     /// Size in bytes at which the log file is rotated; three rotated files are kept.
-    #[setting(default = 10_000_000, deprecated_names = &["log.file_size"], at_least = 1, trusted)]
+    #[setting(default = 10_000_000, deprecated_names = &["log.file_size"], at_least = 1)]
     pub max_file_bytes: u64,
     /// Log the text of messages and answers at level info.
-    ///
-    /// The `.env` of a workspace cannot set it, because it affects privacy.
-    #[setting(default = false, trusted)]
+    #[setting(default = false)]
     pub contents: bool,
 }
 

@@ -202,7 +202,7 @@ fn attached_workspace(arg: &OsStr) -> Option<PathBuf> {
 }
 
 /// Checks that a path is a directory, so that it can be the workspace.
-pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
+pub fn check_workspace(workspace: &Path) -> Result<(), String> {
     let path = workspace.display();
     match workspace.canonicalize().and_then(std::fs::metadata) {
         Ok(metadata) if metadata.is_dir() => Ok(()),

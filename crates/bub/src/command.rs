@@ -77,6 +77,7 @@ pub struct AppCommand {
     pub(crate) run: Handler,
     pub(crate) allows_invalid_settings: bool,
     pub(crate) is_multi_threaded: bool,
+    pub(crate) trust_handling: TrustHandling,
     source: CommandSource,
 }
 
@@ -88,6 +89,17 @@ enum CommandSource {
     /// A plugin, which only offers the command: bub skips the command if another one has its name;
     /// see [`CliApp::add_if_absent`](bub_kernel::CliApp::add_if_absent).
     Fallback,
+}
+
+/// What a command does in a workspace that is not trusted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TrustHandling {
+    /// Warn that the files of the workspace are ignored.
+    Warn,
+    /// Ask the user at the terminal; warn without one.
+    Ask,
+    /// Do nothing, because the command shows or changes the trust.
+    Manage,
 }
 
 impl AppCommand {
@@ -133,6 +145,7 @@ impl AppCommand {
             run,
             allows_invalid_settings: false,
             is_multi_threaded: false,
+            trust_handling: TrustHandling::Warn,
             source: CommandSource::Program,
         }
     }
@@ -148,6 +161,20 @@ impl AppCommand {
     #[must_use]
     pub fn multi_threaded(mut self) -> Self {
         self.is_multi_threaded = true;
+        self
+    }
+
+    /// Asks the user at the terminal whether to trust the workspace, before the command runs.
+    #[must_use]
+    pub fn asks_for_trust(mut self) -> Self {
+        self.trust_handling = TrustHandling::Ask;
+        self
+    }
+
+    /// Omits the warning about an untrusted workspace, for commands that show or change the trust.
+    #[must_use]
+    pub fn manages_trust(mut self) -> Self {
+        self.trust_handling = TrustHandling::Manage;
         self
     }
 

@@ -31,6 +31,8 @@ pub mod prompt;
 pub mod signals;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[doc(hidden)]
+pub mod trust;
 
 pub use app::{App, SettingsProblems, check_settings, core_sections};
 pub use bub_agent as agent;

@@ -134,14 +134,38 @@ impl PluginPrompt {
 
 /// Asks the user a question until the input is yes, no or empty. Returns `default` for empty input.
 pub async fn confirm(question: &str, default: bool) -> Result<bool> {
-    let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
+    let question = confirmation_question(question, default);
     loop {
         let typed = run_interruptible(&question, read_line).await?;
-        match typed.to_ascii_lowercase().as_str() {
-            "" => return Ok(default),
-            "y" | "yes" => return Ok(true),
-            "n" | "no" => return Ok(false),
-            _ => print_stderr("Please answer y or n.\n"),
+        if let Some(answer) = parse_confirmation(&typed, default) {
+            return Ok(answer);
+        }
+    }
+}
+
+/// Asks like [`confirm`], before the program has started its threads. Blocks the thread.
+pub(crate) fn confirm_blocking(question: &str, default: bool) -> Result<bool> {
+    loop {
+        print_stderr(&confirmation_question(question, default));
+        if let Some(answer) = parse_confirmation(&read_line()?, default) {
+            return Ok(answer);
+        }
+    }
+}
+
+fn confirmation_question(question: &str, default: bool) -> String {
+    format!("{question} [{}] ", if default { "Y/n" } else { "y/N" })
+}
+
+/// Returns the answer that the user typed. Returns `None` and tells the user if it is neither yes nor no.
+fn parse_confirmation(typed: &str, default: bool) -> Option<bool> {
+    match typed.to_ascii_lowercase().as_str() {
+        "" => Some(default),
+        "y" | "yes" => Some(true),
+        "n" | "no" => Some(false),
+        _ => {
+            print_stderr("Please answer y or n.\n");
+            None
         }
     }
 }

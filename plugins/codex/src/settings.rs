@@ -11,7 +11,6 @@ pub static CODEX_HOME: SettingKey<PathBuf> = SettingKey::new(
     "Directory of the Codex login file `auth.json`.",
 )
 .variable("CODEX_HOME")
-.trusted()
 .env_only();
 
 static ROOT: &[&dyn AnySetting] = &[&CODEX_HOME];

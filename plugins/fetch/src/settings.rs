@@ -2,22 +2,19 @@
 
 use bub::{AnySetting, Section, SettingKey};
 
-/// Private hosts that `web.fetch` may reach. A workspace's `.env` cannot set this setting.
+/// Private hosts that `web.fetch` may reach.
 pub static WEB_ALLOW_PRIVATE: SettingKey<Vec<String>> = SettingKey::new(
     "web.allow_private",
     "",
     "Private hosts (`wiki.corp`, `*.corp`) and networks (`10.1.0.0/16`) that `web.fetch` may reach.",
-)
-.trusted();
+);
 
-/// Whether `web.fetch` uses the proxies of the environment. A workspace's `.env` cannot set it, because bub does not
-/// check the addresses to which a proxy connects.
+/// Whether `web.fetch` uses the proxies of the environment. bub does not check the addresses to which a proxy connects.
 pub static WEB_PROXY: SettingKey<bool> = SettingKey::new(
     "web.proxy",
     true,
     "Use the proxies of the environment (such as `HTTPS_PROXY`) for `web.fetch`.",
-)
-.trusted();
+);
 
 static WEB: &[&dyn AnySetting] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 

@@ -10,24 +10,14 @@ use bub::{Role, Secret};
 #[settings(section = "webhook")]
 pub struct WebhookSettings {
     /// Token that webhook clients must send; without one, only public routes of plugins are served.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because setting it opens the channel.
-    #[setting(trusted)]
     pub token: Option<Secret>,
     /// Address and port that the webhook listens on.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because it decides who can reach the channel.
-    #[setting(default = "127.0.0.1:8787", format = &text_format::LISTEN, trusted)]
+    #[setting(default = "127.0.0.1:8787", format = &text_format::LISTEN)]
     pub listen: String,
     /// Role of webhook clients that send the token: `owner`, `member` or `guest`.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because it grants permissions.
-    #[setting(default = Role::Member, trusted)]
+    #[setting(default = Role::Member)]
     pub role: Role,
     /// Hosts in private networks that the webhook may post replies to.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because it opens access to private networks.
-    #[setting(trusted)]
     pub callback_hosts: Vec<String>,
     /// Seconds that a webhook request waits for its reply; the client can fetch the reply later.
     #[setting(default = Duration::from_mins(5), name = "reply_timeout_seconds")]

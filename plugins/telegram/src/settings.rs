@@ -9,24 +9,14 @@ pub struct TelegramSettings {
     /// Telegram bot token; the channel is disabled without one.
     pub token: Option<Secret>,
     /// Telegram users who may use bub, by numeric id or user name.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because it decides who has access.
-    #[setting(trusted)]
     pub allow_users: Option<Vec<String>>,
     /// Numeric ids of the Telegram chats in which bub may be used; default: all chats.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because it decides who has access.
-    #[setting(trusted)]
     pub allow_chats: Option<Vec<String>>,
     /// URL of an HTTP or SOCKS5 proxy for requests to Telegram.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because a proxy sees the traffic.
-    #[setting(format = &text_format::PROXY, trusted)]
+    #[setting(format = &text_format::PROXY)]
     pub proxy: Option<String>,
     /// Base URL of the Telegram Bot API server.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because the server gets the token.
-    #[setting(default = "https://api.telegram.org", format = &text_format::BASE_URL, trusted)]
+    #[setting(default = "https://api.telegram.org", format = &text_format::BASE_URL)]
     pub api_base: String,
     /// `auto` sends the model's answer to the chat; `tool` sends only messages that the model sends with
     /// `telegram.send`.
@@ -39,9 +29,7 @@ pub struct TelegramSettings {
     #[setting(default = false)]
     pub drop_pending: bool,
     /// Send unknown users a pairing code; you grant them access with `bub pair CODE`.
-    ///
-    /// The `.env` of an untrusted workspace cannot set it, because it decides who has access.
-    #[setting(default = true, trusted)]
+    #[setting(default = true)]
     pub pairing: bool,
 }
 

@@ -36,10 +36,15 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Reads all skills in the skills directories `roots`.
-    pub(super) fn new(roots: &[(PathBuf, SkillSource)]) -> Self {
+    /// Reads all skills in the skills directories `roots`. The scan is also outdated if a path in `watched` changes.
+    pub(super) fn new(roots: &[(PathBuf, SkillSource)], watched: Vec<PathBuf>) -> Self {
         let mut scan = Self::default();
         let start = SystemTime::now();
+        let stamps = watched.into_iter().map(|path| {
+            let stamp = FileStamp::from_path(&path).0;
+            (path, stamp)
+        });
+        scan.stamps.extend(stamps);
         for (root, source) in roots {
             scan.scan_root(root, *source);
         }

@@ -5,12 +5,9 @@ use std::path::Path;
 use bub_settings::{LookupValue, Settings};
 use serde_json::Value;
 
-use super::SkillSource;
-
 /// The values for the placeholders of one skill.
 pub(super) struct Template<'a> {
     pub(super) settings: &'a Settings,
-    pub(super) source: SkillSource,
     /// The directory of the skill; `None` for a builtin skill.
     pub(super) directory: Option<&'a Path>,
     pub(super) python: &'a Path,
@@ -80,21 +77,14 @@ impl Template<'_> {
             if key != path && !is_below(key, path) && !is_below(path, key) {
                 continue;
             }
-            let reason = if setting.secret {
-                format!(
-                    "`{key}` is secret; request the variable {} in `metadata.env`, use it in commands, and grant it \
-                     with the setting `skills.env`",
+            if setting.secret {
+                warn(format!(
+                    "`${{config.{path}}}` is empty because `{key}` is secret; request the variable {} in `metadata.env`, \
+                     use it in commands, and grant it with the setting `skills.env`",
                     setting.variable()
-                )
-            } else if setting.trusted && self.source == SkillSource::Project {
-                format!(
-                    "workspace skills cannot read `{key}`; move the skill to `~/.agents/skills`"
-                )
-            } else {
-                continue;
-            };
-            warn(format!("`${{config.{path}}}` is empty because {reason}"));
-            return String::new();
+                ));
+                return String::new();
+            }
         }
         let text = match self.settings.get_value(path) {
             Ok(LookupValue::Value(Value::Null)) | Err(_) => return String::new(),

@@ -126,10 +126,9 @@ fn model_at(url: &str) -> Vec<(&'static str, String)> {
 }
 
 static TOKEN: SettingKey<Option<Secret>> = SettingKey::new("telegram.token", None, "A secret.");
-static PROXY: SettingKey<Option<String>> =
-    SettingKey::new("telegram.proxy", None, "An address.").trusted();
+static PROXY: SettingKey<Option<String>> = SettingKey::new("telegram.proxy", None, "An address.");
 static ALLOW_USERS: SettingKey<Option<Vec<String>>> =
-    SettingKey::new("telegram.allow_users", None, "A policy.").trusted();
+    SettingKey::new("telegram.allow_users", None, "A policy.");
 static TELEGRAM: &[&dyn AnySetting] = &[&TOKEN, &PROXY, &ALLOW_USERS];
 
 /// Returns the settings of the agent, the kernel, the models, and a sample plugin.

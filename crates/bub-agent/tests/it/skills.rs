@@ -64,7 +64,15 @@ impl SkillFixture {
         let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, content).unwrap();
+        self.trust();
         path
+    }
+
+    /// Trusts the workspace with its present files.
+    pub(crate) fn trust(&self) {
+        let trust = self.settings.workspace_trust();
+        let mut report = trust.inspect(&self.workspace());
+        trust.remember(&mut report, true).unwrap();
     }
 
     /// Writes a skill into a skills directory such as `workspace/.agents/skills`.
@@ -412,6 +420,7 @@ fn broken_skills_are_reported_once_and_do_not_affect_others() {
         "---\nname: link\ndescription: d\n---\nprivate",
     );
     symlink(fixture.workspace().join("../elsewhere/link"), at("link")).unwrap();
+    fixture.trust();
     for _ in 0..3 {
         assert!(fixture.block("$good $binary", None).0.contains("\nbody\n"));
         assert_eq!(
@@ -506,12 +515,13 @@ fn changes_on_disk_are_seen_at_once() {
     fixture.skill(PROJECT, "new", "two");
     assert_eq!(fixture.body("new"), "two");
     // Same size and same time, but different text.
-    fs::write(&file, skill_text("new", "two").replace("About", "above")).unwrap();
+    let path = "workspace/.agents/skills/new/SKILL.md";
+    fixture.write(path, skill_text("new", "two").replace("About", "above"));
     assert_eq!(fixture.find("new").unwrap().description(), "above new.");
     settle(fixture.dir.path());
     assert_eq!(fixture.find("new").unwrap().description(), "above new.");
     // The scan is settled: now only changes visible to `stat` count.
-    fs::write(&file, skill_text("new", "two")).unwrap();
+    fixture.write(path, skill_text("new", "two"));
     assert_eq!(fixture.find("new").unwrap().description(), "About new.");
     settle(fixture.dir.path());
     assert!(fixture.find("new").is_some());
@@ -689,10 +699,7 @@ fn the_bundled_skills_say_what_is_true() {
 #[tokio::test]
 async fn the_tool_lists_and_opens_skills() {
     let fixture = AgentFixture::new();
-    let file = fixture
-        .dir
-        .path()
-        .join("workspace/.agents/skills/deploy/SKILL.md");
+    let file = fixture.dir.path().join(".agents/skills/deploy/SKILL.md");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, skill_text("deploy", "Go.")).unwrap();
     let hollow = fixture.dir.path().join(".agents/skills/hollow/SKILL.md");
@@ -752,7 +759,7 @@ async fn skills_that_are_loaded_at_the_same_time_are_all_known() {
     let fixture = AgentFixture::new();
     let names: Vec<_> = (0..32).map(|number| format!("skill-{number}")).collect();
     for name in &names {
-        let root = fixture.dir.path().join("workspace/.agents/skills");
+        let root = fixture.dir.path().join(".agents/skills");
         let file = root.join(name).join("SKILL.md");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, skill_text(name, "Go.")).unwrap();

@@ -36,29 +36,33 @@ fn secrets_are_never_filled_in() {
     }
 }
 
-// W-36: an untrusted repository sees neither policy settings nor addresses.
+// Issue 22: a skill of an untrusted workspace is not used, also if the workspace changes while bub runs.
 #[test]
-fn a_skill_of_the_workspace_sees_only_harmless_settings() {
-    let config = "model: local:x\napi_base: http://inner.example\ntelegram: {allow_users: [ada]}\n";
-    let fixture = SkillFixture::with(config, &[]);
-    let body = "[${config.model}] [${config.api_base}] [${config.telegram.allow_users}] [${config.env}] [${config.home}]";
-    let (log, text) = (LogCapture::new(), crate::skills::skill_text("it", body));
-    fixture.write(".agents/skills/it/SKILL.md", &text);
-    assert!(
-        fixture
-            .body("it")
-            .starts_with("[local:x] [http://inner.example] [[\"ada\"]] [{"),
-        "{}",
-        fixture.body("it")
-    );
-    fixture.write("workspace/.agents/skills/it/SKILL.md", &text);
-    assert_eq!(fixture.body("it"), "[local:x] [] [] [] []");
-    assert_eq!(
-        log.count("workspace skills cannot read `api_base`"),
-        1,
-        "{}",
-        log.text()
-    );
+fn a_skill_of_the_workspace_is_used_only_while_the_workspace_is_trusted() {
+    let fixture = SkillFixture::new();
+    let text = |body| crate::skills::skill_text("it", body);
+    let file = fixture.write(".agents/skills/it/SKILL.md", text("own"));
+    assert_eq!(fixture.body("it"), "own");
+    let project = fixture.write("workspace/.agents/skills/it/SKILL.md", text("project"));
+    assert_eq!(fixture.body("it"), "project");
+    let script = fixture.write("workspace/.agents/skills/it/run.sh", "echo");
+    assert_eq!(fixture.body("it"), "project");
+    let log = LogCapture::new();
+    std::fs::write(&script, "evil").unwrap();
+    assert_eq!(fixture.body("it"), "own");
+    std::fs::write(&project, text("evil")).unwrap();
+    assert_eq!(fixture.body("it"), "own");
+    assert_eq!(log.count("workspace.untrusted"), 1, "{}", log.text());
+    assert_eq!(log.count("ignored=.agents/skills"), 1, "{}", log.text());
+    // A running process notices the new decision.
+    fixture.trust();
+    assert_eq!(fixture.body("it"), "evil");
+    let workspace = fixture.workspace().canonicalize().unwrap();
+    let trust = fixture.settings.workspace_trust();
+    assert!(trust.forget(&workspace).unwrap());
+    assert_eq!(fixture.body("it"), "own");
+    std::fs::remove_file(file).unwrap();
+    assert!(fixture.find("it").is_none());
 }
 
 // W-36: only variables that a loaded skill requests, that are granted, and that exist.

@@ -10,6 +10,7 @@ mod plugins;
 mod sandbox;
 mod skills;
 mod tapes;
+mod trust;
 
 use std::{fmt::Write as _, future::ready, process::ExitCode, sync::Arc};
 
@@ -51,7 +52,7 @@ enum Severity {
 
 /// Check the installation and suggest fixes
 ///
-/// Checks the home directory, settings, model, channels, plugins, sandbox, skills, tapes, disk space, and clock. Makes
+/// Checks the home directory, settings, trust, model, channels, plugins, sandbox, skills, tapes, disk space, and clock. Makes
 /// one short model request and queries each channel; changes nothing. Exits with 1 if an error is found.
 #[derive(clap::Args)]
 pub(super) struct DoctorArgs {
@@ -72,9 +73,10 @@ pub(super) async fn run(context: CommandContext, args: DoctorArgs) -> Result<Exi
         is_offline: args.offline,
     };
     // In the order of the report.
-    let checks: [(&str, BoxFuture<'_, Vec<Finding>>); 10] = [
+    let checks: [(&str, BoxFuture<'_, Vec<Finding>>); 11] = [
         ("home", ready(home::check(check_context)).boxed()),
         ("config", ready(config::check(check_context)).boxed()),
+        ("trust", ready(trust::check(check_context)).boxed()),
         ("model", model::check(check_context).boxed()),
         ("channels", channels::check(check_context).boxed()),
         ("plugins", ready(plugins::check(check_context)).boxed()),

@@ -83,6 +83,12 @@ pub(super) async fn run(context: CommandContext, args: SkillArgs) -> Result<Exit
             let description = description.as_deref().unwrap_or(default);
             let file = Skills::create_skill(&directory, &name, description)
                 .map_err(|problem| Error::invalid_input(problem.to_string()))?;
+            // The user's own skill must not end the trust in the workspace.
+            let trust = context.settings.workspace_trust();
+            if !global && context.settings.trust_report().is_trusted() {
+                let remembered = trust.remember(&mut trust.inspect(workspace), true);
+                remembered.map_err(|error| Error::config(error.to_string()))?;
+            }
             output::print(&format!("created {}\n", file.display()))
         }
     }

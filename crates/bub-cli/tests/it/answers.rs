@@ -281,19 +281,6 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
     );
 }
 
-// L7: a base URL in the workspace's .env is ignored, with one warning.
-#[test]
-fn an_ignored_address_is_reported_once() {
-    let sandbox = Sandbox::new();
-    sandbox.write("workspace/.env", "OPENAI_BASE_URL=http://127.0.0.1:1/v1\n");
-    let warning = "./.env:1 (OPENAI_BASE_URL): ignored, because a workspace must not decide where keys are sent";
-    for args in [["run", "hi"].as_slice(), &["models"]] {
-        let run = self::run(&sandbox, &[], args);
-        let text = format!("{}{}", run.stdout, run.stderr);
-        assert_eq!(text.matches(warning).count(), 1, "{args:?} {text}");
-    }
-}
-
 /// Starts a proxy that answers one request and returns its first line.
 fn proxy() -> (String, Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -93,13 +93,9 @@ fn a_workspace_may_stand_after_the_command() {
         );
     }
     let sandbox = Sandbox::new();
-    sandbox.write("elsewhere/.env", "BUB_GREETER_WORD=Ahoy\n");
-    assert_eq!(
-        sandbox
-            .example("custom_binary", ["greet", "-w", "../elsewhere"])
-            .ok(),
-        "Ahoy, world!\n"
-    );
+    sandbox.write("elsewhere/AGENTS.md", "Be brief.");
+    let trusted = sandbox.bub(["trust", "-w", "../elsewhere"]).ok();
+    assert!(trusted.contains("/elsewhere\n"), "{trusted}");
     let run = sandbox.example("echo_model", ["run", "--", "-w"]);
     assert_eq!(
         run.ok(),

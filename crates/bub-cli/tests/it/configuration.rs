@@ -43,17 +43,32 @@ fn a_plugin_setting_follows_the_precedence_of_sources() {
     sandbox.write("home/config.yml", "greeter:\n  word: Salve\n");
     assert_eq!(greet(&sandbox, None), "Salve, world!\n");
     sandbox.write("workspace/.env", "BUB_GREETER_WORD=Ahoy\n");
+    assert_eq!(greet(&sandbox, None), "Salve, world!\n");
+    sandbox.trust();
     assert_eq!(greet(&sandbox, None), "Ahoy, world!\n");
     assert_eq!(greet(&sandbox, Some("Moin")), "Moin, world!\n");
 }
 
-// W-57: bub reads the .env of the workspace from -w, not of the current directory.
+// P-15, W-57: bub reads the nearest .env of the current directory; -w does not matter.
 #[test]
-fn the_env_file_is_that_of_the_workspace() {
+fn the_env_file_is_the_nearest_one_upward() {
     let sandbox = Sandbox::new();
     sandbox.write("elsewhere/.env", "BUB_GREETER_WORD=Ahoy\n");
-    let run = sandbox.example("custom_binary", ["-w", "../elsewhere", "greet"]);
-    assert_eq!(run.ok(), "Ahoy, world!\n");
+    sandbox.write("workspace/.env", "BUB_GREETER_WORD=Moin\n");
+    sandbox.write("workspace/inner/file", "");
+    sandbox.trust();
+    let greet = |directory: &str, args: &[&str]| {
+        let mut command = sandbox.command(&example("custom_binary"));
+        command.current_dir(sandbox.workspace().join(directory));
+        Run::from_output(command.args(args).output().unwrap())
+    };
+    let run = greet(".", &["-w", "../elsewhere", "greet"]);
+    assert_eq!(run.ok(), "Moin, world!\n");
+    let run = greet("inner", &["greet"]);
+    assert_eq!(run.ok(), "Moin, world!\n");
+    let run = greet("../elsewhere", &["greet"]);
+    assert!(run.stderr.contains("workspace.untrusted"), "{run:?}");
+    assert_eq!(run.ok(), "Hello, world!\n");
 }
 
 // Files of another user in a directory do not prevent bub from starting.
@@ -61,27 +76,28 @@ fn the_env_file_is_that_of_the_workspace() {
 fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
     let sandbox = Sandbox::new();
     let file = sandbox.workspace().join(".env");
+    // A directory is often a Python environment. The search continues in the directory above.
     std::fs::create_dir(&file).unwrap();
     let run = sandbox.example("echo_model", ["run", "hi"]);
-    assert_eq!(
-        run.stderr
-            .matches("not a regular file; the file is ignored")
-            .count(),
-        1,
-        "{run:?}"
-    );
+    assert_eq!(run.stderr, "", "{run:?}");
+    run.ok();
+    std::fs::remove_dir(&file).unwrap();
+    std::fs::write(&file, [0xff]).unwrap();
+    let run = sandbox.example("echo_model", ["run", "hi"]);
+    let warning = "not valid UTF-8 text; convert it to UTF-8; the file is ignored";
+    assert_eq!(run.stderr.matches(warning).count(), 1, "{run:?}");
     run.ok();
     let doctor = sandbox.bub(["doctor", "--offline"]);
     assert!(
-        doctor.stdout.contains("warning   ./.env: cannot be read"),
+        doctor.stdout.contains("/workspace/.env: not valid UTF-8"),
         "{doctor:?}"
     );
     assert!(
-        doctor.stdout.contains("another directory with `-w DIR`"),
+        doctor.stdout.contains("start bub in another directory"),
         "{doctor:?}"
     );
-    std::fs::remove_dir(file).unwrap();
     sandbox.write("workspace/.env", "BUB_OTHERAPP_API_KEY=two words\n");
+    sandbox.trust();
     let run = sandbox.example("echo_model", ["run", "hi"]);
     assert_eq!(
         run.stderr.matches("(BUB_OTHERAPP_API_KEY)").count(),
@@ -102,6 +118,8 @@ fn values_made_of_values_do_not_grow_without_end() {
         "workspace/.env",
         &format!("V0=aaaaaaaaaaaaaaaa\n{}\n", lines.join("\n")),
     );
+    sandbox.bub(["--help"]).ok();
+    sandbox.trust();
     sandbox.bub(["--help"]).ok();
     sandbox.example("echo_model", ["run", "hi"]).ok();
 }

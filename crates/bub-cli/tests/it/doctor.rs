@@ -117,6 +117,7 @@ fn each_effective_value_has_its_source_and_secrets_are_redacted() {
         "max_steps: 7\napi_key: {openai: sk-correct-horse-battery}\n",
     );
     sandbox.write("workspace/.env", "BUB_MAX_TOKENS=99\n");
+    sandbox.trust();
     let variables = [("BUB_TELEGRAM_TOKEN", KEY), ("BUB_LOG", "trace")];
     for args in [&["--offline"][..], &["--offline", "--json"]] {
         let run = doctor(&sandbox, &variables, args);
@@ -273,6 +274,7 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
     );
 
     sandbox.write("workspace/.agents/skills/odd/SKILL.md", "no frontmatter\n");
+    sandbox.trust();
     sandbox.example("echo_model", ["run", "hi"]).ok();
     let tape = std::fs::read_dir(sandbox.home().join("tapes"))
         .unwrap()
@@ -411,6 +413,7 @@ fn at_a_terminal_the_report_is_readable() {
         "home      ok        ~/home\n\
          config    error     ~/home/config.yml:1: `max_steps` is `many`, expected a whole number of at least 1, or null\n\
          \x20 fix: correct it at its source; for the config file, use `bub config set` or `bub config edit`\n\
+         trust     ok        nothing in the workspace needs trust\n\
          model     warning   no model configured: no API key set and no local server found\n\
          \x20 fix: run `bub onboard` to set one up, or `bub models` to list models\n\
          plugins   ok        builtin, fetch, telegram, http, cli\n\

@@ -55,6 +55,7 @@ mod soak;
 mod tape;
 mod telegram;
 mod telegram_kill;
+mod trust;
 mod turn_failures;
 mod usage;
 mod webhook;

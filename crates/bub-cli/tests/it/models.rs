@@ -240,11 +240,6 @@ fn the_env_file_of_a_workspace_moves_no_address() {
         &[("OPENAI_API_KEY", "correct-horse")],
         &["models", "--json"],
     );
-    assert!(
-        run.stderr
-            .contains("`api_base` is ignored: this workspace is not trusted"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("ignored=.env"), "{}", run.stderr);
     assert!(!run.ok().contains("evil.example"));
 }

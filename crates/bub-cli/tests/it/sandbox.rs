@@ -20,6 +20,11 @@ impl Sandbox {
         self.run(&bub(), args)
     }
 
+    /// Trusts the workspace with its present files.
+    pub(crate) fn trust(&self) {
+        self.bub(["trust"]).ok();
+    }
+
     pub(crate) fn example<S: AsRef<OsStr>>(
         &self,
         name: &str,

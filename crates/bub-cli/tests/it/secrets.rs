@@ -76,6 +76,7 @@ impl SecretsFixture {
             secret(".env, a plugin")
         );
         sandbox.write("workspace/.env", &dotenv);
+        sandbox.trust();
         Self { sandbox, server }
     }
 

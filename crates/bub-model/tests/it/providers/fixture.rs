@@ -18,7 +18,7 @@ use super::login::FakeLogin;
 pub(crate) struct ModelsFixture {
     directory: TempDir,
     variables: Vec<(String, String)>,
-    trust: WorkspaceTrust,
+    is_trusted: bool,
     pub(crate) redactor: Redactor,
     pub(crate) network: Arc<FakeNetwork>,
 }
@@ -32,7 +32,7 @@ impl ModelsFixture {
         Self {
             directory,
             variables: vec![("HOME".into(), home)],
-            trust: WorkspaceTrust::Untrusted,
+            is_trusted: true,
             redactor: Redactor::new(),
             network: Arc::default(),
         }
@@ -62,8 +62,9 @@ impl ModelsFixture {
         self
     }
 
-    pub(crate) fn trusted(mut self) -> Self {
-        self.trust = WorkspaceTrust::Trusted;
+    /// Does not trust the workspace. By default, it is trusted.
+    pub(crate) fn untrusted(mut self) -> Self {
+        self.is_trusted = false;
         self
     }
 
@@ -74,8 +75,15 @@ impl ModelsFixture {
     }
 
     pub(crate) fn settings(&self) -> Arc<Settings> {
-        let loader = Loader::new(Environment::from_pairs(self.variables.clone()))
-            .workspace(self.path("work"), self.trust)
+        let environment = Environment::from_pairs(self.variables.clone());
+        let workspace = self.path("work");
+        let trust = WorkspaceTrust::new(&environment, Some(&workspace));
+        let mut report = trust.inspect(&workspace);
+        if !report.items.is_empty() {
+            trust.remember(&mut report, self.is_trusted).unwrap();
+        }
+        let loader = Loader::new(environment)
+            .workspace(trust, report)
             .redactor(&self.redactor)
             .sections(bub_model::settings::sections());
         Arc::new(loader.load().unwrap())

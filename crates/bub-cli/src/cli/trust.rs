@@ -1,0 +1,142 @@
+//! `bub trust`: trusts a workspace, and lists and removes the decisions about workspaces.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use bub::{CommandContext, args, trust::describe_items};
+use bub_kernel::{Error, Result};
+use bub_settings::{TrustRecord, TrustReport, WorkspaceTrust};
+use serde_json::json;
+
+use super::output;
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Trust a workspace: its .env, skills, mcp.json, and plugins then take effect, and its AGENTS.md counts as \
+                  your own instructions. Prints what is trusted. If a file changes, the workspace is not trusted until \
+                  you run `bub trust` again.",
+    args_conflicts_with_subcommands = true
+)]
+pub(super) struct TrustArgs {
+    /// Directory to trust [default: the workspace]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<TrustCommand>,
+}
+
+#[derive(clap::Subcommand)]
+enum TrustCommand {
+    /// List the workspaces that you trusted or declined to trust
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove the decision about a workspace
+    Remove {
+        /// Workspace from `bub trust list`
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+pub(super) async fn run(context: CommandContext, args: TrustArgs) -> Result<ExitCode> {
+    let trust = context.settings.workspace_trust();
+    let invalid = |error: &dyn std::error::Error| Error::config(error.to_string());
+    let text = match args.command {
+        Some(TrustCommand::List { json }) => {
+            let records = trust.records().map_err(|error| invalid(&error))?;
+            if json {
+                records_json(&records)
+            } else {
+                records_text(&records)
+            }
+        }
+        Some(TrustCommand::Remove { directory }) => {
+            let workspace = resolve_directory(&directory);
+            let shown = workspace.display();
+            if !trust.forget(&workspace).map_err(|error| invalid(&error))? {
+                return Err(Error::invalid_input(format!(
+                    "unknown workspace `{shown}`; run `bub trust list` to list workspaces"
+                )));
+            }
+            format!("removed {shown}\n")
+        }
+        None => match args.directory {
+            None => trust_workspace(trust, context.settings.trust_report().clone())?,
+            Some(directory) => {
+                args::check_workspace(&directory).map_err(Error::invalid_input)?;
+                let trust = WorkspaceTrust::new(context.settings.environment(), Some(&directory));
+                trust_workspace(&trust, trust.inspect(&directory))?
+            }
+        },
+    };
+    output::print_untrusted(&text)
+}
+
+/// Trusts the files in a report. Returns the list of these files.
+fn trust_workspace(trust: &WorkspaceTrust, mut report: TrustReport) -> Result<String> {
+    let workspace = report.workspace.display().to_string();
+    if report.items.is_empty() {
+        return Ok(format!(
+            "{workspace}: nothing to trust; it has no .env, skills, mcp.json, plugins, or AGENTS.md\n"
+        ));
+    }
+    let mut problems = report.items.iter().filter_map(|item| {
+        let reason = item.digest.as_ref().err()?;
+        Some(format!("{}: {reason}", item.path.display()))
+    });
+    if let Some(problem) = problems.next() {
+        return Err(Error::invalid_input(format!(
+            "{problem}; remove files that bub does not need"
+        )));
+    }
+    trust
+        .remember(&mut report, true)
+        .map_err(|error| Error::config(error.to_string()))?;
+    let items = describe_items(&report, true);
+    Ok(format!("trusted {workspace}\n{items}"))
+}
+
+/// Returns the path under which a workspace is stored. The directory may not exist anymore.
+fn resolve_directory(directory: &Path) -> PathBuf {
+    let resolved = directory.canonicalize();
+    let resolved = resolved.or_else(|_| std::path::absolute(directory));
+    resolved.unwrap_or_else(|_| directory.to_owned())
+}
+
+fn state(record: &TrustRecord) -> &'static str {
+    match (record.is_trusted, record.is_current()) {
+        (true, true) => "trusted",
+        (false, true) => "declined",
+        (_, false) => "changed",
+    }
+}
+
+fn records_text(records: &[TrustRecord]) -> String {
+    let mut text = String::new();
+    for record in records {
+        let items = record.items.iter().map(|item| {
+            let path = item.path.strip_prefix(&record.workspace);
+            path.unwrap_or(&item.path).display().to_string()
+        });
+        let items = items.collect::<Vec<_>>().join(", ");
+        let workspace = record.workspace.display();
+        let _ = writeln!(text, "{:8}  {workspace}  {items}", state(record));
+    }
+    if text.is_empty() {
+        text.push_str("no trusted workspaces\n");
+    }
+    text
+}
+
+fn records_json(records: &[TrustRecord]) -> String {
+    let records = records.iter().map(|record| {
+        json!({"workspace": record.workspace, "state": state(record), "items": record.items})
+    });
+    format!("{:#}\n", json!(records.collect::<Vec<_>>()))
+}
