@@ -3,6 +3,9 @@
 //! * [`TokenCounts`]: token counts of one or more calls, and their cost.
 //! * [`usage_report`]: the usage on all tapes, by session, model or day.
 //! * [`DailyLimit`]: the daily limits of tokens and cost.
+//!
+//! The limits are part of the agent and not a plugin, because a hook before a model call cannot fail the turn, and its
+//! own failure lets the call through.
 
 mod daily_limit;
 mod report;

@@ -1,4 +1,7 @@
 //! A chat that reads and prints lines, for pipes, dumb terminals and screen readers.
+//!
+//! It shares `ChatState` and `TurnView` with the chat on a screen. Its own part is what differs: printed lines never
+//! change, so there is no live area, no editor and no queue to show.
 
 mod pipe;
 mod stdin;

@@ -3,6 +3,9 @@
 //! The caller must hold the tape's lock. Recovery commits an unfinished batch if all its bytes are on the tape, and
 //! removes its bytes otherwise. It also removes an incomplete last line that was written by a program that does not
 //! lock the tape. Removed bytes are saved to a separate file, and an event on the tape reports the removal.
+//!
+//! `verify` and `repair` are separate: they read the complete tape on request, while recovery runs before every write and
+//! reads only what the lock record announces.
 
 use std::{io, ops::Range, path::PathBuf};
 

@@ -1,4 +1,7 @@
 //! Searches raw lines for a text. The search may find lines that do not contain the text, but finds all lines that do.
+//!
+//! `aho-corasick` ignores case only in ASCII, and a regex engine would be a large dependency for this one search, so the
+//! spellings of a short piece of the text are searched for.
 
 use std::{cmp::Reverse, ops::Range};
 
