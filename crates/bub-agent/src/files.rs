@@ -185,8 +185,8 @@ impl FileAccess {
 
     /// Returns the profile that applies to a call.
     pub(crate) fn profile(&self, context: &ToolContext) -> SandboxProfile {
-        let sender = context.turn.sender();
-        self.sandbox.profile(sender, context.caller)
+        let sender = self.policy.effective_sender(&context.turn, context.caller);
+        self.sandbox.profile(&sender, context.caller)
     }
 
     /// Finds a file as [`Self::find`] does, in another profile.
@@ -198,8 +198,9 @@ impl FileAccess {
         usage: FileUse,
     ) -> Result<AllowedFile, FileError> {
         let workspace = crate::workspace(context.state());
+        let sender = self.policy.effective_sender(&context.turn, context.caller);
         let scope = FileScope {
-            sender: context.turn.sender(),
+            sender: &sender,
             session: Some(context.turn.session_id()),
             workspace: workspace.as_deref(),
             profile,
@@ -263,6 +264,14 @@ impl FileAccess {
             is_confined,
         })
     }
+}
+
+/// Returns whether `path`, as a tool call has it, names a file in the workspace.
+pub(crate) fn is_in_workspace(workspace: &Path, path: &str) -> bool {
+    let file = resolve::resolve_symlinks(&workspace.join(path));
+    let root = resolve::resolve_symlinks(workspace);
+    let is_inside = matches!((file, root), (Ok(file), Ok(root)) if file.starts_with(&root));
+    is_inside && !path.starts_with('~')
 }
 
 impl fmt::Debug for FileAccess {

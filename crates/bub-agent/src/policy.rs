@@ -2,12 +2,16 @@
 //!
 //! * [`Policy`]: the configured rules, then the defaults. [`Policy::evaluate`] returns a [`PolicyDecision`].
 //! * `rule`: parses and matches one rule. `glob`: matches the patterns of a rule.
+//! * `content`: restricts turns that contain text of others.
+//! * `remembered`: approvals for a session and for always.
 //! * `approvals`: asks users if the decision is [`PolicyAction::Ask`].
 //!
 //! The policy fails closed: if its rules are invalid, it denies every call.
 
 mod approvals;
+mod content;
 mod glob;
+mod remembered;
 mod rule;
 
 use std::time::Duration;
@@ -15,12 +19,17 @@ use std::time::Duration;
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, ErrorKind, Role, Sender, ToolSpec};
 use bub_settings::{SettingSource, Settings};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use crate::settings::{FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_RULES};
+use self::remembered::SessionApprovals;
+use crate::settings::{
+    FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_MIXED_COMPANY, POLICY_RULES,
+    POLICY_UNTRUSTED_CONTENT,
+};
 
-pub(crate) use approvals::request_recorded_approval;
 pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, request_approval};
+pub(crate) use approvals::{ask_for_exception, request_recorded_approval};
 pub use rule::{PolicyAction, PolicyRule};
 
 /// Tools that members may use without a rule. They only read, or change only the current session.
@@ -44,6 +53,11 @@ pub struct Policy {
     owners: Vec<String>,
     approval_timeout: Duration,
     confine: bool,
+    mixed_company: PolicyAction,
+    untrusted_content: PolicyAction,
+    /// The rules that users added with the answer `always`.
+    added_rules: Mutex<Vec<PolicyRule>>,
+    session_approvals: Mutex<SessionApprovals>,
 }
 
 /// The result of evaluating the policy for one tool call.
@@ -57,6 +71,10 @@ pub struct PolicyDecision {
     pub origin: SettingSource,
     /// The `reason` of the rule.
     pub reason: Option<String>,
+    /// The roles of users who may approve the call.
+    pub approvers: Vec<Role>,
+    /// Whether an approval accepts the text in the conversation until the end of the turn.
+    pub accepts_content: bool,
 }
 
 impl PolicyDecision {
@@ -66,6 +84,8 @@ impl PolicyDecision {
             rule: rule.to_owned(),
             origin: SettingSource::Default,
             reason: None,
+            approvers: vec![Role::Owner],
+            accepts_content: false,
         }
     }
 
@@ -107,6 +127,10 @@ impl Policy {
             owners,
             approval_timeout: settings.get(&POLICY_APPROVAL_TIMEOUT),
             confine: settings.get(&FS_CONFINE),
+            mixed_company: settings.get(&POLICY_MIXED_COMPANY),
+            untrusted_content: settings.get(&POLICY_UNTRUSTED_CONTENT),
+            added_rules: Mutex::default(),
+            session_approvals: Mutex::default(),
         }
     }
 
@@ -175,41 +199,61 @@ impl Policy {
             );
         };
         let is_match = |rule: &&PolicyRule| rule.matches(sender, &tool.name, arguments);
-        if let Some(rule) = rules.iter().find(is_match) {
+        let default = default_decision(sender, tool, arguments);
+        let added = self.added_rules.lock();
+        if let Some(rule) = added.iter().chain(rules).find(is_match) {
+            let is_loosened =
+                rule.action == PolicyAction::Ask && default.action == PolicyAction::Deny;
+            if is_loosened && rule.roles.is_none() {
+                let (cause, number, role) = (&default.rule, rule.number, sender.role.name());
+                let text = format!("{cause}; rule {number} does not name the role {role}");
+                return PolicyDecision::from_default(PolicyAction::Deny, &text);
+            }
             return PolicyDecision {
                 action: rule.action,
                 rule: format!("rule {}", rule.number),
                 origin: rule.origin.clone(),
                 reason: rule.reason.clone(),
+                approvers: rule.approvers.clone(),
+                accepts_content: false,
             };
         }
-        // The tools of a channel reach only the chat of the turn.
-        let is_channel_tool = tool
-            .name
-            .split_once('.')
-            .is_some_and(|(channel, _)| channel == sender.channel);
-        let (action, reason) = match sender.role {
-            Role::Owner if names_other_chat(sender, tool, arguments) => (
-                PolicyAction::Ask,
-                "a tool uses another chat than the one of this conversation",
-            ),
-            Role::Owner => (PolicyAction::Allow, "owners may use every tool"),
-            Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
-                (PolicyAction::Allow, "members may use read-only tools")
-            }
-            Role::Member if tool.name == "quit" => (
-                PolicyAction::Allow,
-                "members may stop what runs in their session",
-            ),
-            Role::Member if is_channel_tool => (
-                PolicyAction::Allow,
-                "members may use the tools of their channel",
-            ),
-            Role::Member => (PolicyAction::Deny, "members may use only read-only tools"),
-            Role::Guest => (PolicyAction::Deny, "guests may not use tools"),
-        };
-        PolicyDecision::from_default(action, reason)
+        default
     }
+}
+
+/// Returns the decision for a call that no rule matches.
+fn default_decision(
+    sender: &Sender,
+    tool: &ToolSpec,
+    arguments: &Map<String, Value>,
+) -> PolicyDecision {
+    // The tools of a channel reach only the chat of the turn.
+    let is_channel_tool = tool
+        .name
+        .split_once('.')
+        .is_some_and(|(channel, _)| channel == sender.channel);
+    let (action, reason) = match sender.role {
+        Role::Owner if names_other_chat(sender, tool, arguments) => (
+            PolicyAction::Ask,
+            "a tool uses another chat than the one of this conversation",
+        ),
+        Role::Owner => (PolicyAction::Allow, "owners may use every tool"),
+        Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
+            (PolicyAction::Allow, "members may use read-only tools")
+        }
+        Role::Member if tool.name == "quit" => (
+            PolicyAction::Allow,
+            "members may stop what runs in their session",
+        ),
+        Role::Member if is_channel_tool => (
+            PolicyAction::Allow,
+            "members may use the tools of their channel",
+        ),
+        Role::Member => (PolicyAction::Deny, "members may use only read-only tools"),
+        Role::Guest => (PolicyAction::Deny, "guests may not use tools"),
+    };
+    PolicyDecision::from_default(action, reason)
 }
 
 /// Returns whether a tool of a channel is called with the id of another chat than the sender's.

@@ -6,6 +6,8 @@ use bub_sandbox::SandboxProfile;
 use bub_settings::{AnySetting, FromSettings, Section, SettingChoice, SettingKey, Settings};
 use serde_json::{Map, Value};
 
+use crate::policy::PolicyAction;
+
 /// Settings at the top level of the config file.
 #[derive(Settings)]
 #[settings(section = "", crate = bub_settings)]
@@ -46,7 +48,21 @@ pub struct UsageSettings {
 pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "policy.rules",
     (),
-    "Rules for tool calls; the first match decides. A list of maps with roles, channels, tools, arguments, action, reason.",
+    "Rules for tool calls; the first match decides. A list of maps with roles, channels, tools, arguments, action, approvers, reason.",
+);
+
+/// What happens to calls that the least role in the conversation may not make.
+pub static POLICY_MIXED_COMPANY: SettingKey<PolicyAction> = SettingKey::new(
+    "policy.mixed_company",
+    PolicyAction::Deny,
+    "If the conversation contains text of others with a lower role: allow, ask about or deny calls above that role.",
+);
+
+/// What happens to calls that members may not make, if the conversation contains untrusted text.
+pub static POLICY_UNTRUSTED_CONTENT: SettingKey<PolicyAction> = SettingKey::new(
+    "policy.untrusted_content",
+    PolicyAction::Ask,
+    "If the conversation contains web pages, webhooks or instructions of an untrusted workspace: allow, ask about (once per turn) or deny calls that members may not make.",
 );
 
 /// How long an approval request waits for an answer.
@@ -132,7 +148,12 @@ pub enum SandboxNetwork {
     Off,
 }
 
-static POLICY: &[&dyn AnySetting] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
+static POLICY: &[&dyn AnySetting] = &[
+    &POLICY_RULES,
+    &POLICY_APPROVAL_TIMEOUT,
+    &POLICY_MIXED_COMPANY,
+    &POLICY_UNTRUSTED_CONTENT,
+];
 static FS: &[&dyn AnySetting] = &[&FS_CONFINE];
 static SKILLS: &[&dyn AnySetting] = &[&SKILLS_ENV];
 

@@ -9,8 +9,8 @@ mod command;
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn,
-    run_tool,
+    ApprovalAnswer, ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome,
+    ToolSpec, Turn, run_tool,
 };
 use serde_json::{Map, Value};
 use tracing::Instrument as _;
@@ -137,6 +137,10 @@ impl ToolRunner<'_> {
         let spec = tool.spec();
         self.check_policy(spec, &call.arguments, call_id).await?;
         let result = run_tool(&**tool, call.arguments.clone(), self.context.clone()).await;
+        if spec.name == "tape.reset" {
+            // What was approved for the session ends with it.
+            self.agent.policy.forget_session(self.turn());
+        }
         result.map_err(|error| match error.kind() {
             // Only the tool failed; the turn continues.
             ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
@@ -152,22 +156,44 @@ impl ToolRunner<'_> {
         call_id: Option<&str>,
     ) -> Result<()> {
         let policy = &self.agent.policy;
-        let policy_decision = policy.evaluate(self.turn().sender(), tool, arguments);
+        let (turn, caller) = (self.turn(), self.context.caller);
+        let policy_decision = policy.evaluate_in_turn(turn, caller, tool, arguments);
         match policy_decision.action {
             PolicyAction::Allow => Ok(()),
             PolicyAction::Deny => Err(policy_decision.denial_error(&tool.name)),
+            PolicyAction::Ask
+                if !policy_decision.accepts_content
+                    && policy.is_remembered(turn, &tool.name, arguments) =>
+            {
+                Ok(())
+            }
             PolicyAction::Ask => {
                 let params = ApprovalParams {
-                    tool: &tool.name,
+                    tool,
                     arguments,
                     policy_decision: &policy_decision,
                     timeout: policy.approval_timeout(),
-                    redactor: self.agent.settings.redactor(),
+                    settings: &self.agent.settings,
                 };
                 let cancel = &self.context.cancel;
                 let approval =
-                    policy::request_recorded_approval(self.turn(), params, cancel, call_id).await?;
-                approval.consume(&tool.name, arguments)
+                    policy::request_recorded_approval(turn, params, cancel, call_id).await?;
+                let (answer, rule) = (approval.answer.clone(), approval.rule.clone());
+                approval.consume(&tool.name, arguments)?;
+                match (answer, rule) {
+                    _ if policy_decision.accepts_content => turn.accept_provenance(),
+                    (Some(ApprovalAnswer::ApprovedForSession), _) => {
+                        policy.remember(turn, &tool.name, arguments);
+                    }
+                    (Some(ApprovalAnswer::ApprovedAlways), Some(rule)) => {
+                        // The call is approved, even if the rule cannot be written.
+                        if let Err(error) = policy.add_rule(&self.agent.settings, rule) {
+                            tracing::error!(%error, "approval.rule_not_added");
+                        }
+                    }
+                    _ => {}
+                }
+                Ok(())
             }
         }
     }

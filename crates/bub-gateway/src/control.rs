@@ -13,7 +13,8 @@ use crate::{
     router::{self, ReplyContext},
 };
 
-/// Parses `,approve ID` or `,deny ID [REASON]`. The id is empty if it is missing.
+/// Parses `,approve ID [session|always]` or `,deny ID [REASON]`. The id is empty if it is missing, or if an approval has
+/// another word after it.
 pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     let content = message.content();
     let mut words = content.trim().splitn(3, char::is_whitespace);
@@ -24,7 +25,12 @@ pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnsw
         .map(|reason| reason.trim().to_owned())
         .filter(|reason| !reason.is_empty());
     match verb {
-        ",approve" => Some((id, ApprovalAnswer::Approved)),
+        ",approve" => Some(match reason.as_deref() {
+            None | Some("once") => (id, ApprovalAnswer::Approved),
+            Some("session") => (id, ApprovalAnswer::ApprovedForSession),
+            Some("always") => (id, ApprovalAnswer::ApprovedAlways),
+            Some(_) => (String::new(), ApprovalAnswer::Approved),
+        }),
         ",deny" => Some((id, ApprovalAnswer::Denied(reason))),
         _ => None,
     }
@@ -37,20 +43,27 @@ pub(crate) async fn answer_approval(
     id: &str,
     answer: ApprovalAnswer,
 ) -> Result<()> {
-    let is_approval = answer == ApprovalAnswer::Approved;
+    let is_approval = answer.is_approval();
+    let done = match &answer {
+        ApprovalAnswer::Approved => "Approved.",
+        ApprovalAnswer::ApprovedForSession => "Approved for this session.",
+        ApprovalAnswer::ApprovedAlways => "Approved for always.",
+        ApprovalAnswer::Denied(_) => "Denied.",
+    };
     let (text, is_decided) = if id.is_empty() {
-        let verb = if is_approval { "approve" } else { "deny" };
+        let usage = if is_approval {
+            "approve ID [session|always]"
+        } else {
+            "deny ID [REASON]"
+        };
         (
-            format!("Specify the request: `,{verb} ID`, with the id from the question."),
+            format!("Specify the request: `,{usage}`, with the id from the question."),
             false,
         )
     } else {
         let approvals = inner.framework.approvals();
         match approvals.submit_answer(id, &inbound.sender(), answer) {
-            Ok(()) => (
-                if is_approval { "Approved." } else { "Denied." }.to_owned(),
-                true,
-            ),
+            Ok(()) => (done.to_owned(), true),
             Err(error) => (error.message().to_owned(), false),
         }
     };

@@ -42,6 +42,7 @@ pub use selection::{check_channel_names, select_channels};
 /// Names of message fields that channels and the gateway share.
 pub mod fields {
     pub use crate::reply_scope::{
-        APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD, CLAIM_ROUTE, REPLY_ROUTE_FIELD,
+        APPROVAL_CHOICES_FIELD, APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD, CLAIM_ROUTE,
+        REPLY_ROUTE_FIELD,
     };
 }

@@ -29,6 +29,10 @@ pub const CLAIM_ROUTE: &str = "claim";
 /// buttons.
 pub const APPROVAL_ID_FIELD: &str = "approval_id";
 
+/// Field of a message that asks a user for an approval. It lists the possible answers besides `,approve ID` and
+/// `,deny ID`: `session` and `always`.
+pub const APPROVAL_CHOICES_FIELD: &str = "approval_choices";
+
 /// Field of the reply to `,approve` or `,deny`. It says whether the command decided the approval request.
 pub const APPROVAL_DECIDED_FIELD: &str = "approval_decided";
 

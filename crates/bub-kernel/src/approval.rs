@@ -2,10 +2,10 @@
 //!
 //! A tool call that needs approval is passed to the hook `request_approval` and registered in [`Approvals`] under an
 //! id. The component that receives the user's answer (a terminal, a chat, a button) passes it to
-//! [`Approvals::submit_answer`]. An answer is valid once, for that call with the arguments that were shown. It must
-//! arrive before the request expires, from the chat of the call, and from the call's user or an owner.
+//! [`Approvals::submit_answer`]. An answer is for that call with the arguments that were shown. It must arrive before
+//! the request expires, from the chat of the call, and from a user who may approve it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Write, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -34,6 +34,91 @@ pub struct ApprovalRequest {
     pub expires: Duration,
     /// Why the call needs approval.
     pub reason: String,
+    /// Who may answer, and how.
+    pub terms: ApprovalTerms,
+}
+
+/// Who may answer an approval request, and how. Other processes do not get it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ApprovalTerms {
+    /// The arguments with their secrets. Set only for the user at the terminal in which bub runs, and only if the call
+    /// has secrets.
+    pub secret_arguments: Option<Map<String, Value>>,
+    /// The roles of users who may answer.
+    pub approvers: Vec<Role>,
+    /// Whether the sender of the message may answer, if their role is one of `approvers`.
+    pub can_asker_answer: bool,
+    /// Whether the answer [`ApprovalAnswer::ApprovedForSession`] is possible.
+    pub can_remember: bool,
+    /// The policy rule that the answer [`ApprovalAnswer::ApprovedAlways`] adds. `None` if that answer is not possible.
+    pub always_rule: Option<String>,
+}
+
+impl ApprovalRequest {
+    /// Returns the exact call in one line. Characters that are invisible or change the reading order are escaped, so
+    /// that the shown text is the text that runs.
+    pub fn call_text(&self) -> String {
+        let exact = self.terms.secret_arguments.as_ref();
+        let arguments = exact.unwrap_or(&self.arguments).iter();
+        let arguments: Vec<_> = arguments
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        escape_invisible(&format!("{}({})", self.tool, arguments.join(", ")))
+    }
+
+    /// Returns why the call needs approval, the call, and the rule that the answer `always` adds. Each is one line.
+    pub fn question_text(&self) -> String {
+        let words: Vec<_> = self.reason.split_whitespace().collect();
+        let mut text = escape_invisible(&words.join(" "));
+        let _ = write!(text, "\nallow {}?", self.call_text());
+        if let Some(rule) = &self.terms.always_rule {
+            let _ = write!(text, "\n`always` adds the rule: {}", escape_invisible(rule));
+        }
+        text
+    }
+
+    /// Returns the answers that are possible, for a prompt: `y/N`, `y/s/N` or `y/s/a/N`.
+    pub fn choices(&self) -> &'static str {
+        match (self.terms.can_remember, &self.terms.always_rule) {
+            (true, Some(_)) => "y/s/a/N",
+            (true, None) => "y/s/N",
+            (false, _) => "y/N",
+        }
+    }
+
+    /// Returns whether a user may give this answer.
+    pub fn is_possible(&self, answer: &ApprovalAnswer) -> bool {
+        match answer {
+            ApprovalAnswer::ApprovedForSession => self.terms.can_remember,
+            ApprovalAnswer::ApprovedAlways => self.terms.always_rule.is_some(),
+            ApprovalAnswer::Approved | ApprovalAnswer::Denied(_) => true,
+        }
+    }
+
+    /// Returns whether the sender of the message may answer.
+    pub fn is_asker_approver(&self) -> bool {
+        self.terms.can_asker_answer && self.terms.approvers.contains(&self.sender.role)
+    }
+}
+
+/// Escapes characters that are not visible as what they are: control characters, spaces other than the ASCII space,
+/// characters that change the reading order, and invisible ones. In JSON strings the escape is unambiguous, because a
+/// backslash is escaped there.
+fn escape_invisible(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        let is_hidden = c != ' ' && (c.is_control() || c.is_whitespace())
+            || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+                | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+                | '\u{2800}' | '\u{3164}' | '\u{e000}'..='\u{f8ff}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+                | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{10ffff}');
+        if is_hidden {
+            escaped.extend(c.escape_unicode());
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
 }
 
 /// A user's answer to an approval request.
@@ -41,8 +126,39 @@ pub struct ApprovalRequest {
 pub enum ApprovalAnswer {
     /// The call is allowed, once.
     Approved,
+    /// The call is allowed now. In this session, the same call is allowed without a question for users with at least
+    /// the same role.
+    ApprovedForSession,
+    /// The call is allowed, and a policy rule is added that allows it. Only owners may answer this.
+    ApprovedAlways,
     /// The call is denied, optionally with a reason.
     Denied(Option<String>),
+}
+
+impl ApprovalAnswer {
+    /// Parses what a user typed: `y`, `s` (this session), `a` (always), `n`, or `n REASON`. An empty text is a no.
+    /// Returns `None` for other texts.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let (word, rest) = text.split_once([' ', ':', ',']).unwrap_or((text, ""));
+        let reason = rest.trim_start_matches([' ', ':', ',']);
+        match word.to_ascii_lowercase().as_str() {
+            "" => Some(Self::Denied(None)),
+            "n" | "no" => Some(Self::Denied(
+                Some(reason.to_owned()).filter(|text| !text.is_empty()),
+            )),
+            _ if !rest.is_empty() => None,
+            "y" | "yes" => Some(Self::Approved),
+            "s" | "session" => Some(Self::ApprovedForSession),
+            "a" | "always" => Some(Self::ApprovedAlways),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the call is allowed.
+    pub fn is_approval(&self) -> bool {
+        !matches!(self, Self::Denied(_))
+    }
 }
 
 /// The pending approval requests. Cloning is cheap, and clones share one registry.
@@ -51,7 +167,7 @@ pub struct Approvals(Arc<Mutex<HashMap<String, PendingApproval>>>);
 
 #[derive(Debug)]
 struct PendingApproval {
-    sender: Sender,
+    request: ApprovalRequest,
     deadline: Instant,
     to_hook: Option<oneshot::Sender<ApprovalAnswer>>,
     from_user: Option<oneshot::Receiver<ApprovalAnswer>>,
@@ -63,32 +179,48 @@ impl Approvals {
     ///
     /// # Errors
     ///
-    /// Fails if the request is not pending or belongs to another chat. Also fails if `by` is neither the user of the
-    /// call nor an owner.
+    /// Fails if the request is not pending or belongs to another chat, if `by` may not answer it, or if the answer is
+    /// not possible.
     pub fn submit_answer(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
         const NOT_FOUND: &str =
             "approval request not found: it was already answered or has expired";
         let invalid = |reason: &str| Err(Error::invalid_input(reason));
-        let mut pending = self.0.lock();
-        let request = pending.get_mut(id);
-        let Some(request) = request.filter(|request| Instant::now() < request.deadline) else {
+        let mut all = self.0.lock();
+        let request = all.get_mut(id);
+        let Some(pending) = request.filter(|pending| Instant::now() < pending.deadline) else {
             return invalid(NOT_FOUND);
         };
+        let request = &pending.request;
         let asker = &request.sender;
         if (&by.channel, &by.chat_id) != (&asker.channel, &asker.chat_id) {
             return invalid("approval request belongs to another chat: answer it there");
         }
-        // A sender without an id cannot be identified, and a guest cannot approve anything.
-        let is_asker = !by.id.is_empty() && by.id == asker.id && by.role > Role::Guest;
-        if !is_asker && by.role != Role::Owner {
-            return invalid(
-                "approval request is for another user: only that user or an owner can answer it",
-            );
+        let terms = &request.terms;
+        if !terms.approvers.contains(&by.role) {
+            let names: Vec<_> = terms.approvers.iter().map(|role| role.name()).collect();
+            let roles = names.join(" or ");
+            return invalid(&format!(
+                "you may not answer this request: it needs the role {roles}"
+            ));
         }
-        let Some(to_hook) = request.to_hook.take() else {
+        // A sender without an id could be the asker.
+        let may_be_asker = by.id.is_empty() || by.id == asker.id;
+        if may_be_asker && !terms.can_asker_answer {
+            return invalid("you may not answer your own request: another user must approve it");
+        }
+        match answer {
+            ApprovalAnswer::ApprovedAlways if by.role != Role::Owner => {
+                return invalid("only an owner may approve a call for always: approve it once");
+            }
+            _ if !request.is_possible(&answer) => {
+                return invalid("this request can be approved only once");
+            }
+            _ => {}
+        }
+        let Some(to_hook) = pending.to_hook.take() else {
             return invalid(NOT_FOUND);
         };
-        request.answered_by = Some(by.clone());
+        pending.answered_by = Some(by.clone());
         // If the turn has ended in the meantime, the receiver is gone.
         to_hook
             .send(answer)
@@ -106,7 +238,7 @@ impl Approvals {
     pub fn register(&self, request: &ApprovalRequest, deadline: Instant) -> PendingApprovalGuard {
         let (to_hook, from_user) = oneshot::channel();
         let pending = PendingApproval {
-            sender: request.sender.clone(),
+            request: request.clone(),
             deadline,
             to_hook: Some(to_hook),
             from_user: Some(from_user),

@@ -14,6 +14,7 @@ use crate::{
     hooks::guard,
     inbound::Inbound,
     outbound::Outbound,
+    sender::Role,
     stream::{ModelStream, StreamEvent},
     turn::Turn,
 };
@@ -132,6 +133,20 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Returns the reason why a running channel currently receives no messages, if any.
     fn receive_error(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns whether several users may read and write in a chat. If so, an owner in it can approve the calls of
+    /// others. The default is `false`.
+    fn is_shared_chat(&self, chat_id: &str) -> bool {
+        let _ = chat_id;
+        false
+    }
+
+    /// Returns the role that the channel gives to a sender. `None`, the default, means that the channel does not know
+    /// the sender. `bub policy explain` uses it.
+    fn sender_role(&self, sender_id: &str) -> Option<Role> {
+        let _ = sender_id;
         None
     }
 

@@ -68,7 +68,9 @@ mod turn;
 mod turn_tape;
 
 pub use admission::{Admission, AdmissionDecision, TurnSnapshot};
-pub use approval::{ApprovalAnswer, ApprovalRequest, Approvals, PendingApprovalGuard};
+pub use approval::{
+    ApprovalAnswer, ApprovalRequest, ApprovalTerms, Approvals, PendingApprovalGuard,
+};
 pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler};
 pub use channel_message::ChannelMessage;

@@ -73,7 +73,7 @@ impl Provenance {
     }
 
     /// Reads the value of an entry's `meta`. An invalid value is text of a guest from an unknown source.
-    fn from_value(value: &Value) -> Self {
+    pub(crate) fn from_value(value: &Value) -> Self {
         Self::deserialize(value).unwrap_or_else(|_| Self {
             least_role: Some(Role::Guest),
             untrusted: BTreeSet::from([UntrustedSource::Unknown]),
@@ -88,6 +88,8 @@ pub(crate) struct TurnProvenance {
     own: Provenance,
     /// The provenance of the entries in the turn's views.
     view: Provenance,
+    /// The provenance that an owner accepted for the rest of the turn.
+    accepted: Provenance,
 }
 
 impl TurnProvenance {
@@ -106,6 +108,18 @@ impl TurnProvenance {
         let mut total = self.own.clone();
         total.merge(&self.view);
         total
+    }
+
+    /// Records that an owner accepts the current provenance.
+    pub(crate) fn accept(&mut self) {
+        self.accepted = self.total();
+    }
+
+    /// Returns whether an owner accepted the current provenance, and nothing worse was added since.
+    pub(crate) fn is_accepted(&self) -> bool {
+        let mut all = self.total();
+        all.merge(&self.accepted);
+        all == self.accepted
     }
 
     /// Adds the provenance to the `meta` of an entry that views can show. An anchor summarizes the view, so it has the

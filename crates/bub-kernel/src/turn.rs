@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use bub_tape::{MemoryStore, Tape, TapeName};
+use bub_tape::{Entry, MemoryStore, PROVENANCE_KEY, Tape, TapeName};
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -226,6 +226,23 @@ impl Turn {
     /// Returns whose text the turn and its view contain.
     pub fn provenance(&self) -> Provenance {
         self.0.tape.provenance.lock().total()
+    }
+
+    /// Records that an owner accepts, for the rest of the turn, what the turn may do with the text that it contains now.
+    pub fn accept_provenance(&self) {
+        self.0.tape.provenance.lock().accept();
+    }
+
+    /// Returns whether an owner accepted the current [`Turn::provenance`].
+    pub fn is_provenance_accepted(&self) -> bool {
+        self.0.tape.provenance.lock().is_accepted()
+    }
+
+    /// Adds the provenance of an entry that a tool read from a tape.
+    pub fn add_entry_provenance(&self, entry: &Entry) {
+        if let Some(value) = entry.meta.get(PROVENANCE_KEY) {
+            self.add_provenance(&Provenance::from_value(value));
+        }
     }
 
     /// Returns the state that all hooks of the turn share.

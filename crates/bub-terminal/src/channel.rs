@@ -14,10 +14,7 @@ use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{
-    sanitize::{sanitize, sanitize_line},
-    turn_view::StatusLine,
-};
+use crate::{sanitize::sanitize_line, turn_view::StatusLine};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "cli";
@@ -151,16 +148,16 @@ impl UserQuestion {
     /// Returns the complete text of the question. It is never truncated: a user must see all of what is approved.
     pub fn text(&self) -> String {
         match self {
-            Self::Call(request, _) => approval_question(request),
+            Self::Call(request, _) => request.question_text(),
             Self::Line(_, text, _) => sanitize_line(text),
         }
     }
 
     /// Returns the prompt for the answer.
-    pub fn prompt(&self) -> &'static str {
+    pub fn prompt(&self) -> String {
         match self {
-            Self::Call(..) => "allow? [y/N] ",
-            Self::Line(..) => "answer: ",
+            Self::Call(request, _) => format!("allow? [{}] ", request.choices()),
+            Self::Line(..) => "answer: ".to_owned(),
         }
     }
 
@@ -171,20 +168,6 @@ impl UserQuestion {
             Self::Line(id, ..) => id,
         }
     }
-}
-
-/// Returns the question whether a tool call is allowed. It contains the complete call, because users cannot approve what
-/// they do not see. JSON values do not span lines, so an argument cannot imitate a question.
-pub fn approval_question(request: &ApprovalRequest) -> String {
-    let arguments = request.arguments.iter();
-    let arguments = arguments.map(|(name, value)| format!("{name}={value}"));
-    let call = format!(
-        "{}({})",
-        request.tool,
-        arguments.collect::<Vec<_>>().join(", ")
-    );
-    let (reason, call) = (sanitize_line(&request.reason), sanitize(&call));
-    format!("{reason}\nallow {call}?")
 }
 
 /// Sends events to a chat.

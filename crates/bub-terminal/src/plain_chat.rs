@@ -124,7 +124,7 @@ impl PlainChat {
             return Ok(());
         }
         match self.state.questions.front() {
-            Some(question) => print_to_terminal(question.prompt()),
+            Some(question) => print_to_terminal(&question.prompt()),
             None => print_to_terminal(&self.prompt),
         }
     }
@@ -178,7 +178,7 @@ impl PlainChat {
     fn answer_question(&mut self, text: &str) -> Result<()> {
         if !self.state.answer_question(text) {
             self.add_to_history(text);
-            let notice = "answer y or n first; your line was not sent but is in the history";
+            let notice = "answer y, n, or n with a reason first; your line was not sent but is in the history";
             return self.print_notice(notice, true);
         }
         self.show_question()?;

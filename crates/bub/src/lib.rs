@@ -41,9 +41,9 @@ pub use bub_kernel as kernel;
 #[doc(hidden)]
 pub use bub_kernel::{__hook, __hook_arg};
 pub use bub_kernel::{
-    Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxError, BoxFuture,
-    CancellationToken, Channel, ChannelMessage, ChannelRole, ChannelRouter, CliApp, CliCommand,
-    CliContext, CommandArg, CommandArgs, Envelope, Error, ErrorKind, Fields, Framework,
+    Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, ApprovalTerms, BoxError,
+    BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, ChannelRouter, CliApp,
+    CliCommand, CliContext, CommandArg, CommandArgs, Envelope, Error, ErrorKind, Fields, Framework,
     FrameworkRef, HttpBody, HttpRoute, Inbound, IntoPlugin, Lifespan, LifespanScope, LlmDecision,
     LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions,
     ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided, Result, Role, RouteAccess,

@@ -22,7 +22,7 @@ use std::{
 };
 
 use bub::kernel::{
-    Channel, Error, ErrorKind, FrameworkRef, HttpRoute, MessageHandler, Outbound, Result,
+    Channel, Error, ErrorKind, FrameworkRef, HttpRoute, MessageHandler, Outbound, Result, Role,
     StreamEvent, Turn, async_trait,
 };
 use tokio::sync::Semaphore;
@@ -194,6 +194,10 @@ impl Channel for WebhookChannel {
             exchange.send_delta(delta);
         }
         Ok(())
+    }
+
+    fn sender_role(&self, _sender_id: &str) -> Option<Role> {
+        Some(self.options.role)
     }
 
     fn access_summary(&self) -> Option<String> {

@@ -108,6 +108,15 @@ impl AccessControl {
         }
     }
 
+    /// Returns the role of the user with this id or user name.
+    pub(super) fn role_by_id(&self, id: &str) -> Option<Role> {
+        self.user_role(&TelegramUser {
+            id: id.to_owned(),
+            username: None,
+            name: String::new(),
+        })
+    }
+
     fn user_role(&self, telegram_user: &TelegramUser) -> Option<Role> {
         if telegram_user.id.is_empty() {
             return None;

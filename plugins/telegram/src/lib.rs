@@ -36,7 +36,7 @@ use std::{
 };
 
 use bub::kernel::{
-    CancellationToken, Channel, Error, Inbound, Lifespan, MessageHandler, Outbound, Result,
+    CancellationToken, Channel, Error, Inbound, Lifespan, MessageHandler, Outbound, Result, Role,
     StreamEvent, Turn, async_trait,
 };
 use serde_json::{Value, json};
@@ -249,6 +249,15 @@ impl Channel for TelegramChannel {
 
     fn validate_settings(&self) -> Result<()> {
         self.bot.options.validate()
+    }
+
+    fn is_shared_chat(&self, chat_id: &str) -> bool {
+        // The ids of private chats are those of users, which are positive.
+        chat_id.starts_with('-')
+    }
+
+    fn sender_role(&self, sender_id: &str) -> Option<Role> {
+        self.bot.access_control.role_by_id(sender_id)
     }
 
     fn access_summary(&self) -> Option<String> {

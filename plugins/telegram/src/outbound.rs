@@ -32,7 +32,7 @@ use super::{
 };
 use crate::lock;
 use bub::gateway::{
-    fields::{APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD},
+    fields::{APPROVAL_CHOICES_FIELD, APPROVAL_DECIDED_FIELD, APPROVAL_ID_FIELD},
     is_permanent_error,
 };
 
@@ -104,7 +104,11 @@ async fn send_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
     if let Some(id) = approval
         && let Some(OutgoingPart::Text(part)) = parts.pop()
     {
-        parts.push(OutgoingPart::Question(part, id.to_owned()));
+        let choices = message.field(APPROVAL_CHOICES_FIELD).cloned();
+        parts.push(OutgoingPart::Question(
+            part,
+            approval_buttons(id, choices.as_ref()),
+        ));
     }
     parts.extend(message.media().into_iter().map(OutgoingPart::Media));
     let sent = bot.delivery_log.progress(&reply_id);
@@ -168,6 +172,26 @@ pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
             json!({"message_id": message_id, "allow_sending_without_reply": true});
     }
     params
+}
+
+/// Returns the buttons for an approval request. Which user may press them is checked when the answer arrives.
+fn approval_buttons(id: &str, choices: Option<&Value>) -> Value {
+    let button =
+        |text: &str, verb: &str| json!({"text": text, "callback_data": format!("{verb}:{id}")});
+    let has_choice = |choice: &&(&str, &str)| {
+        let choices = choices.and_then(Value::as_array);
+        choices.is_some_and(|choices| choices.iter().any(|other| other == choice.1))
+    };
+    let longer = [("This session", "session"), ("Always", "always")];
+    let mut buttons = vec![button("Approve", "approve")];
+    buttons.extend(
+        longer
+            .iter()
+            .filter(has_choice)
+            .map(|(text, verb)| button(text, verb)),
+    );
+    buttons.push(button("Deny", "deny"));
+    json!({"inline_keyboard": [buttons]})
 }
 
 /// Shows the outcome of a pressed approval button to the user who pressed it. If the approval is decided, also adds the
@@ -240,8 +264,8 @@ impl Bot {
 /// One Telegram message of a reply.
 enum OutgoingPart {
     Text(MessagePart),
-    /// A text with buttons to answer the approval request with this id.
-    Question(MessagePart, String),
+    /// A text with buttons to answer an approval request.
+    Question(MessagePart, Value),
     Media(MediaItem),
 }
 
@@ -330,7 +354,9 @@ impl OutgoingReply {
     ) -> Result<Result<Option<i64>, ApiError>> {
         Ok(match outgoing_part {
             OutgoingPart::Text(part) => self.send_text(index, part, None).await,
-            OutgoingPart::Question(part, id) => self.send_text(index, part, Some(id)).await,
+            OutgoingPart::Question(part, buttons) => {
+                self.send_text(index, part, Some(buttons)).await
+            }
             OutgoingPart::Media(item) => {
                 let file = load_file(item, &self.bot.options.redactor).await?;
                 self.send_media(index, file).await
@@ -342,7 +368,7 @@ impl OutgoingReply {
         &mut self,
         index: usize,
         part: &MessagePart,
-        question: Option<&str>,
+        buttons: Option<&Value>,
     ) -> Result<Option<i64>, ApiError> {
         if let (0, Some((preview, _))) = (index, &self.preview) {
             let preview = *preview;
@@ -364,9 +390,8 @@ impl OutgoingReply {
             }
         }
         let mut base = reply_params(&self.route, index == 0);
-        if let Some(id) = question {
-            let button = |text: &str, verb: &str| json!({"text": text, "callback_data": format!("{verb}:{id}")});
-            base["reply_markup"] = json!({"inline_keyboard": [[button("Approve", "approve"), button("Deny", "deny")]]});
+        if let Some(buttons) = buttons {
+            base["reply_markup"] = buttons.clone();
         }
         let answer = self
             .bot

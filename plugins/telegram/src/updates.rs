@@ -257,6 +257,9 @@ impl UpdateHandler<'_> {
         let data = query["data"].as_str().unwrap_or_default();
         let command = match data.split_once(':') {
             Some((verb @ ("approve" | "deny"), id)) if !id.is_empty() => format!(",{verb} {id}"),
+            Some((scope @ ("session" | "always"), id)) if !id.is_empty() => {
+                format!(",approve {id} {scope}")
+            }
             _ => return Ok(()),
         };
         let chat_thread = ChatThread {

@@ -3,15 +3,20 @@
 use std::time::Duration;
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, Turn,
+    ApprovalAnswer, ApprovalRequest, ApprovalTerms, CancellationToken, Error, ErrorKind, Result,
+    ToolContext, ToolSpec, Turn, UntrustedSource,
     hooks::{args, point},
 };
-use bub_settings::Redactor;
+use bub_settings::{SettingSource, Settings};
 use bub_tape::Entry;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{PolicyDecision, denied_error};
+use super::{
+    PolicyAction, PolicyDecision, PolicyRule, default_decision, denied_error,
+    remembered::exact_rule,
+};
+use crate::{agent::Agent, sandbox::is_at_terminal, tools::find_tool};
 
 /// The outcome of an approval request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
@@ -45,6 +50,10 @@ pub struct Approval {
     pub reason: Option<String>,
     /// How long the request was pending.
     pub elapsed: Duration,
+    /// The answer, if there is one.
+    pub answer: Option<ApprovalAnswer>,
+    /// The rule that the answer `always` adds.
+    pub(crate) rule: Option<Map<String, Value>>,
     tool: String,
     arguments: Map<String, Value>,
 }
@@ -53,10 +62,19 @@ impl Approval {
     /// Returns the data of the tape event `approval`.
     pub fn event_data(&self, call_id: &str) -> Value {
         let elapsed = u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX);
-        json!({
+        let mut data = json!({
             "tool": self.tool, "call_id": call_id, "decision": self.decision.name(), "by": self.by,
             "elapsed_ms": elapsed,
-        })
+        });
+        let scope = match self.answer {
+            Some(ApprovalAnswer::ApprovedForSession) => "session",
+            Some(ApprovalAnswer::ApprovedAlways) => "always",
+            _ => return data,
+        };
+        if let Some(data) = data.as_object_mut() {
+            data.insert("scope".to_owned(), scope.into());
+        }
+        data
     }
 
     /// Checks that the approval covers this tool call. Consumes the approval, so that it covers only one call. Fails if
@@ -86,16 +104,16 @@ impl Approval {
 /// The call to approve and the options of the request.
 #[derive(Debug)]
 pub struct ApprovalParams<'a> {
-    /// The name of the tool.
-    pub tool: &'a str,
+    /// The tool.
+    pub tool: &'a ToolSpec,
     /// The arguments that the tool will receive.
     pub arguments: &'a Map<String, Value>,
     /// The decision that requires the approval.
     pub policy_decision: &'a PolicyDecision,
     /// How long to wait for an answer.
     pub timeout: Duration,
-    /// Redacts secrets in the request.
-    pub redactor: &'a Redactor,
+    /// The settings, whose redactor finds secrets in the call.
+    pub settings: &'a Settings,
 }
 
 /// Asks users to approve a call and waits for the answer. Fails if the turn is cancelled, or if the system provides no
@@ -106,8 +124,24 @@ pub async fn request_approval(
     cancel: &CancellationToken,
 ) -> Result<Approval> {
     let started = Instant::now();
-    let request = build_request(&params, turn)?;
     let framework = turn.framework();
+    let rule = remember_rule(&params, turn);
+    let outcome = |decision, answer: Option<ApprovalAnswer>, by, reason| Approval {
+        decision,
+        by,
+        reason,
+        elapsed: started.elapsed(),
+        answer,
+        rule: rule.clone(),
+        tool: params.tool.name.clone(),
+        arguments: params.arguments.clone(),
+    };
+    let failed = |reason: String| outcome(ApprovalOutcome::Failed, None, None, Some(reason));
+    let request = build_request(&params, turn, rule.as_ref())?;
+    if !is_at_terminal(turn.sender()) && is_masked(&request, &params) {
+        let text = "the call contains a secret, which must not be shown in a chat; approve it at the terminal with `bub chat`";
+        return Ok(failed(text.to_owned()));
+    }
     let pending = framework
         .approvals()
         .register(&request, started + request.expires);
@@ -122,34 +156,42 @@ pub async fn request_approval(
         () = tokio::time::sleep(request.expires) => None,
         answer = framework.hooks().call_first::<point::RequestApproval>(args) => Some(answer),
     };
-    let by = pending.answered_by();
-    let by = by.map_or_else(|| "plugin".to_owned(), |user| user.to_string());
-    let (decision, by, reason) = match answer {
-        None => (ApprovalOutcome::Expired, None, None),
-        Some(Ok(Some(ApprovalAnswer::Approved))) => (ApprovalOutcome::Approved, Some(by), None),
+    let answered_by = pending.answered_by();
+    let is_by_plugin = answered_by.is_none();
+    let by = answered_by.map_or_else(|| "plugin".to_owned(), |user| user.to_string());
+    Ok(match answer {
+        None => outcome(ApprovalOutcome::Expired, None, None, None),
         Some(Ok(Some(ApprovalAnswer::Denied(reason)))) => {
-            (ApprovalOutcome::Denied, Some(by), reason)
+            let answer = ApprovalAnswer::Denied(reason.clone());
+            outcome(ApprovalOutcome::Denied, Some(answer), Some(by), reason)
         }
-        Some(Ok(None)) => (
-            ApprovalOutcome::Failed,
-            None,
-            Some("neither the channel nor a plugin can ask a user; use `bub chat`, or change `policy.rules`".to_owned()),
+        // A plugin saw the call without its secrets.
+        Some(Ok(Some(_))) if is_by_plugin && request.terms.secret_arguments.is_some() => {
+            failed("the call contains a secret, so only the user at the terminal may approve it".to_owned())
+        }
+        Some(Ok(Some(answer))) => {
+            outcome(ApprovalOutcome::Approved, Some(answer), Some(by), None)
+        }
+        Some(Ok(None)) => failed(
+            "neither the channel nor a plugin can ask a user; use `bub chat`, or change `policy.rules`".to_owned(),
         ),
         Some(Err(error)) => {
             // The tool call fails with this message, too.
             tracing::error!(target: "bub::turn", error = error.message(), "approval.failed");
-            let reason = Some(error.message().to_owned());
-            (ApprovalOutcome::Failed, None, reason)
+            failed(error.message().to_owned())
         }
-    };
-    Ok(Approval {
-        decision,
-        by,
-        reason,
-        elapsed: started.elapsed(),
-        tool: params.tool.to_owned(),
-        arguments: params.arguments.clone(),
     })
+}
+
+/// Returns the rule for the answer `always`, if a rule asks about the call and the call has no secrets.
+fn remember_rule(params: &ApprovalParams<'_>, turn: &Turn) -> Option<Map<String, Value>> {
+    if params.policy_decision.origin == SettingSource::Default {
+        return None;
+    }
+    let rule = exact_rule(params.settings, turn, params.tool, params.arguments)?;
+    let mut redacted = Value::Object(rule.clone());
+    params.settings.redactor().redact_value(&mut redacted);
+    (redacted.as_object() == Some(&rule)).then_some(rule)
 }
 
 /// Asks users to approve a call, and records the result on the tape.
@@ -167,7 +209,37 @@ pub(crate) async fn request_recorded_approval(
     Ok(approval)
 }
 
-fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalRequest> {
+/// Returns whether redaction would hide a part of the question.
+fn is_masked(request: &ApprovalRequest, params: &ApprovalParams<'_>) -> bool {
+    let question = request.question_text();
+    request.arguments != *params.arguments
+        || params.settings.redactor().redact(&question) != question
+}
+
+/// Asks an owner whether a call may do what the sandbox does not allow, and records the result on the tape.
+pub(crate) async fn ask_for_exception(
+    agent: &Agent,
+    context: &ToolContext,
+    tool: &str,
+    arguments: &Map<String, Value>,
+    question: &str,
+) -> Result<Approval> {
+    let tools = context.turn.framework().tools();
+    let params = ApprovalParams {
+        tool: find_tool(tool, tools)?.spec(),
+        arguments,
+        policy_decision: &PolicyDecision::from_default(PolicyAction::Ask, question),
+        timeout: agent.policy.approval_timeout(),
+        settings: &agent.settings,
+    };
+    request_recorded_approval(&context.turn, params, &context.cancel, None).await
+}
+
+fn build_request(
+    params: &ApprovalParams<'_>,
+    turn: &Turn,
+    rule: Option<&Map<String, Value>>,
+) -> Result<ApprovalRequest> {
     let random = getrandom::u64().map_err(|error| {
         Error::unknown(format!(
             "cannot create an approval request: the system provides no random numbers: {error}"
@@ -175,19 +247,38 @@ fn build_request(params: &ApprovalParams<'_>, turn: &Turn) -> Result<ApprovalReq
     })?;
     let mut arguments = params.arguments.clone();
     for value in arguments.values_mut() {
-        params.redactor.redact_value(value);
+        params.settings.redactor().redact_value(value);
     }
     let policy_decision = params.policy_decision;
+    let sender = turn.sender();
+    let is_secret = arguments != *params.arguments;
+    let default = default_decision(sender, params.tool, params.arguments);
+    let is_possible_by_default = default.action != PolicyAction::Deny;
+    // The sender of a webhook is a program, which cannot vouch for its content.
+    let is_about_webhook = policy_decision.accepts_content
+        && turn.untrusted_sources().contains(&UntrustedSource::Webhook);
+    let always_rule = rule.and_then(|rule| {
+        let rule = PolicyRule::from_map(rule.clone(), 0, SettingSource::Default);
+        rule.ok().map(|rule| rule.summary())
+    });
+    let terms = ApprovalTerms {
+        secret_arguments: (is_secret && is_at_terminal(sender)).then(|| params.arguments.clone()),
+        approvers: policy_decision.approvers.clone(),
+        can_asker_answer: is_possible_by_default && !is_about_webhook,
+        can_remember: policy_decision.origin != SettingSource::Default,
+        always_rule,
+    };
     Ok(ApprovalRequest {
         id: format!("{random:016x}"),
-        tool: params.tool.to_owned(),
+        tool: params.tool.name.clone(),
         arguments,
-        sender: turn.sender().clone(),
+        sender: sender.clone(),
         session_id: turn.session_id().clone(),
         expires: params.timeout,
         reason: policy_decision
             .reason
             .clone()
             .unwrap_or_else(|| policy_decision.rule.clone()),
+        terms,
     })
 }

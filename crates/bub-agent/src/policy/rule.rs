@@ -3,13 +3,25 @@
 use std::fmt::Write;
 
 use bub_kernel::{Role, Sender, ToolSpec};
-use bub_settings::SettingSource;
+use bub_settings::{SettingChoice, SettingSource};
 use serde_json::{Map, Value};
 
 use super::glob;
 
-/// The action for a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+/// The action for a tool call. A stricter action compares greater.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    SettingChoice,
+)]
+#[settings(crate = bub_settings)]
 #[strum(serialize_all = "snake_case")]
 pub enum PolicyAction {
     /// Run the call.
@@ -27,6 +39,9 @@ impl PolicyAction {
     }
 }
 
+/// Tools that only owners may use by default and that change the system. [`PolicyRule::risk`] checks them.
+const OWNER_TOOLS: [&str; 4] = ["bash", "fs.write", "fs.edit", "subagent"];
+
 /// A policy rule. It matches a call if all its conditions match. A condition that is not set matches every call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRule {
@@ -40,10 +55,12 @@ pub struct PolicyRule {
     pub channels: Option<Vec<String>>,
     /// Patterns of the tools that the rule applies to.
     pub tools: Option<Vec<String>>,
-    /// Arguments that the call must have, with the patterns that their values must match.
-    pub arguments: Vec<(String, String)>,
+    /// Arguments with the patterns that their values must match. `None` means that the call must not have the argument.
+    pub arguments: Vec<(String, Option<String>)>,
     /// The action for matching calls.
     pub action: PolicyAction,
+    /// The roles of users who may approve a matching call. The default is owners.
+    pub approvers: Vec<Role>,
     /// The reason shown to users and to the model.
     pub reason: Option<String>,
 }
@@ -55,12 +72,16 @@ impl PolicyRule {
         number: usize,
         origin: SettingSource,
     ) -> Result<Self, String> {
-        const KEYS: &str = "roles, channels, tools, arguments, action, reason";
+        const KEYS: &str = "roles, channels, tools, arguments, action, approvers, reason";
         let mut take = |key: &str| map.shift_remove(key).filter(|value| !value.is_null());
         let mut take_list = |key: &str| take(key).map(|value| parse_list(key, value)).transpose();
-        let roles = take_list("roles")?;
-        let roles = roles.map(|names| names.iter().map(|name| parse_role(name)).collect());
-        let roles = roles.transpose()?;
+        let mut take_roles = |key: &str| {
+            let names = take_list(key)?;
+            let roles = names.map(|names| names.iter().map(|name| parse_role(name)).collect());
+            roles.transpose()
+        };
+        let roles: Option<Vec<Role>> = take_roles("roles")?;
+        let approvers: Option<Vec<Role>> = take_roles("approvers")?;
         let channels = take_list("channels")?;
         let tools = take_list("tools")?;
         let tools = tools.map(|tools| tools.iter().map(|tool| normalize_tool_name(tool)).collect());
@@ -68,8 +89,10 @@ impl PolicyRule {
             None => Vec::new(),
             Some(Value::Object(patterns)) => {
                 let pattern = |(name, pattern): (String, Value)| match scalar_text(&pattern) {
-                    Some(pattern) => Ok((name, pattern)),
-                    None => Err(format!("the pattern of argument `{name}` must be a string")),
+                    None if !pattern.is_null() => Err(format!(
+                        "the pattern of argument `{name}` must be a string or null"
+                    )),
+                    pattern => Ok((name, pattern)),
                 };
                 let patterns: Result<_, String> = patterns.into_iter().map(pattern).collect();
                 patterns?
@@ -79,6 +102,17 @@ impl PolicyRule {
         let action = take("action").as_ref().and_then(scalar_text);
         let action = action.and_then(|name| name.parse().ok());
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
+        match &approvers {
+            Some(_) if action != PolicyAction::Ask => {
+                return Err("`approvers` requires `action: ask`".to_owned());
+            }
+            Some(roles) if roles.contains(&Role::Guest) => {
+                return Err(
+                    "`approvers` must not contain guest: guests cannot approve calls".to_owned(),
+                );
+            }
+            _ => {}
+        }
         let reason = take("reason")
             .map(|value| scalar_text(&value).ok_or("`reason` must be a string"))
             .transpose()?;
@@ -92,6 +126,7 @@ impl PolicyRule {
                 tools,
                 arguments,
                 action,
+                approvers: approvers.unwrap_or_else(|| vec![Role::Owner]),
                 reason,
             }),
         }
@@ -108,9 +143,12 @@ impl PolicyRule {
             let is_match = |pattern: &String| glob::matches(pattern, text, |_| true);
             patterns.as_ref().is_none_or(|all| all.iter().any(is_match))
         };
-        let has_argument = |(name, pattern): &(String, String)| {
-            let value = arguments.get(name);
-            value.is_some_and(|value| self.argument_matches(name, pattern, value))
+        let has_argument = |(name, pattern): &(String, Option<String>)| {
+            let value = arguments.get(name).filter(|value| !value.is_null());
+            match (value, pattern) {
+                (Some(value), Some(pattern)) => self.argument_matches(name, pattern, value),
+                (value, pattern) => value.is_none() && pattern.is_none(),
+            }
         };
         let roles = self.roles.as_ref();
         roles.is_none_or(|roles| roles.contains(&sender.role))
@@ -158,6 +196,41 @@ impl PolicyRule {
         Some(format!("no matching tool has an argument `{name}`{hint}"))
     }
 
+    /// Returns why the rule is dangerous, or `None`: it gives members or guests what only owners may do by default.
+    pub fn risk(&self) -> Option<String> {
+        let covers = |role: Role| {
+            self.roles
+                .as_ref()
+                .is_none_or(|roles| roles.contains(&role))
+        };
+        let role = [Role::Guest, Role::Member]
+            .into_iter()
+            .find(|role| covers(*role))?;
+        let matches_tool = |tool: &str| {
+            let mut patterns = self.tools.iter().flatten();
+            self.tools.is_none() || patterns.any(|pattern| glob::matches(pattern, tool, |_| true))
+        };
+        let is_narrow = |(_, pattern): &(String, Option<String>)| {
+            let text = pattern.as_deref().unwrap_or_default();
+            text.contains(|c| !matches!(c, '*' | '?'))
+        };
+        let tool = OWNER_TOOLS.into_iter().find(|tool| matches_tool(tool))?;
+        let is_every_tool = self.tools.is_none() || OWNER_TOOLS.into_iter().all(matches_tool);
+        let name = role.name();
+        match self.action {
+            PolicyAction::Allow if is_every_tool && self.arguments.is_empty() => {
+                Some(format!("lets every {name} use every tool"))
+            }
+            PolicyAction::Allow if !self.arguments.iter().any(is_narrow) => {
+                Some(format!("lets every {name} use `{tool}` with any arguments"))
+            }
+            PolicyAction::Ask if self.roles.is_some() && self.approvers.contains(&Role::Member) => {
+                Some(format!("lets members approve `{tool}` for a {name}"))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the rule in one line, such as `ask: bash, all roles`.
     pub fn summary(&self) -> String {
         let list = |items: &Option<Vec<String>>, default: &str| {
@@ -170,13 +243,20 @@ impl PolicyRule {
         if !self.arguments.is_empty() {
             let pairs = self.arguments.iter();
             let pairs: Vec<_> = pairs
-                .map(|(name, pattern)| format!("{name}={pattern}"))
+                .map(|(name, pattern)| match pattern {
+                    Some(pattern) => format!("{name}={pattern}"),
+                    None => format!("no {name}"),
+                })
                 .collect();
             let _ = write!(line, " ({})", pairs.join(", "));
         }
         let _ = write!(line, ", {}", list(&roles, "all roles"));
         if self.channels.is_some() {
             let _ = write!(line, ", in {}", list(&self.channels, ""));
+        }
+        if self.action == PolicyAction::Ask {
+            let names: Vec<_> = self.approvers.iter().map(|role| role.name()).collect();
+            let _ = write!(line, ", approved by {}", names.join(" or "));
         }
         match &self.reason {
             Some(reason) => format!("{line}: {reason}"),

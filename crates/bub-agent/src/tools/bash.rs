@@ -8,10 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     agent::Agent,
-    policy::{
-        Approval, ApprovalOutcome, ApprovalParams, PolicyAction, PolicyDecision,
-        request_recorded_approval,
-    },
+    policy::{ApprovalOutcome, ask_for_exception},
     sandbox::{failure_note, is_at_terminal, looks_refused},
     shell::{Exit, Shell, ShellOutcome, ShellRequest, Shells},
     skills::{LoadedSkills, Skills},
@@ -54,8 +51,8 @@ impl BashTools {
         let Some(agent) = &self.agent else {
             return Ok(());
         };
-        let sender = context.turn.sender();
-        let profile = agent.sandbox.profile(sender, context.caller);
+        let sender = agent.policy.effective_sender(&context.turn, context.caller);
+        let profile = agent.sandbox.profile(&sender, context.caller);
         if profile == SandboxProfile::Off {
             return Ok(());
         }
@@ -63,21 +60,22 @@ impl BashTools {
         let confinement =
             agent
                 .sandbox
-                .confinement(profile, sender, &request.session, &workspace)?;
+                .confinement(profile, &sender, &request.session, &workspace)?;
         let Some(reason) = agent.sandbox.unavailable_reason(&confinement) else {
             request.confinement = Some(confinement);
             return Ok(());
         };
         let reason = format!("the sandbox is unavailable: {reason}");
-        if !is_at_terminal(sender) {
+        if !is_at_terminal(&sender) {
             return Err(Error::new(
                 ErrorKind::Tool,
                 format!("cannot run the command: {reason}; the owner can run `bub doctor`"),
             ));
         }
         let question = format!("{reason}; run the command without it?");
-        let approval = ask(agent, context, &request.command, &question).await?;
-        approval.consume(TOOL_NAME, &command_arguments(&request.command))
+        let arguments = command_arguments(&request.command);
+        let approval = ask_for_exception(agent, context, TOOL_NAME, &arguments, &question).await?;
+        approval.consume(TOOL_NAME, &arguments)
     }
 
     /// Runs a command again without the sandbox if the sandbox may be why it failed and the owner approves.
@@ -95,10 +93,13 @@ impl BashTools {
         if !is_failed || !looks_refused(&request.command, &outcome.output, confinement) {
             return Ok(outcome);
         }
-        if context.turn.sender().role == Role::Owner {
+        let sender = agent.policy.effective_sender(&context.turn, context.caller);
+        if sender.role == Role::Owner {
             let question =
                 "the sandbox may have stopped this command; run it again outside the sandbox?";
-            let approval = ask(agent, context, &request.command, question).await?;
+            let arguments = command_arguments(&request.command);
+            let approval =
+                ask_for_exception(agent, context, TOOL_NAME, &arguments, question).await?;
             if approval.decision == ApprovalOutcome::Approved {
                 let outside = ShellRequest {
                     confinement: None,
@@ -111,23 +112,6 @@ impl BashTools {
         let output = format!("{}\n{note}", outcome.output.trim_end());
         Ok(ShellOutcome { output, ..outcome })
     }
-}
-
-/// Asks a user whether a command may run outside the sandbox.
-async fn ask(
-    agent: &Agent,
-    context: &ToolContext,
-    command: &str,
-    question: &str,
-) -> Result<Approval> {
-    let params = ApprovalParams {
-        tool: TOOL_NAME,
-        arguments: &command_arguments(command),
-        policy_decision: &PolicyDecision::from_default(PolicyAction::Ask, question),
-        timeout: agent.policy.approval_timeout(),
-        redactor: agent.settings.redactor(),
-    };
-    request_recorded_approval(&context.turn, params, &context.cancel, None).await
 }
 
 fn command_arguments(command: &str) -> Map<String, Value> {

@@ -16,9 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     agent::Agent,
     files::{AllowedFile, FileAccess, FileError, FileUse, file_error},
-    policy::{
-        ApprovalOutcome, ApprovalParams, PolicyAction, PolicyDecision, request_recorded_approval,
-    },
+    policy::{ApprovalOutcome, ask_for_exception},
 };
 
 /// The tools that read and change files.
@@ -56,17 +54,12 @@ impl FileTools {
             Err(FileError::Refused(refusal)) => refusal,
             found => return Ok(found?),
         };
-        if refusal.can_ask() && context.turn.sender().role == Role::Owner {
+        let policy = &self.agent.policy;
+        let sender = policy.effective_sender(&context.turn, context.caller);
+        if refusal.can_ask() && sender.role == Role::Owner {
             let question = format!("{refusal}; allow it once?");
-            let params = ApprovalParams {
-                tool,
-                arguments: &arguments,
-                policy_decision: &PolicyDecision::from_default(PolicyAction::Ask, &question),
-                timeout: self.agent.policy.approval_timeout(),
-                redactor: self.agent.settings.redactor(),
-            };
             let approval =
-                request_recorded_approval(&context.turn, params, &context.cancel, None).await?;
+                ask_for_exception(&self.agent, context, tool, &arguments, &question).await?;
             if approval.decision == ApprovalOutcome::Approved {
                 approval.consume(tool, &arguments)?;
                 return Ok(find_in(SandboxProfile::Off).await??);

@@ -1,7 +1,9 @@
 //! The tools `tape.info`, `tape.search`, `tape.reset`, `tape.handoff` and `tape.anchors`.
 
 use bub_kernel::{Result, StepRequest, ToolContext, tape_error, tool};
-use bub_tape::{AnchorQuery, DateRange, EntryKind, Query, SEARCH_MARKER, Search, SearchHit};
+use bub_tape::{
+    AnchorQuery, DateRange, EntryKind, Query, SEARCH_MARKER, Search, SearchHit, handoff_entries,
+};
 use serde_json::json;
 
 const MAX_SHOWN_ANCHORS: usize = 20;
@@ -58,6 +60,9 @@ pub async fn tape_search(
     };
     let search = Search::new(query).within(filter).limit(limit as usize);
     let result = context.tape().search(&search).await?;
+    for hit in &result.hits {
+        context.turn.add_entry_provenance(&hit.entry);
+    }
     let (hits, filtered) = (result.hits.len(), result.filtered);
     let mut lines = vec![format!(
         "{SEARCH_MARKER}: {hits} matches ({filtered} filtered)"
@@ -105,8 +110,10 @@ pub(crate) async fn tape_handoff(
         requests.add(StepRequest::HandOff { name, summary });
     } else {
         let summary = Some(json!({"summary": summary}));
-        let added = context.tape().handoff(&name, summary).await;
-        added.map_err(tape_error)?;
+        let tape = context.turn.tape();
+        let run = [("run_id".to_owned(), tape.run_id().into())];
+        let entries = handoff_entries(&name, summary, run.into_iter().collect());
+        tape.append(entries).await?;
     }
     Ok(answer)
 }

@@ -2,12 +2,11 @@
 
 use std::{sync::Arc, sync::Mutex, time::Duration};
 
-use bub_agent::policy::{self, Approval, ApprovalOutcome, ApprovalParams, Policy};
+use bub_agent::policy::{self, Approval, ApprovalOutcome, ApprovalParams, Policy, PolicyAction};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, Approvals, CancellationToken, ChannelMessage, ErrorKind,
     Framework, Inbound, Result, Role, Sender, State, Turn, hooks,
 };
-use bub_settings::Redactor;
 use serde_json::{Value, json};
 
 use crate::policy::{map, sender_with_role, settings, tool};
@@ -68,26 +67,38 @@ impl ApprovalFixture {
             .build();
         Self {
             chat,
-            turn: turn(&framework, sender_with_role(Role::Member)),
+            turn: turn(&framework, sender_with_role(Role::Owner)),
             cancel: CancellationToken::new(),
         }
     }
 
     async fn try_ask(&self, arguments: Value) -> Result<Approval> {
-        let rules = json!([{"tools": ["bash"], "action": "ask", "reason": "reviewed"}]).to_string();
-        let policy = Policy::new(&settings(&[("BUB_POLICY_RULES", &rules)]));
+        let rule = json!({"roles": ["owner", "member"], "tools": ["bash"], "action": "ask", "reason": "reviewed"});
+        self.ask_by_rule(rule, arguments).await
+    }
+
+    async fn ask_by_rule(&self, rule: Value, arguments: Value) -> Result<Approval> {
+        let settings = settings(&[("BUB_POLICY_RULES", &json!([rule]).to_string())]);
+        let secret = bub_settings::Secret::from("correct-horse-battery");
+        settings.redactor().register(&secret);
+        let policy = Policy::new(&settings);
         let (tool, arguments) = (tool("bash"), map(arguments));
         let policy_decision = policy.evaluate(self.turn.sender(), &tool, &arguments);
-        let redactor = Redactor::new();
-        redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
+        assert_eq!(policy_decision.action, PolicyAction::Ask);
         let params = ApprovalParams {
-            tool: &tool.name,
+            tool: &tool,
             arguments: &arguments,
             policy_decision: &policy_decision,
             timeout: policy.approval_timeout(),
-            redactor: &redactor,
+            settings: &settings,
         };
         policy::request_approval(&self.turn, params, &self.cancel).await
+    }
+
+    /// Returns the fixture with another sender.
+    fn sent_by(mut self, sender: Sender) -> Self {
+        self.turn = turn(self.turn.framework(), sender);
+        self
     }
 
     async fn ask(&self, arguments: Value) -> Approval {
@@ -111,10 +122,9 @@ const NOT_FOUND: &str = "approval request not found: it was already answered or 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
     let fixture = ApprovalFixture::new(|approvals, request| {
-        vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Member), YES)]
+        vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Owner), YES)]
     });
-    let arguments =
-        json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
+    let arguments = json!({"cmd": "curl x", "list": [{"a": "b"}]});
     let approval = fixture.ask(arguments.clone()).await;
     assert_eq!(
         approval.event_data("c1"),
@@ -123,17 +133,14 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
     approval.consume("bash", &map(arguments)).unwrap();
     assert_eq!(fixture.outcomes_seen(), ["ok"]);
     let shown = fixture.chat.shown.lock().unwrap().pop().unwrap();
-    assert_eq!(
-        Value::Object(shown.arguments),
-        json!({"cmd": "curl -H *** x", "list": [{"a": "***"}]})
-    );
+    assert_eq!(shown.call_text(), r#"bash(cmd="curl x", list=[{"a":"b"}])"#);
     assert_eq!(
         (shown.reason.as_str(), shown.session_id.as_str()),
         ("reviewed", "chat:7")
     );
     assert_eq!(
         (shown.sender, shown.expires),
-        (sender_with_role(Role::Member), Duration::from_mins(5))
+        (sender_with_role(Role::Owner), Duration::from_mins(5))
     );
 }
 
@@ -163,8 +170,7 @@ async fn no_one_else_and_from_nowhere_else_can_answer() {
     let strangers = || {
         let ada = sender_with_role(Role::Member);
         let other_chat = "approval request belongs to another chat: answer it there";
-        let other_user =
-            "approval request is for another user: only that user or an owner can answer it";
+        let other_user = "you may not answer this request: it needs the role owner";
         vec![
             (
                 Sender {
@@ -248,7 +254,7 @@ async fn an_answer_counts_once_and_for_one_request() {
     let ids = Arc::new(Mutex::new(Vec::<String>::new()));
     let seen = Arc::clone(&ids);
     let fixture = ApprovalFixture::new(move |approvals, request| {
-        let ada = sender_with_role(Role::Member);
+        let ada = sender_with_role(Role::Owner);
         let mut ids = seen.lock().unwrap();
         // Replays the answers to all earlier requests. For the first request, also sends a valid answer twice.
         let mut outcomes: Vec<_> = ids
@@ -290,7 +296,7 @@ async fn an_answer_counts_once_and_for_one_request() {
 async fn an_approval_is_for_the_call_as_it_was_shown() {
     let yes = || {
         ApprovalFixture::new(|approvals, request| {
-            vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Member), YES)]
+            vec![approvals.submit_answer(&request.id, &sender_with_role(Role::Owner), YES)]
         })
     };
     for (name, arguments) in [
@@ -332,7 +338,7 @@ async fn when_no_user_can_be_asked_or_asking_fails_the_answer_is_no() {
         ),
     ] {
         let fixture = ApprovalFixture {
-            turn: turn(&builder.build(), sender_with_role(Role::Member)),
+            turn: turn(&builder.build(), sender_with_role(Role::Owner)),
             ..ApprovalFixture::new(|_, _| Vec::new())
         };
         let approval = fixture.ask(json!({})).await;
@@ -371,15 +377,14 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         }
     }
     let framework = Framework::builder().plugin("slow", SlowApprover).build();
-    let (tool, arguments, redactor) = (tool("bash"), map(json!({})), Redactor::new());
-    let policy_decision =
-        Policy::new(&settings(&[])).evaluate(&Sender::terminal(), &tool, &arguments);
+    let (tool, arguments, settings) = (tool("bash"), map(json!({})), settings(&[]));
+    let policy_decision = Policy::new(&settings).evaluate(&Sender::terminal(), &tool, &arguments);
     let params = ApprovalParams {
-        tool: &tool.name,
+        tool: &tool,
         arguments: &arguments,
         policy_decision: &policy_decision,
         timeout: Duration::from_hours(1),
-        redactor: &redactor,
+        settings: &settings,
     };
     let turn = turn(&framework, Sender::terminal());
     let approval = policy::request_approval(&turn, params, &CancellationToken::new())
@@ -389,4 +394,127 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         (approval.decision, approval.by.as_deref()),
         (ApprovalOutcome::Approved, Some("plugin"))
     );
+}
+
+fn member(id: &str) -> Sender {
+    Sender {
+        id: id.to_owned(),
+        ..sender_with_role(Role::Member)
+    }
+}
+
+fn ask_member_rule(approvers: &[&str]) -> Value {
+    json!({"roles": ["member"], "tools": ["bash"], "action": "ask", "approvers": approvers})
+}
+
+// Issue 22, point 4: a member approved their own shell.
+#[tokio::test(start_paused = true)]
+async fn a_member_never_approves_what_members_may_not_do() {
+    const OWN: &str = "you may not answer your own request: another user must approve it";
+    const ROLE: &str = "you may not answer this request: it needs the role owner";
+    for (approvers, by, expected) in [
+        (&["owner"][..], member("ada"), ROLE),
+        (&["owner"], member("eve"), ROLE),
+        (&["owner"], sender_with_role(Role::Guest), ROLE),
+        (&["owner", "member"], member("ada"), OWN),
+        // A sender without an id could be the asker.
+        (&["owner", "member"], member(""), OWN),
+        (&["owner", "member"], member("eve"), "ok"),
+        (
+            &["owner"],
+            Sender {
+                id: "root".to_owned(),
+                ..sender_with_role(Role::Owner)
+            },
+            "ok",
+        ),
+    ] {
+        let fixture = ApprovalFixture::new(move |approvals, request| {
+            vec![approvals.submit_answer(&request.id, &by, YES)]
+        });
+        let fixture = fixture.sent_by(member("ada"));
+        let rule = ask_member_rule(approvers);
+        let approval = fixture.ask_by_rule(rule, json!({"cmd": "id"})).await;
+        let decision = approval.unwrap().decision;
+        assert_eq!(fixture.outcomes_seen(), [expected]);
+        assert_eq!(decision == ApprovalOutcome::Approved, expected == "ok");
+    }
+}
+
+// Issue 22, point 4: only an owner adds rules, and only where a rule can be written.
+#[tokio::test(start_paused = true)]
+async fn only_an_owner_approves_for_always() {
+    const ONLY_OWNER: &str = "only an owner may approve a call for always: approve it once";
+    const ONCE: &str = "this request can be approved only once";
+    for (by, answer, expected) in [
+        (member("eve"), ApprovalAnswer::ApprovedAlways, ONLY_OWNER),
+        (member("eve"), ApprovalAnswer::ApprovedForSession, "ok"),
+        // The rules of this policy are in the environment, which bub cannot change.
+        (
+            Sender {
+                id: "root".to_owned(),
+                ..sender_with_role(Role::Owner)
+            },
+            ApprovalAnswer::ApprovedAlways,
+            ONCE,
+        ),
+    ] {
+        let fixture = ApprovalFixture::new(move |approvals, request| {
+            vec![approvals.submit_answer(&request.id, &by, answer.clone())]
+        });
+        let fixture = fixture.sent_by(member("ada"));
+        let rule = ask_member_rule(&["owner", "member"]);
+        let _approval = fixture.ask_by_rule(rule, json!({"cmd": "id"})).await;
+        assert_eq!(fixture.outcomes_seen(), [expected]);
+    }
+}
+
+// Issue 22, point 4: a question that shows a part of the call is no question.
+#[tokio::test(start_paused = true)]
+async fn a_call_with_a_secret_is_refused_in_a_chat_and_shown_at_the_terminal() {
+    let yes = |approvals: &Approvals, request: &ApprovalRequest| {
+        vec![approvals.submit_answer(&request.id, &request.sender, YES)]
+    };
+    for arguments in [
+        json!({"cmd": "curl -H correct-horse-battery x"}),
+        json!({"list": [{"a": "correct-horse-battery"}]}),
+        json!({"correct-horse-battery": "x"}),
+    ] {
+        let fixture = ApprovalFixture::new(yes);
+        let approval = fixture.ask(arguments.clone()).await;
+        assert_eq!(approval.decision, ApprovalOutcome::Failed, "{arguments}");
+        assert!(fixture.chat.shown.lock().unwrap().is_empty(), "{arguments}");
+        let error = approval.consume("bash", &map(arguments)).unwrap_err();
+        assert!(error.message().contains("contains a secret"), "{error}");
+    }
+    let fixture = ApprovalFixture::new(yes).sent_by(Sender::terminal());
+    let approval = fixture
+        .ask(json!({"cmd": "login correct-horse-battery"}))
+        .await;
+    assert_eq!(approval.decision, ApprovalOutcome::Approved);
+    let shown = fixture.chat.shown.lock().unwrap().pop().unwrap();
+    assert!(shown.call_text().contains("correct-horse-battery"));
+    // Plugins get the redacted arguments.
+    assert_eq!(shown.arguments["cmd"], "login ***");
+}
+
+// A plugin that answers has not seen the secret.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_cannot_approve_a_call_that_it_saw_in_part() {
+    struct YesPlugin;
+    #[hooks(crate = bub_kernel)]
+    impl YesPlugin {
+        fn request_approval(&self) -> ApprovalAnswer {
+            ApprovalAnswer::Approved
+        }
+    }
+    let framework = Framework::builder().plugin("yes", YesPlugin).build();
+    let mut fixture = ApprovalFixture::new(|_, _| Vec::new());
+    fixture.turn = turn(&framework, Sender::terminal());
+    let decision = fixture.ask(json!({"cmd": "ls"})).await.decision;
+    assert_eq!(decision, ApprovalOutcome::Approved);
+    let approval = fixture
+        .ask(json!({"cmd": "login correct-horse-battery"}))
+        .await;
+    assert_eq!(approval.decision, ApprovalOutcome::Failed);
 }

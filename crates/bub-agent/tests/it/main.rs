@@ -15,6 +15,7 @@ mod defaults;
 mod fs_access;
 mod fs_tools;
 mod harness;
+mod injections;
 mod log;
 mod model;
 mod policy;

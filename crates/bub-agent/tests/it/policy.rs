@@ -138,7 +138,7 @@ fn a_comma_command_of_a_guest_or_member_runs_nothing() {
 fn the_first_rule_that_fits_decides_and_says_so() {
     let policy = policy(&json!([
         {"roles": ["member"], "channels": ["chat"], "tools": ["bash"], "arguments": {"cmd": "ls*"}, "action": "allow"},
-        {"tools": "bash", "action": "ask", "reason": "shell commands are reviewed"},
+        {"tools": "bash", "roles": ["owner", "member"], "action": "ask", "reason": "shell commands are reviewed"},
         {"tools": ["fs.*", "web.*"], "roles": "owner", "action": "deny"},
         {"channels": ["other*"], "action": "deny"},
     ]));
@@ -363,7 +363,15 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
         ),
         (
             json!([{"action": "deny", "arguments": {"x": ["y"]}}]),
-            "the pattern of argument `x` must be a string",
+            "the pattern of argument `x` must be a string or null",
+        ),
+        (
+            json!([{"action": "allow", "approvers": ["owner"]}]),
+            "`approvers` requires `action: ask`",
+        ),
+        (
+            json!([{"action": "ask", "approvers": ["guest"]}]),
+            "`approvers` must not contain guest",
         ),
         (
             json!([{"action": "deny", "reason": ["y"]}]),
@@ -436,4 +444,100 @@ fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
         "an unauthenticated sender is not trusted"
     );
     assert!(!policy.should_confine_files(&Sender::terminal()));
+}
+
+// Issue 22, point 4: a rule that asks everyone let members use the shell.
+#[test]
+fn a_rule_that_asks_does_not_loosen_a_default_deny_unless_it_names_the_role() {
+    let for_all = policy(&json!([{"tools": ["bash", "help"], "action": "ask"}]));
+    for (role, tool, action) in [
+        (Role::Owner, "bash", PolicyAction::Ask),
+        (Role::Member, "bash", PolicyAction::Deny),
+        (Role::Guest, "bash", PolicyAction::Deny),
+        (Role::Member, "help", PolicyAction::Ask),
+        (Role::Guest, "help", PolicyAction::Deny),
+    ] {
+        let decision = decide(&for_all, role, tool, json!({}));
+        assert_eq!(decision.action, action, "{role:?} {tool}");
+    }
+    assert_eq!(
+        decide(&for_all, Role::Member, "bash", json!({})).rule,
+        "members may use only read-only tools; rule 1 does not name the role member"
+    );
+    // A later rule does not allow what this rule restricts.
+    let shadowed = policy(&json!([
+        {"tools": "bash", "action": "ask"},
+        {"tools": "bash", "action": "allow"},
+    ]));
+    let decision = decide(&shadowed, Role::Member, "bash", json!({}));
+    assert_eq!(decision.action, PolicyAction::Deny);
+    let named = policy(&json!([{"roles": ["member"], "tools": ["bash"], "action": "ask"}]));
+    let decision = decide(&named, Role::Member, "bash", json!({}));
+    assert_eq!(decision.action, PolicyAction::Ask);
+    assert_eq!(decision.approvers, [Role::Owner]);
+    assert_eq!(
+        named.rules()[0].summary(),
+        "ask: bash, member, approved by owner"
+    );
+}
+
+// Issue 22, point 4: `bub doctor` reports these rules.
+#[test]
+fn dangerous_rules_are_recognized() {
+    for (rule, risk) in [
+        (
+            json!({"action": "allow"}),
+            Some("lets every guest use every tool"),
+        ),
+        (
+            json!({"action": "allow", "tools": "*"}),
+            Some("lets every guest use every tool"),
+        ),
+        (
+            json!({"action": "allow", "roles": ["member"], "tools": ["bash"]}),
+            Some("lets every member use `bash` with any arguments"),
+        ),
+        (
+            json!({"action": "allow", "roles": ["member"], "tools": ["b*"], "arguments": {"cmd": "*"}}),
+            Some("lets every member use `bash` with any arguments"),
+        ),
+        (
+            json!({"action": "allow", "roles": ["member"], "tools": ["fs_*"]}),
+            Some("lets every member use `fs.write` with any arguments"),
+        ),
+        (
+            json!({"action": "ask", "roles": ["member"], "tools": ["bash"], "approvers": ["member"]}),
+            Some("lets members approve `bash` for a member"),
+        ),
+        (json!({"action": "allow", "roles": ["owner"]}), None),
+        (json!({"action": "deny"}), None),
+        (json!({"action": "ask"}), None),
+        (
+            json!({"action": "allow", "roles": ["member"], "tools": ["web.fetch"]}),
+            None,
+        ),
+        (
+            json!({"action": "allow", "roles": ["member"], "tools": ["bash"], "arguments": {"cmd": "git log*"}}),
+            None,
+        ),
+    ] {
+        let policy = policy(&json!([rule]));
+        assert_eq!(policy.rules()[0].risk().as_deref(), risk, "{rule}");
+    }
+}
+
+#[test]
+fn an_argument_with_null_must_be_absent() {
+    let policy = policy(&json!([
+        {"roles": ["member"], "tools": ["bash"], "arguments": {"cmd": "make", "cwd": null}, "action": "allow"},
+    ]));
+    for (arguments, action) in [
+        (json!({"cmd": "make"}), PolicyAction::Allow),
+        (json!({"cmd": "make", "cwd": null}), PolicyAction::Allow),
+        (json!({"cmd": "make", "cwd": "/"}), PolicyAction::Deny),
+        (json!({"cwd": null}), PolicyAction::Deny),
+    ] {
+        let decision = decide(&policy, Role::Member, "bash", arguments.clone());
+        assert_eq!(decision.action, action, "{arguments}");
+    }
 }

@@ -1,15 +1,16 @@
 //! Asks users to approve tool calls, at the terminal or in the chat of the message.
 
 use std::{
+    fmt::Write as _,
     fs::File,
     io::{BufRead, BufReader, Write},
 };
 
-use bub_gateway::fields::APPROVAL_ID_FIELD;
+use bub_gateway::fields::{APPROVAL_CHOICES_FIELD, APPROVAL_ID_FIELD};
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, MessageKind, Result, Turn,
+    ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, ErrorKind, MessageKind,
+    Result, Turn,
 };
-use bub_terminal::channel::approval_question;
 use rustix::termios::{QueueSelector, tcflush};
 use scopeguard::ScopeGuard;
 use tokio::sync::{Mutex, mpsc};
@@ -40,16 +41,40 @@ impl ApprovalHook {
             approvals.submit_answer(&request.id, &request.sender, answer.clone())?;
             return Ok(Some(answer));
         }
-        let text = format!(
-            "{}\nAnswer `,approve {id}` or `,deny {id}`.",
-            approval_question(request),
-            id = request.id
-        );
+        let is_shared = router
+            .channel(&request.sender.channel)
+            .is_some_and(|channel| channel.is_shared_chat(&request.sender.chat_id));
+        if !request.is_asker_approver() && !is_shared {
+            let roles: Vec<_> = request
+                .terms
+                .approvers
+                .iter()
+                .map(|role| role.name())
+                .collect();
+            let roles = roles.join(" or ");
+            let text = format!("no {roles} who may approve the call can answer in this chat");
+            return Err(Error::new(ErrorKind::Tool, text));
+        }
+        let id = &request.id;
+        let mut choices = vec![];
+        if request.terms.can_remember {
+            choices.push("session");
+        }
+        if request.terms.always_rule.is_some() {
+            choices.push("always");
+        }
+        let mut text = format!("{}\nAnswer `,approve {id}`", request.question_text());
+        for choice in &choices {
+            let _ = write!(text, ", `,approve {id} {choice}`");
+        }
+        let _ = write!(text, " or `,deny {id} [REASON]`.");
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
             .kind(MessageKind::Approval)
             .chat_id(&request.sender.chat_id);
         // A channel with buttons shows buttons instead of the commands `,approve` and `,deny`.
-        let message = Envelope::from(message).with(APPROVAL_ID_FIELD, request.id.as_str());
+        let message = Envelope::from(message)
+            .with(APPROVAL_ID_FIELD, request.id.as_str())
+            .with(APPROVAL_CHOICES_FIELD, choices);
         turn.deliver(message).await?;
         Ok(None)
     }
@@ -76,8 +101,7 @@ impl TerminalApprover {
                 Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
             })?),
         };
-        let question = format!("{} [y/N] ", approval_question(request));
-        reader.ask_question(&question).await
+        reader.ask_question(request).await
     }
 }
 
@@ -100,11 +124,13 @@ impl TtyReader {
         Ok(Self { tty, typed })
     }
 
-    async fn ask_question(&mut self, question: &str) -> Result<ApprovalAnswer> {
+    async fn ask_question(&mut self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
         // Discard input that was typed before the question was visible.
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
-        self.tty.write_all(question.as_bytes())?;
+        let (question, choices) = (request.question_text(), request.choices());
+        self.tty
+            .write_all(format!("{question}\nanswer [{choices}] or `n REASON`: ").as_bytes())?;
         // Also if the caller is cancelled.
         let unanswered = scopeguard::guard(&self.tty, |mut tty| {
             let _ = tty.write_all(b"\nno answer: denied\n");
@@ -114,17 +140,16 @@ impl TtyReader {
             ScopeGuard::into_inner(unanswered);
         }
         Ok(match line {
-            Some(line) => parse_answer(&line),
+            Some(line) => parse_answer(request, &line),
             None => ApprovalAnswer::Denied(Some("no answer".to_owned())),
         })
     }
 }
 
-fn parse_answer(line: &str) -> ApprovalAnswer {
-    match line.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => ApprovalAnswer::Approved,
-        _ => ApprovalAnswer::Denied(None),
-    }
+/// Returns the answer to a request. What is not a clear answer is a no.
+fn parse_answer(request: &ApprovalRequest, line: &str) -> ApprovalAnswer {
+    let answer = ApprovalAnswer::from_text(line).filter(|answer| request.is_possible(answer));
+    answer.unwrap_or(ApprovalAnswer::Denied(None))
 }
 
 #[cfg(test)]
@@ -133,27 +158,12 @@ mod tests {
 
     use serde_json::{Map, Value};
 
-    use bub_kernel::Sender;
+    use bub_kernel::{ApprovalTerms, Sender};
 
-    use super::{ApprovalAnswer, ApprovalRequest, approval_question, parse_answer};
+    use super::{ApprovalAnswer, ApprovalRequest, parse_answer};
 
-    #[test]
-    fn only_a_clear_yes_is_a_yes() {
-        for line in ["y\n", "Yes\n", " y \r\n"] {
-            assert_eq!(parse_answer(line), ApprovalAnswer::Approved, "{line:?}");
-        }
-        for line in ["", "\n", "n\n", "yep\n", "y y\n", "ok\n"] {
-            assert_eq!(parse_answer(line), ApprovalAnswer::Denied(None), "{line:?}");
-        }
-    }
-
-    #[test]
-    fn the_question_shows_the_whole_call_and_cannot_be_forged() {
-        let cmd = format!(
-            "echo {}\nallow ls()? [y/N] \u{1b}[2K\u{202e}",
-            "x".repeat(5000)
-        );
-        let request = ApprovalRequest {
+    fn request(cmd: &str, terms: ApprovalTerms) -> ApprovalRequest {
+        ApprovalRequest {
             id: "1".to_owned(),
             tool: "bash".to_owned(),
             arguments: Map::from_iter([("cmd".to_owned(), Value::from(cmd))]),
@@ -161,17 +171,82 @@ mod tests {
             session_id: bub_kernel::SessionId::default(),
             expires: Duration::ZERO,
             reason: "rule 1\nsays".to_owned(),
+            terms,
+        }
+    }
+
+    #[test]
+    fn only_a_clear_yes_is_a_yes() {
+        let once = request("ls", ApprovalTerms::default());
+        for line in ["y\n", "Yes\n", " y \r\n"] {
+            let answer = parse_answer(&once, line);
+            assert_eq!(answer, ApprovalAnswer::Approved, "{line:?}");
+        }
+        for line in [
+            "", "\n", "n\n", "yep\n", "y y\n", "ok\n", "s\n", "a\n", "y, but\n",
+        ] {
+            let answer = parse_answer(&once, line);
+            assert_eq!(answer, ApprovalAnswer::Denied(None), "{line:?}");
+        }
+        for line in ["n use the other file\n", "No: use the other file\n"] {
+            let reason = Some("use the other file".to_owned());
+            assert_eq!(parse_answer(&once, line), ApprovalAnswer::Denied(reason));
+        }
+    }
+
+    // Issue 22, point 4: the answers `session` and `always` exist only where they are possible.
+    #[test]
+    fn an_answer_for_longer_needs_to_be_possible() {
+        let terms = ApprovalTerms {
+            can_remember: true,
+            always_rule: Some("allow: bash".to_owned()),
+            ..ApprovalTerms::default()
         };
-        let shown = approval_question(&request);
+        let longer = request("ls", terms);
+        assert_eq!(longer.choices(), "y/s/a/N");
+        assert!(
+            longer
+                .question_text()
+                .ends_with("\n`always` adds the rule: allow: bash")
+        );
+        for (line, answer) in [
+            ("s\n", ApprovalAnswer::ApprovedForSession),
+            ("session\n", ApprovalAnswer::ApprovedForSession),
+            ("a\n", ApprovalAnswer::ApprovedAlways),
+            ("Always\n", ApprovalAnswer::ApprovedAlways),
+        ] {
+            assert_eq!(parse_answer(&longer, line), answer, "{line:?}");
+        }
+    }
+
+    // Issue 22, point 4: what is shown is what runs.
+    #[test]
+    fn the_question_shows_the_whole_call_and_cannot_be_forged() {
+        let cmd = format!(
+            "echo {}\nallow ls()? [y/N] \u{1b}[2K\u{202e}\u{200b}\u{a0}\u{fe0f}\u{e0101}\\u{{202e}}",
+            "x".repeat(5000)
+        );
+        let shown = request(&cmd, ApprovalTerms::default()).question_text();
         assert!(shown.contains(&"x".repeat(5000)), "{shown}");
         assert_eq!(shown.lines().count(), 2, "{shown}");
         assert!(
             shown.starts_with("rule 1 says\nallow bash(cmd=\"echo x"),
             "{shown}"
         );
-        assert!(
-            !shown.contains('\u{1b}') && !shown.contains('\u{202e}'),
-            "{shown}"
-        );
+        // A literal backslash is doubled, so that it differs from an escape.
+        let end = r#"\u001b[2K\u{202e}\u{200b}\u{a0}\u{fe0f}\u{e0101}\\u{202e}")?"#;
+        assert!(shown.ends_with(end), "{shown}");
+    }
+
+    // Issue 22, point 4: the user at the terminal sees the secret that the call contains.
+    #[test]
+    fn the_terminal_shows_the_exact_call() {
+        let exact = Map::from_iter([("cmd".to_owned(), Value::from("login s3cret"))]);
+        let terms = ApprovalTerms {
+            secret_arguments: Some(exact),
+            ..ApprovalTerms::default()
+        };
+        let shown = request("login ***", terms).question_text();
+        assert!(shown.contains("login s3cret"), "{shown}");
     }
 }

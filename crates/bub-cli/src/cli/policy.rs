@@ -14,7 +14,7 @@ use bub_kernel::{Error, Framework, Result, Role, Sender, ToolSpec};
 use bub_settings::{SettingSource, Settings};
 use serde_json::Value;
 
-use super::output;
+use super::{output, probe};
 
 /// Exit code if the call requires an approval.
 const EXIT_WOULD_ASK: u8 = 3;
@@ -65,7 +65,7 @@ pub(super) async fn run(context: CommandContext, args: PolicyArgs) -> Result<Exi
 
 fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) -> Result<ExitCode> {
     let framework = &context.framework;
-    let sender = args.sender(policy, &Pairings::new(context.settings.home()))?;
+    let sender = args.sender(context, policy)?;
     // The tool is named as in the configuration, or as the model names it.
     let is_named = |spec: &ToolSpec| spec.name == args.tool || spec.model_name() == args.tool;
     let mut tools = framework.tools().iter();
@@ -117,6 +117,8 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     }
     if decision.action == PolicyAction::Ask {
         let timeout = policy.approval_timeout().as_secs();
+        let approvers: Vec<_> = decision.approvers.iter().map(|role| role.name()).collect();
+        let _ = writeln!(text, "note: approved by {}", approvers.join(" or "));
         let _ = writeln!(text, "note: denied if not answered within {timeout} s");
     }
     output::print_untrusted(&text)?;
@@ -128,7 +130,7 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
 }
 
 impl ExplainArgs {
-    fn sender(&self, policy: &Policy, pairings: &Pairings) -> Result<Sender> {
+    fn sender(&self, context: &CommandContext, policy: &Policy) -> Result<Sender> {
         let role = self.role.as_deref().and_then(Role::from_name);
         if self.channel.is_none() && self.sender.is_none() && role.is_none() {
             return Ok(Sender::terminal());
@@ -140,8 +142,13 @@ impl ExplainArgs {
         }
         let channel = self.channel.clone().unwrap_or_else(|| "cli".to_owned());
         let id = self.sender.clone().unwrap_or_default();
+        let pairings = Pairings::new(context.settings.home());
         let paired = pairings.role(&channel, &id)?.unwrap_or_default();
-        let known = policy.resolve_role(&channel, &id, false).max(paired);
+        let all = context.framework.channels(&probe::discard_handler())?;
+        let given = all.iter().find(|known| known.name() == channel);
+        let known = given
+            .and_then(|given| given.sender_role(&id))
+            .unwrap_or_else(|| policy.resolve_role(&channel, &id, false).max(paired));
         Ok(Sender {
             role: role.unwrap_or(known),
             channel,
@@ -149,6 +156,12 @@ impl ExplainArgs {
             ..Sender::default()
         })
     }
+}
+
+/// Returns the rules that give others what only owners may do by default, each with the danger.
+pub(super) fn dangerous_rules(policy: &Policy) -> impl Iterator<Item = (&PolicyRule, String)> {
+    let rules = policy.rules().iter();
+    rules.filter_map(|rule| Some((rule, rule.risk()?)))
 }
 
 /// Returns the rules that never match a call, each with the reason.
@@ -172,6 +185,9 @@ fn rules_text(framework: &Framework, policy: &Policy, settings: &Settings) -> St
         let mut reasons = unmatchable.iter();
         if let Some((_, reason)) = reasons.find(|(other, _)| other.number == number) {
             let _ = writeln!(text, "   never matches: {reason}");
+        }
+        if let Some(risk) = rule.risk() {
+            let _ = writeln!(text, "   danger: {risk}");
         }
     }
     for (role, summary) in Policy::defaults() {

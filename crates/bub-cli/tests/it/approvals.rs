@@ -10,7 +10,7 @@ use crate::{
 
 const RULES: (&str, &str) = (
     "BUB_POLICY_RULES",
-    r#"[{"tools": ["bash"], "action": "ask", "reason": "ask first"}]"#,
+    r#"[{"roles": ["owner", "member", "guest"], "tools": ["bash"], "action": "ask", "reason": "ask first"}]"#,
 );
 
 struct ApprovalFixture {
@@ -24,7 +24,8 @@ struct ApprovalFixture {
 impl ApprovalFixture {
     fn open(settings: &[(&str, &str)]) -> Self {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-        let settings: Vec<_> = [RULES].iter().chain(settings).copied().collect();
+        let fixed = [RULES, ("BUB_WEBHOOK_ROLE", "owner")];
+        let settings: Vec<_> = fixed.iter().chain(settings).copied().collect();
         let gateway = start_gateway_with(&sandbox, &model, &[], &settings);
         let callbacks = CallbackServer::default();
         let callback = callbacks.listen(|| 200);
@@ -88,23 +89,11 @@ impl ApprovalFixture {
 
 // Approvals are asked for and answered in the channel immediately, although the turn occupies the lane.
 #[test]
-fn only_the_person_who_was_asked_in_the_chat_can_approve() {
+fn an_owner_can_approve_in_the_chat_that_was_asked() {
     let chat = ApprovalFixture::open(&[]);
     let (id, asked) = chat.start_call();
     chat.model.script(Reply::text("it is done"));
     let refusals = [
-        (
-            "bob",
-            "lab",
-            &asked,
-            "approval request is for another user: only that user or an owner can answer it",
-        ),
-        (
-            "",
-            "lab",
-            &asked,
-            "approval request is for another user: only that user or an owner can answer it",
-        ),
         (
             "alice",
             "elsewhere",
@@ -116,6 +105,18 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
             "lab",
             &"0123456789abcdef".to_owned(),
             "approval request not found: it was already answered or has expired",
+        ),
+        (
+            "alice",
+            "lab",
+            &format!("{asked} always"),
+            "this request can be approved only once",
+        ),
+        (
+            "alice",
+            "lab",
+            &format!("{asked} please"),
+            "Specify the request: `,approve ID [session|always]`, with the id from the question.",
         ),
     ];
     for (sender, chat_id, asked, refusal) in refusals {
@@ -160,20 +161,66 @@ fn a_denial_reaches_the_model_with_its_reason() {
     chat.gateway.stop();
 }
 
+// Issue 22, point 4: members and guests approved their own calls.
 #[test]
-fn a_guest_approves_nothing_and_silence_is_a_no() {
-    let chat = ApprovalFixture::open(&[
-        ("BUB_WEBHOOK_ROLE", "guest"),
-        ("BUB_POLICY_APPROVAL_TIMEOUT_SECONDS", "3"),
-    ]);
-    let (id, asked) = chat.start_call();
+fn a_call_that_no_one_in_the_chat_may_approve_is_denied_with_the_reason() {
+    for role in ["member", "guest"] {
+        let chat = ApprovalFixture::open(&[("BUB_WEBHOOK_ROLE", role)]);
+        chat.model
+            .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#))
+            .script(Reply::text("not approved"));
+        assert_eq!(chat.send("alice", "lab", "do it"), "not approved");
+        let result = chat.result().to_string();
+        let reason = "no owner who may approve the call can answer in this chat";
+        assert!(result.contains(reason), "{result}");
+        assert!(!chat.has_run());
+        chat.gateway.stop();
+    }
+}
+
+#[test]
+fn silence_is_a_no() {
+    let chat = ApprovalFixture::open(&[("BUB_POLICY_APPROVAL_TIMEOUT_SECONDS", "1")]);
+    let (id, _) = chat.start_call();
     chat.model.script(Reply::text("no approval"));
-    let refusal = chat.send("alice", "lab", &format!(",approve {asked}"));
-    assert_eq!(
-        refusal,
-        "approval request is for another user: only that user or an owner can answer it"
-    );
     assert_eq!(chat.callbacks.reply(&id, 1), "no approval");
+    assert!(!chat.has_run());
+    chat.gateway.stop();
+}
+
+// Issue 22, point 4: the answer `session` is remembered for the same call.
+#[test]
+fn a_call_approved_for_the_session_is_not_asked_about_again() {
+    let chat = ApprovalFixture::open(&[]);
+    let (id, asked) = chat.start_call();
+    chat.model.script(Reply::text("it is done"));
+    assert_eq!(
+        chat.send("alice", "lab", &format!(",approve {asked} session")),
+        "Approved for this session."
+    );
+    assert_eq!(chat.callbacks.reply(&id, 1), "it is done");
+    chat.model
+        .script(Reply::new().call("again", "bash", r#"{"cmd": "echo done >> log"}"#))
+        .script(Reply::text("again"));
+    assert_eq!(chat.send("alice", "lab", "once more"), "again");
+    let log = std::fs::read_to_string(chat.sandbox.workspace().join("log")).unwrap();
+    assert_eq!(log, "done\ndone\n");
+    chat.gateway.stop();
+}
+
+// Issue 22, point 5: the content of a webhook does not use the shell of an owner, without any rule.
+#[test]
+fn a_webhook_with_the_role_owner_gets_no_shell_by_default() {
+    let chat = ApprovalFixture::open(&[("BUB_POLICY_RULES", "[]")]);
+    chat.model
+        .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#))
+        .script(Reply::text("denied"));
+    assert_eq!(chat.send("alice", "lab", "do it"), "denied");
+    let result = chat.result().to_string();
+    assert!(
+        result.contains("no owner who may approve the call"),
+        "{result}"
+    );
     assert!(!chat.has_run());
     chat.gateway.stop();
 }

@@ -99,6 +99,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         let callback = delivered.listen(|| 200);
         let settings = [
             ("BUB_WEBHOOK_ROLE", "owner"),
+            ("BUB_POLICY_UNTRUSTED_CONTENT", "allow"),
             ("BUB_TAPE_DURABILITY", durability),
             ("LD_PRELOAD", library.to_str().unwrap()),
             ("CLOCK_OFFSET", offset.to_str().unwrap()),

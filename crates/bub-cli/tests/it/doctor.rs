@@ -83,6 +83,56 @@ fn rules_of_the_policy_that_never_fit_are_found() {
     }
 }
 
+// Issue 22, point 4: a rule that gives others what only owners may do is reported.
+#[test]
+fn dangerous_policy_rules_are_reported() {
+    let sandbox = Sandbox::new();
+    let rules = "policy:\n  rules:\n    - {roles: [member], tools: [bash], action: allow}\n    - {action: allow}\n    - {roles: [owner], tools: [bash], action: ask}\n";
+    sandbox.write("home/config.yml", rules);
+    let found = findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "config");
+    let listed = sandbox.bub(["policy", "list"]).ok();
+    let risks = [
+        "lets every member use `bash` with any arguments",
+        "lets every guest use every tool",
+    ];
+    assert_eq!(found.len(), risks.len(), "{found:?}");
+    for (found, risk) in found.iter().zip(risks) {
+        assert!(
+            found.starts_with("warning: ") && found.contains(risk),
+            "{found}"
+        );
+        assert!(listed.contains(&format!("   danger: {risk}\n")), "{listed}");
+    }
+}
+
+// Issue 22, point 4: `bub policy explain` reported a guest for a member of the channel's settings.
+#[test]
+fn policy_explain_uses_the_role_that_the_channel_gives() {
+    let sandbox = Sandbox::new();
+    let config = "telegram: {token: '1:a', allow_users: ['7']}\nwebhook: {role: owner}\n";
+    sandbox.write("home/config.yml", config);
+    for (channel, sender, role) in [
+        ("telegram", "7", "member"),
+        ("telegram", "8", "guest"),
+        ("webhook", "any", "owner"),
+    ] {
+        let run = sandbox.bub([
+            "policy",
+            "explain",
+            "--channel",
+            channel,
+            "--sender",
+            sender,
+            "help",
+        ]);
+        let text = run.stdout;
+        assert!(
+            text.contains(&format!(" for {role} ({channel}:{sender})")),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn an_empty_home_is_not_broken_and_the_report_takes_a_moment() {
     let sandbox = Sandbox::new();

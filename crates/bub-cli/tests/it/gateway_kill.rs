@@ -224,7 +224,11 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
             &sandbox,
             &model,
             &[],
-            &[("BUB_WEBHOOK_ROLE", "owner"), durability(round / 6)],
+            &[
+                ("BUB_WEBHOOK_ROLE", "owner"),
+                ("BUB_POLICY_UNTRUSTED_CONTENT", "allow"),
+                durability(round / 6),
+            ],
         )
     };
     let mut clients = Clients::default();

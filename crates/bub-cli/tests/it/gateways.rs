@@ -20,7 +20,10 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
     model
         .forget_requests()
         .answer_with(|request| writing_model(request, |_| ()));
-    let settings = [("BUB_WEBHOOK_ROLE", "owner")];
+    let settings = [
+        ("BUB_WEBHOOK_ROLE", "owner"),
+        ("BUB_POLICY_UNTRUSTED_CONTENT", "allow"),
+    ];
     let gateways = ["one", "two"]
         .map(|name| start_gateway_with(&sandbox, &model, &["--name", name], &settings));
     let delivered = CallbackServer::default();

@@ -63,6 +63,8 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "spill.threshold BUB_SPILL_THRESHOLD 4096",
             "policy.rules BUB_POLICY_RULES []",
             "policy.approval_timeout_seconds BUB_POLICY_APPROVAL_TIMEOUT_SECONDS 300.0",
+            r#"policy.mixed_company BUB_POLICY_MIXED_COMPANY "deny""#,
+            r#"policy.untrusted_content BUB_POLICY_UNTRUSTED_CONTENT "ask""#,
             "fs.confine BUB_FS_CONFINE false",
             "skills.env BUB_SKILLS_ENV {}",
             "sandbox.profile BUB_SANDBOX_PROFILE \"workspace\"",

@@ -178,6 +178,7 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         .answer_with(move |request| faulty_answer(request, &for_model));
     let settings = [
         ("BUB_WEBHOOK_ROLE", "owner"),
+        ("BUB_POLICY_UNTRUSTED_CONTENT", "allow"),
         ("BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS", "2"),
         ("BUB_VERBOSE", "1"),
     ];

@@ -293,17 +293,16 @@ fn a_broken_home_is_reported_without_its_paths() {
     assert_eq!(server.pending(), 0);
 }
 
-// Approvals as buttons, bound to the user whose message caused the call.
+// Issue 22, point 4: a member approved their own shell.
 #[test]
-fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
+fn a_question_has_buttons_and_only_an_owner_can_press_them() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
-    let rules = r#"[{"tools": ["bash"], "action": "ask", "reason": "the shell is asked about"}]"#;
+    let rules = "policy:\n  rules:\n    - roles: [member]\n      tools: [bash]\n      action: ask\n      reason: the shell is asked about\n";
+    sandbox.write("home/config.yml", rules);
     model.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo *ran*$((40+2)) > ran.txt"}"#));
     model.otherwise(Reply::text("finished"));
     let mut command = command(&sandbox, &server, &model);
-    command
-        .env("BUB_POLICY_RULES", rules)
-        .env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
+    command.env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
     let gateway = start_with(command);
     server.send_to_group(GROUP, MEMBER, "bub, run it");
     wait_until("the question", || {
@@ -315,15 +314,25 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
         "shown as it is: {question}"
     );
     let sent = server.calls_to("sendMessage").remove(0);
-    let data = sent.params["reply_markup"]["inline_keyboard"][0][0]["callback_data"]
-        .as_str()
+    let buttons = sent.params["reply_markup"]["inline_keyboard"][0].clone();
+    let texts: Vec<_> = buttons
+        .as_array()
         .unwrap()
-        .to_owned();
+        .iter()
+        .map(|button| &button["text"])
+        .collect();
+    assert_eq!(
+        texts,
+        ["Approve", "This session", "Deny"],
+        "the command has a wildcard"
+    );
+    let data = buttons[0]["callback_data"].as_str().unwrap().to_owned();
     let message_id = 2;
     server.press_button(STRANGER, GROUP, message_id, &data);
     server.press_button(8, GROUP, message_id, &data);
-    wait_until("two refusals", || {
-        server.calls_to("answerCallbackQuery").len() == 2
+    server.press_button(MEMBER, GROUP, message_id, &data);
+    wait_until("three refusals", || {
+        server.calls_to("answerCallbackQuery").len() == 3
     });
     assert!(!sandbox.workspace().join("ran.txt").exists());
     assert_eq!(
@@ -331,7 +340,7 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
         1,
         "a press by another user changes nothing"
     );
-    server.press_button(MEMBER, GROUP, message_id, &data);
+    server.press_button(OWNER, GROUP, message_id, &data);
     wait_until("the answer", || has_text(&server, GROUP, "finished"));
     assert!(sandbox.workspace().join("ran.txt").exists());
     assert!(

@@ -22,9 +22,10 @@ pub(super) struct Seconds(pub(super) Duration);
 
 /// Implements [`Wire`] for the objects of a table. A row lists the fields of a struct. A field that is missing or invalid
 /// has its default value, unless it is `required`. A field with another name in the protocol also has the type that it is
-/// sent as. `in` names the field that is a fact about the turn.
+/// sent as. `in` names the field that is a fact about the turn. The
+/// field after a semicolon is not sent.
 macro_rules! wire_objects {
-    ($( $ty:ident $(in $fact:ident)? { $($field:ident $(($($how:tt)+))?),* } )*) => {$(
+    ($( $ty:ident $(in $fact:ident)? { $($field:ident $(($($how:tt)+))?),* $(; $local:ident)? } )*) => {$(
         impl Wire for $ty {
             fn encode(&self) -> Value {
                 let mut fields = Map::new();
@@ -40,7 +41,7 @@ macro_rules! wire_objects {
                 let mut take = |name| fields.remove(name).unwrap_or_default();
                 Ok(Self {$(
                     $field: wire_objects!(@decode take(wire_objects!(@name $field $($($how)+)?)), $($($how)+)?),
-                )*})
+                )* $($local: Default::default(),)? })
             }
 
             fn schema() -> Value {
@@ -75,7 +76,7 @@ wire_objects! {
     ToolCall in run_id { run_id, tool, arguments (required) }
     TurnSnapshot { session_id, is_running, running_count, pending_count, steering_count }
     ApprovalRequest in session_id {
-        id, tool, arguments (required), sender, session_id, expires ("expires_seconds" as Seconds), reason
+        id, tool, arguments (required), sender, session_id, expires ("expires_seconds" as Seconds), reason; terms
     }
 }
 
@@ -373,20 +374,27 @@ impl Wire for ApprovalAnswer {
     fn encode(&self) -> Value {
         match self {
             Self::Approved => json!({"approved": true}),
+            Self::ApprovedForSession => json!({"approved": true, "scope": "session"}),
+            Self::ApprovedAlways => json!({"approved": true, "scope": "always"}),
             Self::Denied(reason) => json!({"approved": false, "reason": reason}),
         }
     }
 
     fn decode(value: Value) -> Result<Self> {
         match value.get("approved").and_then(Value::as_bool) {
-            Some(true) => Ok(Self::Approved),
+            Some(true) => match value.get("scope").and_then(Value::as_str) {
+                Some("session") => Ok(Self::ApprovedForSession),
+                Some("always") => Ok(Self::ApprovedAlways),
+                Some("once") | None => Ok(Self::Approved),
+                Some(_) => Err(type_error("a scope: once, session or always", &value)),
+            },
             Some(false) => Ok(Self::Denied(optional_text(value.get("reason")))),
             None => Err(type_error("an object with `approved`", &value)),
         }
     }
 
     fn schema() -> Value {
-        json!({"type": "object", "properties": {"approved": {"type": "boolean"}, "reason": {"type": ["string", "null"]}}, "required": ["approved"]})
+        json!({"type": "object", "properties": {"approved": {"type": "boolean"}, "scope": {"enum": ["once", "session", "always"]}, "reason": {"type": ["string", "null"]}}, "required": ["approved"]})
     }
 }
 

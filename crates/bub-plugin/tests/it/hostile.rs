@@ -912,6 +912,7 @@ async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
                 session_id: session_id.clone(),
                 expires: BUDGET,
                 reason: String::new(),
+                terms: bub_kernel::ApprovalTerms::default(),
             };
             let args = args::RequestApproval {
                 request: &request,

@@ -158,7 +158,8 @@ impl ChatScreen {
             if let Err(error) = self.state.history.add(text.trim_end()) {
                 self.report_history_error(&error);
             }
-            self.hint = Some("answer y or n first; press Up to restore your text");
+            self.hint =
+                Some("answer y, n, or n with a reason first; press Up to restore your text");
             return;
         }
         if is_line {

@@ -19,7 +19,7 @@ impl ChatScreen {
             None => self.prompt(),
             Some(question) => {
                 let style = Style::BOLD | Style::YELLOW;
-                Line::fitting(question.prompt(), width.saturating_sub(1), style)
+                Line::fitting(&question.prompt(), width.saturating_sub(1), style)
             }
         };
         let max_text_rows = (budget / 2).max(1);

@@ -199,9 +199,10 @@ impl ChatState {
 
     /// Answers the first question. Returns `false` if it asks for yes or no, and the text is neither.
     pub(crate) fn answer_question(&mut self, text: &str) -> bool {
-        let answer = match text.trim().to_ascii_lowercase().as_str() {
-            "y" | "yes" => Some(ApprovalAnswer::Approved),
-            "" | "n" | "no" => Some(ApprovalAnswer::Denied(None)),
+        let answer = match self.questions.front() {
+            Some(UserQuestion::Call(request, _)) => {
+                ApprovalAnswer::from_text(text).filter(|answer| request.is_possible(answer))
+            }
             _ => None,
         };
         // Ignore send errors: the question may have been withdrawn, or the plugin may have exited.
@@ -211,9 +212,15 @@ impl ChatState {
                 return false;
             }
             (Some(UserQuestion::Call(_, sender)), Some(answer)) => {
-                let is_approved = answer == ApprovalAnswer::Approved;
+                let notice = match &answer {
+                    ApprovalAnswer::Approved => "allowed",
+                    ApprovalAnswer::ApprovedForSession => "allowed in this session",
+                    ApprovalAnswer::ApprovedAlways => {
+                        "allowed always; the rule is in the config file"
+                    }
+                    ApprovalAnswer::Denied(_) => "denied",
+                };
                 let _ = sender.send(answer);
-                let notice = if is_approved { "allowed" } else { "denied" };
                 self.view.show_notice(notice, Style::YELLOW);
             }
             (Some(UserQuestion::Line(_, _, sender)), _) => {

@@ -38,6 +38,13 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
             "correct the rule; `bub policy explain` shows the decision for a call",
         ));
     }
+    for (rule, risk) in policy::dangerous_rules(&policy) {
+        let (number, origin) = (rule.number, &rule.origin);
+        findings.push(Finding::warning(
+            format!("policy rule {number} is dangerous: it {risk} ({origin})"),
+            "add `arguments` or `roles` to the rule; `bub policy explain` shows the decision for a call",
+        ));
+    }
     if findings.is_empty() {
         let file = settings.config_file();
         let absent = if file.exists() {

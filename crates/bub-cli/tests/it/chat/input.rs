@@ -199,7 +199,9 @@ fn quit_does_not_wait() {
 fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
     for (answer, expected) in [
         ("y\r", "completed in"),
+        ("s\r", "completed in"),
         ("n\r", "failed in"),
+        ("n use another file\r", "use another file"),
         ("\r", "failed in"),
     ] {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
@@ -217,14 +219,14 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         chat.send("my dra");
         chat.wait_for("workspace > my dra");
         pace.release();
-        let screen = chat.wait_for("allow? [y/N]");
+        let screen = chat.wait_for("allow? [y/s/a/N]");
         assert!(
             screen.contains(r#"allow bash(cmd="echo dangerous")?"#),
             "{screen}"
         );
         chat.send("something else\r");
-        chat.wait_for("answer y or n first");
-        chat.wait_until(|screen| screen.lines().any(|line| line == "allow? [y/N]"));
+        chat.wait_for("answer y, n, or n with a reason first");
+        chat.wait_until(|screen| screen.lines().any(|line| line == "allow? [y/s/a/N]"));
         chat.send(answer);
         chat.wait_for(expected);
         chat.wait_for("So be it.");
@@ -345,7 +347,7 @@ fn at_a_question_up_is_not_promised_to_take_anything_back() {
     chat.send(",echo later\r");
     chat.wait_for("Up: edit the last queued line");
     pace.release();
-    let screen = chat.wait_for("allow? [y/N]");
+    let screen = chat.wait_for("allow? [y/s/a/N]");
     assert!(
         screen.contains("(queued) ,echo later") && !screen.contains("Up: edit"),
         "{screen}"

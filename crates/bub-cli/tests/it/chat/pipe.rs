@@ -239,7 +239,7 @@ fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
             .start();
         chat.wait_for("workspace >");
         chat.send("go\n");
-        let screen = chat.wait_for("allow? [y/N]");
+        let screen = chat.wait_for("allow? [y/s/a/N]");
         assert!(
             screen.contains(r#"allow bash(cmd="touch never")?"#),
             "{screen}"
@@ -250,7 +250,10 @@ fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
         assert!(hint.is_none_or(|hint| screen.contains(hint)), "{screen}");
         assert!(!sandbox.workspace().join("never").exists());
         if keys.starts_with("please") {
-            assert!(screen.contains("answer y or n first"), "{screen}");
+            assert!(
+                screen.contains("answer y, n, or n with a reason first"),
+                "{screen}"
+            );
             let file = std::fs::read_dir(sandbox.home().join("history"))
                 .unwrap()
                 .next()

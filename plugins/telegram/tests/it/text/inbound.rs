@@ -373,7 +373,7 @@ fn an_edit_says_that_it_corrects() {
     ));
 }
 
-// Issue 22, point 5: the policy restricts turns with text of other people.
+// Issue 22, point 5: the policy restricts turns with text of others.
 #[test]
 fn text_of_other_people_is_recognized() {
     let reply =
