@@ -67,11 +67,14 @@ impl ExternalHook {
         let requested_args = self.entry.args.as_deref();
         let is_requested =
             |name: &str| requested_args.is_none_or(|args| args.iter().any(|arg| arg == name));
-        let mut params = json!({"args": P::encode_args(args, &is_requested)});
-        if let (Some(params), Some(sender)) = (params.as_object_mut(), P::sender(args)) {
+        // Not `json!`, which would copy the arguments.
+        let mut params = Map::new();
+        let encoded = P::encode_args(args, &is_requested);
+        params.insert("args".to_owned(), encoded.into());
+        if let Some(sender) = P::sender(args) {
             params.insert("sender".to_owned(), sender.encode());
         }
-        params
+        params.into()
     }
 
     /// Connects to the plugin. Returns the connection and what is left of the timeout, which includes the start of the

@@ -19,6 +19,7 @@ use std::{
 
 use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -183,7 +184,7 @@ impl Peer {
             backlog: Arc::clone(&waiter.backlog),
         };
         self.waiting.lock().insert(id, waiter);
-        self.send_message(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        self.send_call(Some(id), method, params);
         // If the connection was closed concurrently, `close` may have missed this request.
         if self.is_closed()
             && let Some(waiter) = self.waiting.lock().remove(&id)
@@ -195,7 +196,26 @@ impl Peer {
 
     /// Sends a notification.
     pub(crate) fn notify(&self, method: &str, params: &Value) {
-        self.send_message(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+        self.send_call(None, method, params);
+    }
+
+    /// Sends a request or a notification without copying its parameters.
+    fn send_call(&self, id: Option<u64>, method: &str, params: &Value) {
+        #[derive(Serialize)]
+        struct Call<'a> {
+            jsonrpc: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            id: Option<u64>,
+            method: &'a str,
+            params: &'a Value,
+        }
+        let jsonrpc = "2.0";
+        self.send_message(&Call {
+            jsonrpc,
+            id,
+            method,
+            params,
+        });
     }
 
     /// Answers a request from the other side.
@@ -221,7 +241,7 @@ impl Peer {
         request.map(|request| request.cancel).unwrap_or_default()
     }
 
-    fn send_message(&self, message: &Value) {
+    fn send_message(&self, message: &impl Serialize) {
         // Messages are JSON values, so encoding does not fail.
         let Ok(mut line) = serde_json::to_vec(message) else {
             return;
