@@ -1,10 +1,17 @@
-//! A gateway in a task of the test. The feature `testing` enables this module.
+//! A gateway in a task of the test, and a model that follows its prompt. The feature `testing` enables this module.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test stops at the first surprise; test code for other crates"
+)]
+
+mod model;
 
 use std::time::Duration;
 
 use bub_kernel::{CancellationToken, Framework, Result, RunningScope};
 use tokio::{sync::oneshot, task::JoinHandle};
 
+pub use self::model::{FakeModel, written_message};
 use crate::{Gateway, GatewayHandle, GatewayOptions, JournalKind, JournalRecovery};
 
 /// Returns options with this journal, independent of settings.

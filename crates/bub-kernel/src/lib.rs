@@ -63,6 +63,8 @@ pub mod settings;
 mod state;
 mod steering;
 mod stream;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tool;
 mod turn;
 mod turn_tape;

@@ -39,6 +39,8 @@ mod request;
 pub mod settings;
 mod shell_words;
 pub mod sse;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod usage;
 pub mod wire;
 

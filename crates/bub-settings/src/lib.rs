@@ -52,6 +52,8 @@ mod settings;
 mod sources;
 mod spec;
 mod suggest;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod text_format;
 mod trust;
 mod types;

@@ -332,6 +332,7 @@ impl AnySetting for DynamicSetting {
 ///
 /// The root section has an empty name; its settings are at the top level of the config file. A
 /// plugin adds a section with the plugin's name.
+#[derive(Clone)]
 pub struct Section {
     pub(crate) name: Cow<'static, str>,
     pub(crate) settings: Vec<RegisteredSetting>,

@@ -30,7 +30,7 @@
 //! ```
 //!
 //! [`gateway`] runs the channels and services of plugins, from the message of a user to the reply, and answers requests to
-//! their HTTP routes.
+//! their HTTP routes. [`framework`] has neither a turn nor a gateway, for tests that call hooks themselves.
 //!
 //! [`check_channel`] and [`check_store`] test an implementation of [`Channel`](crate::Channel) or
 //! [`TapeStore`](crate::TapeStore) against the guarantees of the trait.
@@ -40,6 +40,7 @@
 
 mod channel;
 mod clock;
+mod framework;
 mod gateway;
 mod routes;
 mod script;
@@ -52,21 +53,21 @@ use std::{
     },
 };
 
-use bub_agent::{BuiltinAgent, BuiltinOptions};
 use bub_kernel::{
     ChannelMessage, Error, Framework, FrameworkBuilder, Inbound, PluginContext, PluginState,
     PluginStatus, Result, Sender, State, Tool, Turn, TurnResult,
 };
-use bub_settings::{Environment, Loader, Section};
+use bub_settings::Section;
 pub use bub_tape::testing::check_store;
 use bub_tape::{Entry, EntryKind, EntryRange};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use self::script::{Answer, ModelScript};
 pub use self::{
     channel::check_channel,
     clock::ManualClock,
+    framework::{FrameworkTest, framework},
     gateway::{GatewayTest, TestedGateway, gateway},
     script::{ModelAnswers, ModelRequest},
 };
@@ -104,7 +105,7 @@ enum RuntimeSource {
 struct RuntimeOptions {
     add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
     sections: Vec<Section>,
-    config: Map<String, Value>,
+    settings: Vec<(String, Value)>,
 }
 
 /// A framework in temporary directories, whose model follows a script.
@@ -137,7 +138,7 @@ impl TurnTest {
 
     /// Sets a setting in the config file: `.setting("greeter.word", "Salve")`.
     pub fn setting(self, key: &str, value: impl Into<Value>) -> Self {
-        self.configure(|options| set_in_config(&mut options.config, key, value.into()))
+        self.configure(|options| options.settings.push((key.to_owned(), value.into())))
     }
 
     /// Sets the sender of the message. The default is the owner.
@@ -216,52 +217,28 @@ impl RuntimeOptions {
 
     fn build(self) -> Result<TestRuntime> {
         let directory = TempDir::new()?;
-        let (home, workspace) = (
-            directory.path().join("home"),
-            directory.path().join("workspace"),
-        );
-        std::fs::create_dir_all(&home)?;
-        std::fs::create_dir_all(&workspace)?;
-        // JSON is valid YAML.
-        std::fs::write(
-            home.join("config.yml"),
-            Value::Object(self.config).to_string(),
-        )?;
-        let environment = Environment::from_pairs([
-            ("BUB_HOME", home.as_os_str()),
-            ("BUB_MODEL", "llamacpp:scripted".as_ref()),
-            ("BUB_LOCAL_MODELS", "false".as_ref()),
-            // A test program cannot confine commands: it has no supervisor.
-            ("BUB_SANDBOX_PROFILE", "off".as_ref()),
-        ]);
-        let settings = Loader::new(environment)
-            .sections(crate::core_sections().chain(self.sections))
-            .load()
-            .map_err(|error| Error::config(error.to_string()))?;
+        let script = Arc::new(ModelScript::default());
+        let test = framework(directory.path()).shared_model(script.model_override());
+        let test = self
+            .sections
+            .into_iter()
+            .fold(test, FrameworkTest::settings);
+        let set = |test: FrameworkTest, (key, value): (String, Value)| test.setting(&key, value);
+        let test = self.settings.into_iter().fold(test, set);
+        let settings = test.load_settings()?;
         // A mistyped key must not make a test pass.
         if let Some(warning) = settings.warnings().first() {
             return Err(Error::config(warning.to_string()));
         }
-        let script = Arc::new(ModelScript::default());
-        let model_override = Some(script.model_override());
-        let builder = Framework::builder()
-            .workspace(workspace)
-            .settings(Arc::new(settings))
-            .plugin_with(crate::BuiltinPlugin::NAME, |context| {
-                let options = BuiltinOptions {
-                    model_override,
-                    ..BuiltinOptions::default()
-                };
-                BuiltinAgent::new(context, options)
-            });
+        let builder = test.builder_with(settings)?;
         let add_plugins = self.add_plugins.into_iter();
         let framework = add_plugins
             .fold(builder, |builder, add| add(builder))
             .build();
         for PluginStatus { name, state } in framework.plugins() {
             if let PluginState::Failed(reason) = state {
-                let text = format!("cannot create plugin `{name}`: {reason}");
-                return Err(Error::config(text));
+                let message = format!("cannot create plugin `{name}`: {reason}");
+                return Err(Error::config(message));
             }
         }
         Ok(TestRuntime {
@@ -270,20 +247,6 @@ impl RuntimeOptions {
             directory,
             entry_count: AtomicUsize::new(0),
         })
-    }
-}
-
-fn set_in_config(config: &mut Map<String, Value>, key: &str, value: Value) {
-    match key.split_once('.') {
-        None => drop(config.insert(key.to_owned(), value)),
-        Some((section, key)) => {
-            let section = config
-                .entry(section)
-                .or_insert_with(|| Value::Object(Map::new()));
-            if let Value::Object(section) = section {
-                set_in_config(section, key, value);
-            }
-        }
     }
 }
 

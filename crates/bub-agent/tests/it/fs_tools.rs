@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use bub::testing;
 use bub_kernel::{
     Envelope, ErrorKind, Framework, FrameworkBuilder, Inbound, Result, Role, Sender, State, Tool,
     ToolContext, Turn, TurnTape,
@@ -15,8 +16,6 @@ use bub_tape::{MemoryStore, Tape, TapeName};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::harness::{load_settings, with_builtin};
 
 /// A workspace and a home directory side by side.
 pub(crate) struct FileFixture {
@@ -43,16 +42,14 @@ impl FileFixture {
         fs::create_dir(dir.path().join("work")).unwrap();
         fs::create_dir(dir.path().join("user")).unwrap();
         let home = dir.path().canonicalize().unwrap().join("user");
-        let fixed = [("HOME", home.clone()), ("BUB_HOME", home.join(".bub"))];
-        let fixed = fixed.map(|(name, path)| (name, path.into_os_string()));
-        let more = variables
-            .iter()
-            .map(|(name, value)| (*name, (*value).into()));
-        let settings = load_settings(fixed.into_iter().chain(more));
-        let builder = Framework::builder()
-            .workspace(dir.path().join("work"))
-            .settings(Arc::new(settings));
-        let framework = add(with_builtin(builder)).build();
+        let test = testing::framework(dir.path())
+            .env("HOME", &home)
+            .env("BUB_HOME", home.join(".bub"))
+            .env("BUB_SANDBOX_PROFILE", "workspace");
+        let variables = variables.iter();
+        let test = variables.fold(test, |test, (name, value)| test.env(name, value));
+        let builder = test.builder().unwrap().workspace(dir.path().join("work"));
+        let framework = add(builder).build();
         Self {
             dir,
             framework,

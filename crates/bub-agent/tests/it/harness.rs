@@ -1,19 +1,16 @@
-//! A framework with the builtin plugin, in a new home and workspace.
-//!
-//! `bub::testing` replaces the model of the agent; these tests need the real one, with a server behind it, and they call
-//! hooks without a turn.
+//! The framework of `bub::testing` without its scripted model: these tests have a server behind the real one.
 
 use std::{
     ffi::OsString,
     sync::{Arc, Mutex},
 };
 
-use bub_agent::{BuiltinAgent, BuiltinOptions};
+use bub::testing;
 use bub_kernel::{
-    BoxError, Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId, Outbound,
-    Plugin, Prompt, Result, Sender, SessionId, State, Turn, TurnResult, async_trait, hooks,
+    Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId, Outbound, Plugin,
+    Prompt, Result, Sender, SessionId, State, Turn, TurnResult, async_trait, hooks,
 };
-use bub_settings::{AnySetting, Environment, Loader, Secret, Section, SettingKey, Settings};
+use bub_settings::{AnySetting, Secret, Section, SettingKey, Settings};
 use tempfile::TempDir;
 
 pub(crate) struct AgentFixture {
@@ -83,13 +80,13 @@ impl AgentFixture {
         add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder,
     ) -> Self {
         let dir = TempDir::new().unwrap();
-        std::fs::create_dir(dir.path().join("workspace")).unwrap();
-        let settings = settings(&dir, variables);
-        let builder = Framework::builder()
-            .workspace(dir.path().join("workspace"))
-            .settings(Arc::new(settings));
+        let test = testing::framework(dir.path())
+            .settings(Section::new("telegram", TELEGRAM))
+            .env("BUB_TELEGRAM_TOKEN", "correct-horse-battery");
+        let variables = variables.iter();
+        let test = variables.fold(test, |test, (name, value)| test.env(name, value));
         Self {
-            framework: add(with_builtin(builder)).build(),
+            framework: add(test.builder().unwrap()).build(),
             dir,
         }
     }
@@ -104,13 +101,6 @@ impl AgentFixture {
         self.framework.load_state(&turn).await.unwrap();
         turn
     }
-}
-
-/// Adds the builtin plugin.
-pub(crate) fn with_builtin(builder: FrameworkBuilder) -> FrameworkBuilder {
-    builder.plugin_with("builtin", |context| {
-        Ok::<_, BoxError>(BuiltinAgent::new(context, BuiltinOptions::default()))
-    })
 }
 
 /// Returns a message of the user at the terminal.
@@ -131,38 +121,12 @@ static ALLOW_USERS: SettingKey<Option<Vec<String>>> =
     SettingKey::new("telegram.allow_users", None, "A policy.");
 static TELEGRAM: &[&dyn AnySetting] = &[&TOKEN, &PROXY, &ALLOW_USERS];
 
-/// Returns the settings of the agent, the kernel, the models, and a sample plugin.
-pub(crate) fn sections() -> impl Iterator<Item = Section> {
-    let agent = bub_agent::settings::sections().into_iter();
-    let model = bub_model::settings::sections();
-    agent
-        .chain(model)
-        .chain(bub_kernel::settings::sections())
-        .chain([Section::new("telegram", TELEGRAM)])
-}
-
-fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
-    let fixed = [
-        ("BUB_HOME", dir.path().join("home").into_os_string()),
-        ("HOME", dir.path().to_owned().into_os_string()),
-        ("BUB_TELEGRAM_TOKEN", "correct-horse-battery".into()),
-        // Only models that the test names are used.
-        ("BUB_LOCAL_MODELS", "false".into()),
-        // This program has no supervisor, without which commands cannot be confined.
-        ("BUB_SANDBOX_PROFILE", "off".into()),
-    ];
-    let more = variables.iter().map(|(name, value)| (*name, value.into()));
-    load_settings(fixed.into_iter().chain(more))
-}
-
 /// Loads settings from these variables only.
 pub(crate) fn load_settings<N: Into<String>, V: Into<OsString>>(
     variables: impl IntoIterator<Item = (N, V)>,
 ) -> Settings {
-    Loader::new(Environment::from_pairs(variables))
-        .sections(sections())
-        .load()
-        .unwrap()
+    let sample = Section::new("telegram", TELEGRAM);
+    bub_settings::testing::load(variables, bub::core_sections().chain([sample]))
 }
 
 pub(crate) struct Echo;

@@ -16,7 +16,6 @@ mod fs_access;
 mod fs_tools;
 mod harness;
 mod injections;
-mod log;
 mod model;
 mod policy;
 mod prompt;

@@ -2,7 +2,9 @@
 
 use bub_agent::LoadedSkills;
 
-use crate::{log::LogCapture, skills::SkillFixture};
+use bub_kernel::testing::LogCapture;
+
+use crate::skills::SkillFixture;
 
 const TOKEN: &str = "correct-horse-battery";
 
@@ -18,7 +20,7 @@ fn secrets_are_never_filled_in() {
     let fixture = SkillFixture::with(config, &[("BUB_TELEGRAM_TOKEN", TOKEN)]);
     let body = "[${config.telegram.token}] [${config.telegram}] [${config.api_key}] [${config.api_key.openai}] \
                 [${config.completion_args.password}] [${config.telegram.proxy}]";
-    let log = LogCapture::new();
+    let log = LogCapture::with_spans_from(tracing::Level::INFO);
     fixture.write(
         ".agents/skills/mine/SKILL.md",
         crate::skills::skill_text("mine", body),
@@ -47,7 +49,7 @@ fn a_skill_of_the_workspace_is_used_only_while_the_workspace_is_trusted() {
     assert_eq!(fixture.body("it"), "project");
     let script = fixture.write("workspace/.agents/skills/it/run.sh", "echo");
     assert_eq!(fixture.body("it"), "project");
-    let log = LogCapture::new();
+    let log = LogCapture::with_spans_from(tracing::Level::INFO);
     std::fs::write(&script, "evil").unwrap();
     assert_eq!(fixture.body("it"), "own");
     std::fs::write(&project, text("evil")).unwrap();

@@ -1,12 +1,12 @@
 //! Kills `bub run` in the middle of a tool call: finished calls stay finished, no process is left, and the session
 //! continues.
 
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::Value;
 
-use crate::sandbox::{Run, Sandbox, bub, signal};
+use crate::sandbox::{Run, Sandbox, bub, signal, wait_until};
 
 fn program(sandbox: &Sandbox, server: &ModelServer, text: &str) -> Command {
     let mut command = sandbox.command(&bub());
@@ -16,17 +16,6 @@ fn program(sandbox: &Sandbox, server: &ModelServer, text: &str) -> Command {
         .env("BUB_LLAMACPP_API_BASE", base)
         .args(["run", text]);
     command
-}
-
-/// Waits for an effect of another process, without a fixed duration.
-fn wait_until(mut happened: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if happened() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("it did not happen within 30 s");
 }
 
 /// Returns whether the arguments of a process contain a text.
@@ -57,11 +46,13 @@ fn a_program_killed_in_the_middle_of_a_tool_resumes() {
     server.script(Reply::text("I see"));
     let sandbox = Sandbox::new();
     let mut child = program(&sandbox, &server, "go").spawn().unwrap();
-    wait_until(|| sandbox.workspace().join("started").exists());
+    wait_until("the command runs", || {
+        sandbox.workspace().join("started").exists()
+    });
     assert!(is_running(&sleep));
     signal(&child, "KILL");
     child.wait().unwrap();
-    wait_until(|| !is_running(&sleep));
+    wait_until("the command is gone", || !is_running(&sleep));
 
     assert_eq!(sandbox.bub(["tape", "check"]).code, Some(0));
     let run = Run::from_output(

@@ -1,12 +1,8 @@
 //! Tests that commands of the agent end with the program, however it ends.
 
-use std::{
-    path::Path,
-    process::Child,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::Child};
 
-use crate::sandbox::{Sandbox, bub, example, signal};
+use crate::sandbox::{Sandbox, bub, example, signal, wait_until};
 
 /// Command with all kinds of processes: the shell, a background process, a detached one, and one that ignores signals.
 const PROCESS_TREE_COMMAND: &str = "echo $$ > shell; sleep 99 & echo $! > child; \
@@ -26,17 +22,6 @@ fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, fields)| !fields.starts_with('Z'))
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "not so: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn start_process_tree(sandbox: &Sandbox) -> Child {

@@ -6,17 +6,17 @@ use bub_gateway::{select_channels, status};
 use bub_kernel::{Channel, ChannelRole, Error};
 use serde_json::json;
 
-use crate::harness::{Echo, FakeChannel, FakeHandle, GatewayFixture, options};
+use crate::harness::{Echo, FakeChannel, GatewayFixture, options};
 
 // H-141: which names select which channels.
 #[test]
 fn names_choose_channels() {
     let make = |name: &str, role, disabled| {
-        Arc::new(FakeHandle(Arc::new(FakeChannel {
+        Arc::new(FakeChannel {
             role: Some(role),
             disabled,
             ..FakeChannel::new(name)
-        }))) as Arc<dyn Channel>
+        }) as Arc<dyn Channel>
     };
     let channels = [
         make("cli", ChannelRole::Interface, false),

@@ -1,121 +1,24 @@
-//! A gateway in a temporary directory, an echo model that can wait, and fake channels.
-//!
-//! `bub::testing` has no fake that stops a turn at a chosen step; the gateway itself is that of `bub_gateway::testing`.
+//! A gateway in a temporary directory, and an echo model that can wait. Gateway and channels are those of `bub::testing`.
 
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bub_gateway::{
     GatewayOptions, JournalKind, JournalRecovery,
-    testing::{self, RunningGateway},
+    testing::{self, FakeModel, RunningGateway},
 };
+pub(crate) use bub_kernel::testing::FakeChannel;
 use bub_kernel::{
-    Admission, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, ErrorKind,
-    Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId, MessageOutcome,
-    Outbound, Prompt, Provided, Result, Role, Sender, Service, SessionId, StatePatch,
-    SteeringInbox, Turn, TurnSnapshot, async_trait, hooks,
+    Admission, Channel, ChannelMessage, Envelope, Error, Framework, Inbound, InboundAttempt,
+    MessageHandler, MessageId, MessageOutcome, Outbound, Prompt, Provided, Result, Sender, Service,
+    SessionId, StatePatch, SteeringInbox, Turn, async_trait, hooks,
 };
 use bub_tape::{Durability, MemoryStore, TapeStore, fs::Fs};
 use tokio::sync::{Notify, Semaphore, watch};
-
-/// A reply that a channel sent.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SentReply {
-    pub(crate) chat: String,
-    pub(crate) content: String,
-    pub(crate) reply_id: String,
-    pub(crate) message_id: Option<MessageId>,
-}
-
-#[derive(Default)]
-pub(crate) struct FakeChannel {
-    pub(crate) name: String,
-    pub(crate) debounce: bool,
-    pub(crate) role: Option<ChannelRole>,
-    pub(crate) disabled: bool,
-    pub(crate) handler: OnceLock<MessageHandler>,
-    pub(crate) sent: watch::Sender<Vec<SentReply>>,
-    /// Errors for the next sends, last one first.
-    pub(crate) failures: Mutex<Vec<Error>>,
-    pub(crate) start_failures: Mutex<Vec<Error>>,
-    pub(crate) admission: Mutex<Option<Admission>>,
-    pub(crate) snapshots: Mutex<Vec<TurnSnapshot>>,
-    pub(crate) starts: watch::Sender<usize>,
-    pub(crate) stops: watch::Sender<usize>,
-    pub(crate) blocks_in_start: bool,
-    /// Token that stops the gateway. Set when the channel has started.
-    pub(crate) stop: OnceLock<CancellationToken>,
-}
-
-impl FakeChannel {
-    pub(crate) fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            ..Self::default()
-        }
-    }
-
-    /// Submits a message as an owner.
-    pub(crate) async fn say(&self, chat: &str, text: &str) -> Result<Arc<InboundReceipt>> {
-        self.say_as((Role::Owner, "ada"), chat, text, None).await
-    }
-
-    pub(crate) async fn say_as(
-        &self,
-        by: (Role, &str),
-        chat: &str,
-        text: &str,
-        key: Option<&str>,
-    ) -> Result<Arc<InboundReceipt>> {
-        let message = ChannelMessage::new(format!("{}:{chat}", self.name), &self.name, text)
-            .chat_id(chat)
-            .active();
-        self.hand_in(message, by.0, by.1, key).await
-    }
-
-    pub(crate) async fn hand_in(
-        &self,
-        message: impl Into<Inbound>,
-        role: Role,
-        id: &str,
-        key: Option<&str>,
-    ) -> Result<Arc<InboundReceipt>> {
-        let inbound = message.into();
-        let chat_id = inbound.message.chat_id().unwrap().into_owned();
-        let sender = Sender {
-            role,
-            channel: self.name.clone(),
-            chat_id,
-            id: id.to_owned(),
-            name: String::new(),
-        };
-        let receipt = Arc::new(InboundReceipt::new(key.map(str::to_owned)));
-        let inbound = inbound
-            .with_sender(sender)
-            .with_receipt(Arc::clone(&receipt));
-        let accepted = self.handler.get().unwrap()(inbound).await;
-        accepted.map(|()| receipt)
-    }
-
-    pub(crate) async fn wait_sent(&self, count: usize) -> Vec<SentReply> {
-        in_time(self.sent.subscribe().wait_for(|sent| sent.len() >= count))
-            .await
-            .unwrap()
-            .clone()
-    }
-
-    pub(crate) fn contents(&self) -> Vec<String> {
-        self.sent
-            .borrow()
-            .iter()
-            .map(|sent| sent.content.clone())
-            .collect()
-    }
-}
 
 /// Fails if the future takes longer than a day. With a paused clock, a day passes at once.
 async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
@@ -124,76 +27,12 @@ async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
         .unwrap()
 }
 
-pub(crate) struct FakeHandle(pub(crate) Arc<FakeChannel>);
-
-#[async_trait]
-impl Channel for FakeHandle {
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    async fn start(&self, stop: CancellationToken) -> Result<()> {
-        let _ = self.0.stop.set(stop.clone());
-        self.0.starts.send_modify(|count| *count += 1);
-        if self.0.blocks_in_start {
-            stop.cancelled().await;
-        }
-        self.0
-            .start_failures
-            .lock()
-            .unwrap()
-            .pop()
-            .map_or(Ok(()), Err)
-    }
-
-    async fn stop(&self) -> Result<()> {
-        self.0.stops.send_modify(|count| *count += 1);
-        Ok(())
-    }
-
-    async fn send(&self, reply: &Outbound) -> Result<()> {
-        if let Some(error) = self.0.failures.lock().unwrap().pop() {
-            return Err(error);
-        }
-        let attempt = reply.attempt.as_ref().unwrap();
-        let sent = SentReply {
-            chat: reply.chat_id().unwrap().into_owned(),
-            content: reply.content().into_owned(),
-            reply_id: String::from(&attempt.reply_id),
-            message_id: attempt.message_id.clone(),
-        };
-        self.0.sent.send_modify(|all| all.push(sent));
-        Ok(())
-    }
-
-    async fn admit_message(
-        &self,
-        _message: &Inbound,
-        turn: &TurnSnapshot,
-    ) -> Result<Option<Admission>> {
-        self.0.snapshots.lock().unwrap().push(turn.clone());
-        let decided = self.0.admission.lock().unwrap().clone();
-        Ok(decided)
-    }
-
-    fn needs_debounce(&self) -> bool {
-        self.0.debounce
-    }
-
-    fn is_enabled(&self) -> bool {
-        !self.0.disabled
-    }
-
-    fn role(&self) -> ChannelRole {
-        self.0.role.unwrap_or(ChannelRole::Service)
-    }
-}
-
 /// Model that echoes the prompt. A prompt that begins or ends with `wait` waits for a permit. `fail` fails. `tell CHAT`
 /// first sends a message with a tool. `script CHAT` only marks a message as sent by a tool. `,switch SESSION` switches
 /// the chat.
 #[derive(Clone)]
 pub(crate) struct Echo {
+    model: FakeModel,
     pub(crate) channels: Vec<Arc<FakeChannel>>,
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) asked: watch::Sender<Vec<String>>,
@@ -258,12 +97,14 @@ impl SteeringInbox for FakeSteeringInbox {
 
 impl Echo {
     pub(crate) fn new(channels: Vec<FakeChannel>) -> Self {
+        let model = FakeModel::default();
         Self {
             channels: channels.into_iter().map(Arc::new).collect(),
-            permits: Arc::new(Semaphore::new(0)),
-            asked: watch::Sender::default(),
+            permits: Arc::clone(&model.permits),
+            asked: model.prompts.clone(),
+            senders: Arc::clone(&model.senders),
+            model,
             attempts: Arc::default(),
-            senders: Arc::default(),
             inbox: Arc::default(),
             failed: Arc::default(),
             take_steering: Arc::default(),
@@ -278,14 +119,7 @@ impl Echo {
     }
 
     pub(crate) async fn wait_asked(&self, count: usize) -> Vec<String> {
-        in_time(
-            self.asked
-                .subscribe()
-                .wait_for(|asked| asked.len() >= count),
-        )
-        .await
-        .unwrap()
-        .clone()
+        in_time(self.model.wait_prompts(count)).await
     }
 }
 
@@ -337,13 +171,6 @@ impl Echo {
 
     async fn run_model(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
         let text = prompt.text();
-        self.asked.send_modify(|asked| asked.push(text.clone()));
-        if text.starts_with("fail") {
-            if text.ends_with("wait") {
-                self.permits.acquire().await.unwrap().forget();
-            }
-            return Err(Error::new(ErrorKind::Provider, "the model is gone"));
-        }
         let words: Vec<_> = text.split(' ').collect();
         match words[..] {
             ["tell", chat, ..] if turn.inbound().attempt.as_ref().unwrap().number == 1 => {
@@ -357,9 +184,7 @@ impl Echo {
 
             _ => {}
         }
-        if text.starts_with("wait") || text.ends_with("wait") {
-            self.permits.acquire().await.unwrap().forget();
-        }
+        self.model.ask(&text).await?;
         if let [",switch", session_id, ..] = words[..] {
             let chat = turn.message().chat_id().unwrap().into_owned();
             let mut switched = self.switched.lock().unwrap();
@@ -385,11 +210,8 @@ impl Echo {
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        let open = |fake: &Arc<FakeChannel>| {
-            let _ = fake.handler.set(Arc::clone(message_handler));
-            Arc::new(FakeHandle(Arc::clone(fake))) as Arc<dyn Channel>
-        };
-        self.channels.iter().map(open).collect()
+        let channels = self.channels.iter();
+        channels.map(|fake| fake.open(message_handler)).collect()
     }
 
     fn provide_services(&self) -> Vec<Arc<dyn Service>> {

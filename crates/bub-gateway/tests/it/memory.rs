@@ -8,7 +8,7 @@ use bub_kernel::{
 };
 use bub_tape::{EntryRange, MemoryStore};
 
-use crate::harness::{Echo, FakeChannel, FakeHandle, replies};
+use crate::harness::{Echo, FakeChannel, replies};
 
 /// Panics if channels are requested. Renders several replies for `many`.
 struct Renderer;
@@ -54,7 +54,7 @@ async fn run(
     };
     let gateway = Gateway::with_channels(&framework, options, |handler| {
         let _ = term.handler.set(Arc::clone(handler));
-        vec![Arc::new(FakeHandle(Arc::clone(&term)))]
+        vec![Arc::clone(&term) as Arc<dyn Channel>]
     });
     let gateway = gateway.unwrap();
     assert_eq!(gateway.channel_names(), ["term"]);

@@ -58,11 +58,11 @@ fn the_system_prompt_depends_on_prompt_and_state() {
 #[test]
 fn of_channels_with_one_name_the_latest_plugins_wins() {
     let builtin: [Arc<dyn Channel>; 2] = [
-        Arc::new(FakeChannel::named("telegram")),
-        Arc::new(FakeChannel::named("cli")),
+        Arc::new(FakeChannel::new("telegram")),
+        Arc::new(FakeChannel::new("cli")),
     ];
-    let better: Arc<dyn Channel> = Arc::new(FakeChannel::named("cli"));
-    let other: Arc<dyn Channel> = Arc::new(FakeChannel::named("mail"));
+    let better: Arc<dyn Channel> = Arc::new(FakeChannel::new("cli"));
+    let other: Arc<dyn Channel> = Arc::new(FakeChannel::new("mail"));
     let (first, kept) = (builtin.clone(), Arc::clone(&better));
     let plugins = [
         FakePlugin::new().on::<ProvideChannels>(move |_| Ok(Some(first.to_vec()))),

@@ -3,7 +3,6 @@
 //! `bub::testing` runs turns with the agent; the kernel is tested without one.
 
 mod channel;
-mod log;
 mod store;
 
 use std::sync::{Arc, Mutex};
@@ -14,8 +13,8 @@ use bub_kernel::{
     hooks::{AsyncHook, HookCall, HookPoint, HookReturn, HookSet, SyncHook, point::OnError},
 };
 
-pub(crate) use channel::{EventResult, FakeChannel, FakeRouter};
-pub(crate) use log::LogCapture;
+pub(crate) use bub_kernel::testing::{FakeChannel, LogCapture};
+pub(crate) use channel::{EventResult, FakeRouter};
 pub(crate) use store::{FullStore, LateWrite, entries, store_plugin};
 
 /// A record of calls, in order.

@@ -13,7 +13,7 @@ use bub_kernel::{
     StreamEvent, hooks,
 };
 use bub_plugin::{ExternalPlugin, HostContext, Limits, PluginConfig, PluginProcess};
-use bub_settings::{Environment, Loader, Settings};
+use bub_settings::{Settings, testing::load};
 
 /// The plugin below the probe.
 pub(crate) struct BottomPlugin;
@@ -45,9 +45,7 @@ impl BottomPlugin {
 
 pub(crate) fn settings() -> Arc<Settings> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let environment =
-        Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
-    Arc::new(Loader::new(environment).load().unwrap())
+    Arc::new(load([("BUB_HOME", "/nowhere".into()), ("PATH", path)], []))
 }
 
 pub(crate) fn plugin_config(command: &[impl AsRef<OsStr>]) -> PluginConfig {

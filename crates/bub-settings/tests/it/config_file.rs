@@ -1,12 +1,12 @@
 //! Tests of which config file is read and what it may contain.
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample;
 
 // H-20, W-57: in the Python version BUB_HOME does not move the file
 #[test]
 fn the_homes_own_config_is_read_and_else_the_usual_one() {
-    let fixture = SettingsFixture::new();
+    let fixture = settings_fixture();
     let home = fixture.path("elsewhere");
     let fixture = fixture
         .config("model: usual:file\n")
@@ -25,7 +25,7 @@ fn the_homes_own_config_is_read_and_else_the_usual_one() {
 // H-20
 #[test]
 fn without_any_file_the_config_belongs_into_the_home() {
-    let fixture = SettingsFixture::new();
+    let fixture = settings_fixture();
     assert_eq!(
         fixture.load().config_file(),
         fixture.path("user/.bub/config.yml")
@@ -44,7 +44,7 @@ fn without_any_file_the_config_belongs_into_the_home() {
 // C.4
 #[test]
 fn a_file_written_by_the_original_loads_unchanged() {
-    let fixture = SettingsFixture::new().config(
+    let fixture = settings_fixture().config(
         "model: openrouter:openrouter/free\napi_key: sk-or-v1-0123456789\nenabled_channels: telegram\nstream_output: false\n\
          telegram:\n  token: 123456:ABC\n  allow_users: '42,ada'\nspill:\n  threshold: 0\nsome-plugin:\n  level: 3\n",
     );
@@ -73,14 +73,14 @@ fn a_file_written_by_the_original_loads_unchanged() {
 #[test]
 fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
     for yaml in ["[42, ada]", "42, ada", "\n    - 42\n    - ada", "'42,ada'"] {
-        let fixture = SettingsFixture::new().config(format!("telegram:\n  allow_users: {yaml}\n"));
+        let fixture = settings_fixture().config(format!("telegram:\n  allow_users: {yaml}\n"));
         assert_eq!(
             fixture.load().get(&sample::TELEGRAM_ALLOW_USERS),
             Some(vec!["42".into(), "ada".into()]),
             "{yaml}"
         );
     }
-    let fixture = SettingsFixture::new().config("telegram:\n  allow_users: 42\n");
+    let fixture = settings_fixture().config("telegram:\n  allow_users: 42\n");
     assert_eq!(
         fixture.load().get(&sample::TELEGRAM_ALLOW_USERS),
         Some(vec!["42".into()])
@@ -89,7 +89,7 @@ fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
 
 #[test]
 fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
-    let settings = SettingsFixture::new()
+    let settings = settings_fixture()
         .config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n")
         .load();
     assert_eq!(settings.get(&sample::MODEL), None);
@@ -100,7 +100,7 @@ fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
 // H-23: the config file cannot set home, project and the Codex home
 #[test]
 fn the_file_cannot_move_the_home() {
-    let fixture = SettingsFixture::new().config("model: a:b\nhome: /elsewhere\n");
+    let fixture = settings_fixture().config("model: a:b\nhome: /elsewhere\n");
     assert_eq!(fixture.load().home(), fixture.path("user/.bub"));
     assert_eq!(
         fixture.warnings(),
@@ -110,7 +110,7 @@ fn the_file_cannot_move_the_home() {
 
 #[test]
 fn a_link_to_nothing_is_no_reason_to_read_another_file() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("model: a:b\n")
         .file("other/x", "");
     std::os::unix::fs::symlink("nowhere.yml", fixture.path("other/config.yml")).unwrap();

@@ -2,27 +2,27 @@
 
 use serde_json::json;
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample::{self, GATEWAY_MAX_UNFINISHED as KEY};
 
 #[test]
 fn a_former_key_works_in_every_source_with_a_warning_that_names_the_new_one() {
     for (given, warning) in [
         (
-            SettingsFixture::new().config("gateway: {queue: 7}"),
+            settings_fixture().config("gateway: {queue: 7}"),
             "user/.bub/config.yml:1: `gateway.queue` is deprecated; use `gateway.max_unfinished`",
         ),
         (
-            SettingsFixture::new().config("gateway: {depth: 7}"),
+            settings_fixture().config("gateway: {depth: 7}"),
             "user/.bub/config.yml:1: `gateway.depth` is deprecated; use `gateway.max_unfinished`",
         ),
         (
-            SettingsFixture::new().env("BUB_GATEWAY_QUEUE", "7"),
+            settings_fixture().env("BUB_GATEWAY_QUEUE", "7"),
             "environment variable BUB_GATEWAY_QUEUE: `BUB_GATEWAY_QUEUE` is deprecated; \
              use `BUB_GATEWAY_MAX_UNFINISHED`",
         ),
         (
-            SettingsFixture::new().dotenv("BUB_GATEWAY_QUEUE=7\n"),
+            settings_fixture().dotenv("BUB_GATEWAY_QUEUE=7\n"),
             "work/.env:1 (BUB_GATEWAY_QUEUE): `BUB_GATEWAY_QUEUE` is deprecated; \
              use `BUB_GATEWAY_MAX_UNFINISHED`",
         ),
@@ -34,7 +34,7 @@ fn a_former_key_works_in_every_source_with_a_warning_that_names_the_new_one() {
 
 #[test]
 fn the_new_key_wins_in_the_same_source_and_the_former_one_is_reported() {
-    let given = SettingsFixture::new().config("gateway:\n  max_unfinished: 8\n  queue: 7\n");
+    let given = settings_fixture().config("gateway:\n  max_unfinished: 8\n  queue: 7\n");
     assert_eq!(given.load().get(&KEY), 8);
     assert_eq!(
         given.warnings(),
@@ -43,7 +43,7 @@ fn the_new_key_wins_in_the_same_source_and_the_former_one_is_reported() {
              because `gateway.max_unfinished` is set; remove it"
         ]
     );
-    let given = SettingsFixture::new()
+    let given = settings_fixture()
         .env("BUB_GATEWAY_QUEUE", "7")
         .env("bub_gateway_max_unfinished", "8");
     assert_eq!(given.load().get(&KEY), 8);
@@ -58,11 +58,11 @@ fn the_new_key_wins_in_the_same_source_and_the_former_one_is_reported() {
 
 #[test]
 fn a_former_key_has_the_precedence_of_its_source() {
-    let given = SettingsFixture::new()
+    let given = settings_fixture()
         .config("gateway: {max_unfinished: 8}")
         .env("BUB_GATEWAY_QUEUE", "7");
     assert_eq!(given.load().get(&KEY), 7);
-    let given = SettingsFixture::new()
+    let given = settings_fixture()
         .config("gateway: {queue: 8}")
         .env("BUB_GATEWAY_MAX_UNFINISHED", "7");
     assert_eq!(given.load().get(&KEY), 7);
@@ -70,7 +70,7 @@ fn a_former_key_has_the_precedence_of_its_source() {
 
 #[test]
 fn an_untrusted_workspace_cannot_use_a_former_key() {
-    let given = SettingsFixture::new()
+    let given = settings_fixture()
         .dotenv("BUB_LOG_FILE_SIZE=1\n")
         .untrusted();
     assert_eq!(given.load().get(&sample::LOG_MAX_FILE_BYTES), 10_000_000);
@@ -79,7 +79,7 @@ fn an_untrusted_workspace_cannot_use_a_former_key() {
 
 #[test]
 fn an_invalid_value_is_reported_with_the_key_in_the_file() {
-    let given = SettingsFixture::new().config("gateway: {queue: 0}");
+    let given = settings_fixture().config("gateway: {queue: 0}");
     assert_eq!(
         given.error(),
         "user/.bub/config.yml:1: `gateway.queue` is `0`, expected a whole number of at least 1"
@@ -88,7 +88,7 @@ fn an_invalid_value_is_reported_with_the_key_in_the_file() {
 
 #[test]
 fn lookups_accept_a_former_key() {
-    let settings = SettingsFixture::new()
+    let settings = settings_fixture()
         .config("gateway: {max_unfinished: 8}")
         .load();
     let value = settings.get_value("gateway.queue").unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bub_settings::{
     AnySetting as _, Environment, FromSettings, Loader, PerProvider, Secret, SettingChoice,
-    Settings, ValueKind, text_format,
+    Settings, ValueKind, testing, text_format,
 };
 use serde_json::{Map, Value, json};
 
@@ -60,10 +60,7 @@ fn load(variables: &[(&str, &str)], text: &str) -> Settings {
     let home = home.path().to_str().unwrap();
     let variables = variables.iter().copied();
     let variables = variables.chain([("BUB_HOME", home), ("HOME", "/user")]);
-    Loader::new(Environment::from_pairs(variables))
-        .section(ShopSettings::section())
-        .load()
-        .unwrap()
+    testing::load(variables, [ShopSettings::section()])
 }
 
 #[test]

@@ -9,18 +9,18 @@ use bub_settings::{ConfigFile, EditError, parse_yaml};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::{SettingsFixture, settings_fixture};
 
 fn file(fixture: &SettingsFixture) -> ConfigFile {
     ConfigFile::open(&fixture.path("user/.bub/config.yml")).unwrap()
 }
 
 fn edited(before: &str, edit: impl FnOnce(&mut ConfigFile) -> Result<(), EditError>) -> String {
-    let fixture = SettingsFixture::new().config(before);
+    let fixture = settings_fixture().config(before);
     let mut file = file(&fixture);
     match edit(&mut file) {
         Ok(()) => file.text().to_owned(),
-        Err(error) => format!("error: {}", fixture.shorten(&error.to_string())),
+        Err(error) => format!("error: {}", fixture.shorten(error.to_string())),
     }
 }
 
@@ -410,7 +410,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
         " x ",
     ];
     let value = json!({"texts": texts.to_vec(), "numbers": [1, -2, 1.5, 1e21, 2.0], "others": [null, true, {"on": {"y": "n"}}, []]});
-    let fixture = SettingsFixture::new().config("# nothing yet\n");
+    let fixture = settings_fixture().config("# nothing yet\n");
     let mut file = file(&fixture);
     for (number, text) in texts.iter().enumerate() {
         file.set(&["plain", &format!("k{number}")], &json!(text))
@@ -446,7 +446,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
 // W-13; issue 22, point 8: also a file that others could read, and without a secret in it.
 #[test]
 fn a_file_is_replaced_whole_through_links_and_becomes_private() {
-    let fixture = SettingsFixture::new().file("elsewhere/real.yml", "model: x # mine\n");
+    let fixture = settings_fixture().file("elsewhere/real.yml", "model: x # mine\n");
     let (link, real) = (
         fixture.path("user/.bub/config.yml"),
         fixture.path("elsewhere/real.yml"),
@@ -483,7 +483,7 @@ fn a_file_is_replaced_whole_through_links_and_becomes_private() {
 
 #[test]
 fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
-    let fixture = SettingsFixture::new().config("model: x\n");
+    let fixture = settings_fixture().config("model: x\n");
     let mut file = file(&fixture);
     file.set(&["model"], &json!("z")).unwrap();
     let fixture = fixture.config("model: theirs\n");
@@ -497,7 +497,7 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
 // W-13: a full disk or a read-only directory leaves the file unchanged
 #[test]
 fn a_failed_write_leaves_the_file_and_nothing_else() {
-    let fixture = SettingsFixture::new().config("model: x\n");
+    let fixture = settings_fixture().config("model: x\n");
     let mut file = file(&fixture);
     file.set(&["model"], &json!("z")).unwrap();
     // Blocks the path of the temporary file.
@@ -514,7 +514,7 @@ fn a_failed_write_leaves_the_file_and_nothing_else() {
 
 #[test]
 fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
-    let settings = SettingsFixture::new().load();
+    let settings = settings_fixture().load();
     for (path, text, value) in [
         ("max_steps", "7", json!(7)),
         ("max_steps", "null", json!(null)),
@@ -576,7 +576,7 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
 
 #[test]
 fn a_revision_says_what_would_be_in_force_and_what_is_wrong() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("model: x:y\n")
         .env("BUB_MAX_STEPS", "9");
     let settings = fixture.load();
@@ -630,7 +630,7 @@ proptest! {
     // The value is set afterwards, or the change was rejected.
     #[test]
     fn any_value_survives_the_way_into_the_file(value in yaml_value(), key in "[a-z]{1,3}", other in yaml_value()) {
-        let fixture = SettingsFixture::new().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");
+        let fixture = settings_fixture().config("# c\na: {b: 1}\nab:\n  c: 2 # d\n");
         let mut file = file(&fixture);
         file.set(&[&key], &other).unwrap();
         file.set(&["ab", "zz"], &value).ok();

@@ -5,15 +5,15 @@ use std::time::Duration;
 use bub_settings::{Environment, Loader};
 use serde_json::json;
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample;
 
 // H-21
 #[test]
 fn variable_names_are_case_insensitive_and_capitals_win() {
-    let settings = SettingsFixture::new().env("bub_Model", "a:b").load();
+    let settings = settings_fixture().env("bub_Model", "a:b").load();
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:b");
-    let settings = SettingsFixture::new()
+    let settings = settings_fixture()
         .env("BUB_MODEL", "a:capitals")
         .env("bub_model", "a:small")
         .load();
@@ -31,7 +31,7 @@ fn lists_are_json_or_comma_separated() {
         ("", Some(vec![])),
         ("null", None),
     ] {
-        let found = SettingsFixture::new()
+        let found = settings_fixture()
             .env("BUB_FALLBACK_MODELS", text)
             .load()
             .get(&sample::FALLBACK_MODELS);
@@ -44,12 +44,12 @@ fn lists_are_json_or_comma_separated() {
 #[test]
 fn a_key_of_digits_is_a_key() {
     for fixture in [
-        SettingsFixture::new().env("BUB_API_KEY", "0123456789"),
-        SettingsFixture::new().config("api_key: 0123456789\n"),
-        SettingsFixture::new().dotenv("BUB_API_KEY=0123456789\n"),
-        SettingsFixture::new().env("BUB_API_KEY", r#"{"openai": "0123456789"}"#),
-        SettingsFixture::new().config("api_key: {OpenAI: 0123456789}\n"),
-        SettingsFixture::new().env("BUB_OPENAI_API_KEY", "0123456789"),
+        settings_fixture().env("BUB_API_KEY", "0123456789"),
+        settings_fixture().config("api_key: 0123456789\n"),
+        settings_fixture().dotenv("BUB_API_KEY=0123456789\n"),
+        settings_fixture().env("BUB_API_KEY", r#"{"openai": "0123456789"}"#),
+        settings_fixture().config("api_key: {OpenAI: 0123456789}\n"),
+        settings_fixture().env("BUB_OPENAI_API_KEY", "0123456789"),
     ] {
         let keys = fixture.load().get(&sample::API_KEY);
         assert_eq!(keys.get("openai").unwrap().expose(), "0123456789");
@@ -59,7 +59,7 @@ fn a_key_of_digits_is_a_key() {
 // H-23
 #[test]
 fn null_means_none() {
-    let fixture = SettingsFixture::new().config(
+    let fixture = settings_fixture().config(
         "api_key: from-file\nmax_steps: 5\nclient_args: {a: 1}\ntelegram: {token: abc123}\n",
     );
     let fixture = fixture
@@ -77,7 +77,7 @@ fn null_means_none() {
 
 #[test]
 fn an_empty_variable_means_none_or_not_set() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("model: a:b\nmax_tokens: 5\ntelegram: {token: abc123}\nenabled_channels: cli\n");
     let fixture = fixture
         .env("BUB_MODEL", "")
@@ -111,7 +111,7 @@ fn booleans_have_eight_spellings_in_every_source() {
         ("off", false),
     ] {
         assert_eq!(
-            SettingsFixture::new()
+            settings_fixture()
                 .env("BUB_STREAM_OUTPUT", text)
                 .load()
                 .get(&sample::STREAM_OUTPUT),
@@ -119,7 +119,7 @@ fn booleans_have_eight_spellings_in_every_source() {
         );
         let config = format!("stream_output: {text}\n");
         assert_eq!(
-            SettingsFixture::new()
+            settings_fixture()
                 .config(config)
                 .load()
                 .get(&sample::STREAM_OUTPUT),
@@ -127,7 +127,7 @@ fn booleans_have_eight_spellings_in_every_source() {
         );
         let config = format!("stream_output: '{text}'\n");
         assert_eq!(
-            SettingsFixture::new()
+            settings_fixture()
                 .config(config)
                 .load()
                 .get(&sample::STREAM_OUTPUT),
@@ -138,7 +138,7 @@ fn booleans_have_eight_spellings_in_every_source() {
 
 #[test]
 fn typed_values_have_their_types() {
-    let settings = SettingsFixture::new()
+    let settings = settings_fixture()
         .env("BUB_MODEL_TIMEOUT_SECONDS", "90")
         .env("BUB_DEBOUNCE_SECONDS", "0.25")
         .env("BUB_TAPE_DURABILITY", "Always")
@@ -166,7 +166,7 @@ fn typed_values_have_their_types() {
 
 #[test]
 fn a_star_is_an_ordinary_key_of_a_free_form_map() {
-    let fixture = SettingsFixture::new().config("client_args: {'*': 1}\n");
+    let fixture = settings_fixture().config("client_args: {'*': 1}\n");
     assert_eq!(
         serde_json::Value::Object(fixture.load().get(&sample::CLIENT_ARGS)),
         json!({"*": 1})
@@ -175,7 +175,7 @@ fn a_star_is_an_ordinary_key_of_a_free_form_map() {
 
 #[test]
 fn json_numbers_in_free_form_maps_stay_numbers() {
-    let fixture = SettingsFixture::new().env(
+    let fixture = settings_fixture().env(
         "BUB_COMPLETION_ARGS",
         r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#,
     );
@@ -206,7 +206,7 @@ fn a_start_without_home_directory_needs_bub_home() {
 // secrets
 #[test]
 fn children_get_the_environment_without_secrets() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("env:\n  pass: [OPENAI_API_KEY, GH_TOKEN]\n  drop: DATABASE_*\n")
         .env("PATH", "/bin")
         .env("BUB_API_KEY", "one-secret")
@@ -326,7 +326,7 @@ fn a_child_gets_nothing_that_looks_like_a_secret_unless_granted() {
             "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n",
         ),
     ];
-    let mut fixture = SettingsFixture::new();
+    let mut fixture = settings_fixture();
     for (name, value) in plain.into_iter().chain(secret) {
         fixture = fixture.env(name, value);
     }

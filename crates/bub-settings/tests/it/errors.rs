@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use bub_settings::SettingsError;
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample;
 
 // H-20: the Python version crashes with a traceback
@@ -112,7 +112,7 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ),
     ] {
         assert_eq!(
-            SettingsFixture::new().config(yaml).error(),
+            settings_fixture().config(yaml).error(),
             format!("user/.bub/config.yml{message}")
         );
     }
@@ -120,24 +120,24 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
 
 #[test]
 fn a_wrong_variable_is_named() {
-    let fixture = SettingsFixture::new().env("BUB_MAX_TOKENS", "lots");
+    let fixture = settings_fixture().env("BUB_MAX_TOKENS", "lots");
     assert_eq!(
         fixture.error(),
         "environment variable BUB_MAX_TOKENS: `max_tokens` is `lots`, expected a whole number of at least 1"
     );
-    let fixture = SettingsFixture::new().flag("max_tokens", "lots");
+    let fixture = settings_fixture().flag("max_tokens", "lots");
     assert!(
         fixture
             .error()
             .starts_with("flag --max_tokens: `max_tokens` is `lots`, expected")
     );
-    let fixture = SettingsFixture::new().env("BUB_FALLBACK_MODELS", "[a");
+    let fixture = settings_fixture().env("BUB_FALLBACK_MODELS", "[a");
     assert!(
         fixture
             .error()
             .contains("`fallback_models` is `[a`, expected a list")
     );
-    let fixture = SettingsFixture::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
+    let fixture = settings_fixture().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
     assert_eq!(
         fixture.error(),
         "environment variable BUB_MODEL: not valid UTF-8 text; convert it to UTF-8"
@@ -148,16 +148,16 @@ fn a_wrong_variable_is_named() {
 #[test]
 fn the_value_of_a_secret_is_never_quoted() {
     for fixture in [
-        SettingsFixture::new().config("api_key: {openai: [hunter2hunter2]}"),
-        SettingsFixture::new().config("api_key: [hunter2hunter2]"),
-        SettingsFixture::new().config("telegram: {token: [hunter2hunter2]}"),
-        SettingsFixture::new().env("BUB_API_KEY", "{hunter2hunter2"),
-        SettingsFixture::new().env("BUB_CLIENT_ARGS", "hunter2hunter2"),
-        SettingsFixture::new().config("api_key: 'hunter2hunter2"),
-        SettingsFixture::new().config("api_key: hunter2hunter2: x"),
-        SettingsFixture::new().config("api_key: *hunter2hunter2"),
-        SettingsFixture::new().env("BUB_LAB_API_BASE", "ftp://me:hunter2hunter2@lab.example"),
-        SettingsFixture::new().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
+        settings_fixture().config("api_key: {openai: [hunter2hunter2]}"),
+        settings_fixture().config("api_key: [hunter2hunter2]"),
+        settings_fixture().config("telegram: {token: [hunter2hunter2]}"),
+        settings_fixture().env("BUB_API_KEY", "{hunter2hunter2"),
+        settings_fixture().env("BUB_CLIENT_ARGS", "hunter2hunter2"),
+        settings_fixture().config("api_key: 'hunter2hunter2"),
+        settings_fixture().config("api_key: hunter2hunter2: x"),
+        settings_fixture().config("api_key: *hunter2hunter2"),
+        settings_fixture().env("BUB_LAB_API_BASE", "ftp://me:hunter2hunter2@lab.example"),
+        settings_fixture().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
     ] {
         let error = fixture.loader().load().unwrap_err();
         assert!(
@@ -169,7 +169,7 @@ fn the_value_of_a_secret_is_never_quoted() {
 
 #[test]
 fn long_and_strange_values_are_cut() {
-    let error = SettingsFixture::new()
+    let error = settings_fixture()
         .env("BUB_MAX_TOKENS", "x\n\u{1b}[2J".repeat(100))
         .error();
     assert!(
@@ -181,7 +181,7 @@ fn long_and_strange_values_are_cut() {
 // H-20
 #[test]
 fn malformed_yaml_names_line_and_column() {
-    let error = SettingsFixture::new()
+    let error = settings_fixture()
         .config("model: a:b\nmax_steps: [1\n")
         .error();
     assert_eq!(
@@ -194,11 +194,11 @@ fn malformed_yaml_names_line_and_column() {
 #[test]
 fn a_file_that_is_no_map_says_what_it_is() {
     assert_eq!(
-        SettingsFixture::new().config("\n- a\n").error(),
+        settings_fixture().config("\n- a\n").error(),
         "user/.bub/config.yml:2: found a list, expected a map of settings such as `model: provider:name`"
     );
     assert!(
-        SettingsFixture::new()
+        settings_fixture()
             .config("just text")
             .error()
             .starts_with("user/.bub/config.yml:1: found a single value")
@@ -207,7 +207,7 @@ fn a_file_that_is_no_map_says_what_it_is() {
 
 #[test]
 fn unreadable_files_are_errors_and_not_missing_ones() {
-    let fixture = SettingsFixture::new();
+    let fixture = settings_fixture();
     fs::create_dir(fixture.path("user/.bub/config.yml")).unwrap();
     assert_eq!(
         fixture.error(),
@@ -215,17 +215,17 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
     );
 
     assert_eq!(
-        SettingsFixture::new().config([b'a', b':', 0xff]).error(),
+        settings_fixture().config([b'a', b':', 0xff]).error(),
         "user/.bub/config.yml: not valid UTF-8 text; convert it to UTF-8"
     );
     assert_eq!(
-        SettingsFixture::new()
+        settings_fixture()
             .config(vec![b'#'; 1024 * 1024 + 1])
             .error(),
         "user/.bub/config.yml: cannot be read: larger than 1 MiB"
     );
 
-    let fixture = SettingsFixture::new().file("plain", "");
+    let fixture = settings_fixture().file("plain", "");
     let home = fixture.path("plain");
     assert!(
         fixture
@@ -237,7 +237,7 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
 
 #[test]
 fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("max_steps: many\nmodel: a:b\nverbose: 9\n")
         .env("BUB_MAX_TOKENS", "x");
     let (settings, problems) = fixture.loader().load_lenient();
@@ -245,7 +245,7 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
     assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(settings.get(&sample::MAX_STEPS), Some(100));
 
-    let fixture = SettingsFixture::new().config("[").env("BUB_MODEL", "a:b");
+    let fixture = settings_fixture().config("[").env("BUB_MODEL", "a:b");
     assert!(matches!(
         fixture.problems().as_slice(),
         [SettingsError::Syntax { .. }]
@@ -298,7 +298,7 @@ fn mistyped_policies_and_owners_are_errors() {
             "unknown setting `owner_ids`, did you mean `owners`?",
         ),
     ] {
-        let error = SettingsFixture::new().config(config).error();
+        let error = settings_fixture().config(config).error();
         assert!(
             error.ends_with(expected) && error.contains("config.yml:1"),
             "{error}"
@@ -321,15 +321,14 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
         "webhook: {listen: 'user:PLANTED@host'}",
     ];
     let fixture = files
-        .map(|file| SettingsFixture::new().config(file))
+        .map(|file| settings_fixture().config(file))
         .into_iter();
     let variables = [
         ("BUB_TELEGRAM_PROXY", "user:PLANTED@x"),
         ("BUB_API_BASE", "user:PLANTED@x"),
         ("BUB_OPENAI_API_BASE", "x?key=PLANTED"),
     ];
-    for fixture in
-        fixture.chain(variables.map(|(name, value)| SettingsFixture::new().env(name, value)))
+    for fixture in fixture.chain(variables.map(|(name, value)| settings_fixture().env(name, value)))
     {
         let error = fixture.error();
         assert!(
@@ -338,7 +337,7 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
         );
         assert!(!error.contains("PLANTED"), "{error}");
     }
-    let fixture = SettingsFixture::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
+    let fixture = settings_fixture().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
     let (settings, _) = fixture.loader().load_lenient();
     assert_eq!(settings.secret_env_names(), ["BUB_TELEGRAM_PROXY"]);
 }

@@ -3,12 +3,12 @@
 use bub_settings::{LookupError, LookupValue, SettingSource};
 use serde_json::json;
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 
 // H-26
 #[test]
 fn a_path_finds_settings_parts_of_maps_and_sections() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("client_args: {extra_query: {X: 1}}\nspill: {threshold: 9}\n")
         .env("BUB_MODEL", "a:b");
     let settings = fixture.load();
@@ -32,7 +32,7 @@ fn a_path_finds_settings_parts_of_maps_and_sections() {
 // H-26
 #[test]
 fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
-    let settings = SettingsFixture::new()
+    let settings = settings_fixture()
         .config("mystery: {a: 1}\nmodel: a:b\n")
         .load();
     assert_eq!(settings.get_value(""), Err(LookupError::EmptyPath));
@@ -60,7 +60,7 @@ fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
 // H-26, W-36: a template or a report must not get a secret by accident
 #[test]
 fn secrets_come_as_secrets_and_masked_inside_maps() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("api_key: {openai: sk-one-secret}\nclient_args: {headers: {Authorization: abc, X: y}}\ntelegram: {token: tok-secret, proxy: 'http://u:pass-secret@h'}\n");
     let settings = fixture.load();
     let LookupValue::Secret(secret) = settings.get_value("api_key.openai").unwrap() else {
@@ -94,9 +94,7 @@ fn secrets_come_as_secrets_and_masked_inside_maps() {
     let telegram = settings.get_value("telegram").unwrap().to_display_value();
     assert_eq!(telegram["token"], json!("***"));
     assert_eq!(telegram["proxy"], json!("http://u:***@h"));
-    let settings = SettingsFixture::new()
-        .env("BUB_API_KEY", "plain-secret")
-        .load();
+    let settings = settings_fixture().env("BUB_API_KEY", "plain-secret").load();
     let LookupValue::Secret(secret) = settings.get_value("api_key").unwrap() else {
         panic!("not a secret")
     };
@@ -121,7 +119,7 @@ fn an_address_is_shown_without_password_query_and_fragment() {
         ("http://h/v1#key=PLANTED", "http://h/v1#***"),
         ("http://h/v1", "http://h/v1"),
     ] {
-        let settings = SettingsFixture::new()
+        let settings = settings_fixture()
             .config(format!("providers: {{lab: {{base_url: '{written}'}}}}\n"))
             .load();
         assert_eq!(

@@ -3,7 +3,7 @@
 use bub_settings::{SettingSource, SettingSpec, ValueKind};
 use serde_json::{Value, json};
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::{SettingsFixture, settings_fixture};
 use crate::sample;
 
 /// Returns the `n`th value for a setting, as text and as its meaning. Distinct for distinct `n`.
@@ -59,13 +59,13 @@ fn check(fixture: &SettingsFixture, setting: &SettingSpec, expected: &Value, ori
         .find(|entry| entry.setting.key == key)
         .unwrap();
     assert_eq!(&entry.display_value, expected, "{key} from {origin}");
-    assert_eq!(fixture.shorten(&entry.origin.to_string()), origin, "{key}");
+    assert_eq!(fixture.shorten(entry.origin.to_string()), origin, "{key}");
 }
 
 // H-21, H-22, H-23, W-57: the Python version reads `.env` for some settings only
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
-    let settings: Vec<SettingSpec> = SettingsFixture::new()
+    let settings: Vec<SettingSpec> = settings_fixture()
         .load()
         .entries()
         .map(|entry| entry.setting.clone())
@@ -74,7 +74,7 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
     for setting in &settings {
         let (key, variable) = (&*setting.key, setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| example(setting, n));
-        let mut fixture = SettingsFixture::new();
+        let mut fixture = settings_fixture();
         if key != "home" {
             let default = fixture
                 .load()
@@ -116,14 +116,14 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
 // H-21
 #[test]
 fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("client_args:\n  timeout: 5\n  headers:\n    A: file\n    B: file\n")
         .dotenv("BUB_CLIENT_ARGS='{\"headers\": {\"B\": \"dotenv\", \"C\": \"dotenv\"}}'")
         .env("BUB_CLIENT_ARGS", r#"{"headers": {"C": "env"}}"#);
     let settings = fixture.load();
     let merged = json!({"timeout": 5, "headers": {"A": "file", "B": "dotenv", "C": "env"}});
     assert_eq!(Value::Object(settings.get(&sample::CLIENT_ARGS)), merged);
-    let origin = |path| fixture.shorten(&settings.origin(path).unwrap().to_string());
+    let origin = |path| fixture.shorten(settings.origin(path).unwrap().to_string());
     assert_eq!(origin("client_args.headers.A"), "user/.bub/config.yml:4");
     assert_eq!(
         origin("client_args.headers.B"),
@@ -138,7 +138,7 @@ fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
 // H-21, W-57: in the Python version provider variables rank below the file
 #[test]
 fn a_provider_variable_ranks_as_environment() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("api_key:\n  openai: file-openai\n  groq: file-groq\n")
         .env("BUB_OPENAI_API_KEY", "env-openai")
         .env("bub_anthropic_api_key", "env-anthropic");
@@ -159,7 +159,7 @@ fn a_provider_variable_ranks_as_environment() {
 // from a source with higher precedence
 #[test]
 fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("api_key: all-from-file\n")
         .env("BUB_OPENAI_API_KEY", "env-openai");
     let keys = fixture.load().get(&sample::API_KEY);

@@ -4,13 +4,13 @@ use std::io::Write;
 
 use bub_settings::{Environment, Loader, Redactor};
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample;
 
 // W-35: in the Python version a key in the environment appears in tracebacks
 #[test]
 fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("api_key: {groq: secret-of-file}\ntelegram: {token: token-of-file}\nplugin: {api_key: undeclared-key}\nclient_args: {headers: {Cookie: cookie-of-args}}\n")
         .dotenv("BUB_API_KEY=secret-of-dotenv\nDB_PASSWORD=foreign-password\n")
         .env("BUB_API_KEY", "secret-of-env")

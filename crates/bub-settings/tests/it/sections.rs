@@ -6,7 +6,7 @@ use bub_settings::{
 };
 use serde_json::json;
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample;
 
 static COLOR: SettingKey<String> = SettingKey::new("shop.color", "red", "The color of the shop.");
@@ -22,7 +22,7 @@ static CLASHING: &[&dyn AnySetting] = &[&CLASH];
 // H-25
 #[test]
 fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .config("shop: {color: blue, token: from-the-file}\n")
         .env("BUB_SHOP_TOKEN", "from-the-env");
     let mut settings = fixture.load();
@@ -52,13 +52,13 @@ fn a_section_known_only_at_run_time_is_checked_like_any_other() {
             default: json!(null),
         },
     ];
-    let fixture = SettingsFixture::new().config("py: {level: high, password: hush-hush}\n");
+    let fixture = settings_fixture().config("py: {level: high, password: hush-hush}\n");
     let (settings, problems) = fixture
         .loader()
         .section(Section::dynamic("py", keys))
         .load_lenient();
     assert_eq!(
-        fixture.shorten(&problems[0].to_string()),
+        fixture.shorten(problems[0].to_string()),
         "user/.bub/config.yml:1: `py.level` is `high`, expected a whole number"
     );
     assert_eq!(
@@ -73,7 +73,7 @@ fn a_section_known_only_at_run_time_is_checked_like_any_other() {
 
 #[test]
 fn a_section_that_is_wrong_in_itself_is_refused() {
-    let mut settings = SettingsFixture::new().load();
+    let mut settings = settings_fixture().load();
     for (section, problem) in [
         (
             Section::new("", SHOP),
@@ -122,7 +122,7 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
 fn several_crates_add_to_the_root() {
     static OPEN: SettingKey<bool> = SettingKey::new("open", true, "Whether anything is sold.");
     static MORE: &[&dyn AnySetting] = &[&OPEN];
-    let fixture = SettingsFixture::new().config("open: false\nopn: true\nmodel: a:b\n");
+    let fixture = settings_fixture().config("open: false\nopn: true\nmodel: a:b\n");
     let settings = fixture
         .loader()
         .section(Section::new("shop", SHOP))
@@ -134,7 +134,7 @@ fn several_crates_add_to_the_root() {
     let warnings = settings.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert_eq!(
-        fixture.shorten(&warnings[0].to_string()),
+        fixture.shorten(warnings[0].to_string()),
         "user/.bub/config.yml:2: unknown setting `opn`, did you mean `open`?"
     );
     let entries = settings.entries().map(|entry| &*entry.setting.key);
@@ -168,7 +168,7 @@ fn a_root_key_that_clashes_is_refused() {
             "cannot register settings section `shop`: a setting with this name already exists; choose another name",
         ),
     ] {
-        let loader = SettingsFixture::new()
+        let loader = settings_fixture()
             .loader()
             .section(Section::new("shop", SHOP));
         let error = loader.section(Section::new("", keys)).load().unwrap_err();
@@ -181,7 +181,7 @@ fn the_key_of_a_plugin_is_no_provider() {
     static API_KEY: SettingKey<Option<Secret>> =
         SettingKey::new("search.api_key", None, "The key of the search service.");
     static SEARCH: &[&dyn AnySetting] = &[&API_KEY];
-    let fixture = SettingsFixture::new().env("BUB_SEARCH_API_KEY", "search-secret");
+    let fixture = settings_fixture().env("BUB_SEARCH_API_KEY", "search-secret");
     let settings = fixture
         .loader()
         .section(Section::new("search", SEARCH))

@@ -8,11 +8,11 @@ use std::{
 
 use bub_settings::{TrustItemKind, TrustReport};
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::{SettingsFixture, settings_fixture};
 
 /// A workspace with one file of each kind.
 fn full_fixture() -> SettingsFixture {
-    SettingsFixture::new()
+    settings_fixture()
         .untrusted()
         .dotenv("BUB_MODEL=a:b\nOPENAI_API_KEY=key\n")
         .file("work/.agents/skills/deploy/SKILL.md", "text")
@@ -56,7 +56,7 @@ fn everything_that_changes_how_bub_works_needs_trust() {
 
 #[test]
 fn a_workspace_with_nothing_to_trust_is_not_asked_about() {
-    let fixture = SettingsFixture::new().dotenv("# no variables\n");
+    let fixture = settings_fixture().dotenv("# no variables\n");
     fs::create_dir_all(fixture.path("work/.agents/skills")).unwrap();
     let report = inspect(&fixture);
     assert!(report.is_trusted() && !report.needs_answer());
@@ -100,7 +100,7 @@ fn any_change_ends_the_trust_in_the_whole_workspace() {
 
 #[test]
 fn a_content_behind_a_link_is_part_of_the_digest() {
-    let fixture = SettingsFixture::new().file("work/tools/x/SKILL.md", "text");
+    let fixture = settings_fixture().file("work/tools/x/SKILL.md", "text");
     fs::create_dir_all(fixture.path("work/.agents/skills")).unwrap();
     symlink("../../tools/x", fixture.path("work/.agents/skills/x")).unwrap();
     symlink(".", fixture.path("work/tools/x/cycle")).unwrap();
@@ -126,7 +126,7 @@ fn a_declined_workspace_is_not_asked_about_until_it_changes() {
 
 #[test]
 fn a_decision_covers_a_dotenv_for_directories_below() {
-    let fixture = SettingsFixture::new().dotenv("BUB_MODEL=a:b\n");
+    let fixture = settings_fixture().dotenv("BUB_MODEL=a:b\n");
     fs::create_dir(fixture.path("work/inner")).unwrap();
     trust(&fixture);
     let report = fixture.trust().inspect(&fixture.path("work/inner"));
@@ -135,7 +135,7 @@ fn a_decision_covers_a_dotenv_for_directories_below() {
 
 #[test]
 fn files_in_the_home_directories_are_the_users_own() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .file("user/AGENTS.md", "Be brief.")
         .file("user/.agents/skills/x/SKILL.md", "text")
         .file("user/.agent/skills/x/SKILL.md", "text")
@@ -145,7 +145,7 @@ fn files_in_the_home_directories_are_the_users_own() {
         let report = fixture.trust().inspect(&fixture.path(own));
         assert!(report.items.is_empty(), "{:?}", report.items);
     }
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .file("user/.env", "BUB_MODEL=own:model\n")
         .file("user/project/.agents/skills/x/SKILL.md", "text");
     let environment = bub_settings::Environment::from_pairs([("HOME", fixture.user_home())]);
@@ -219,12 +219,12 @@ fn a_dotenv_cannot_bring_its_own_decisions() {
 // Issue 22: a huge tree does not delay the start, and cannot be trusted.
 #[test]
 fn too_large_trees_are_untrusted_and_cost_little() {
-    let fixture = SettingsFixture::new().file("work/.agents/skills/x/SKILL.md", "text");
+    let fixture = settings_fixture().file("work/.agents/skills/x/SKILL.md", "text");
     let directory = fixture.path("work/.agents/skills/x");
     for number in 0..3000 {
         fs::write(directory.join(number.to_string()), "").unwrap();
     }
-    let big = SettingsFixture::new().file("work/.agents/skills/x/SKILL.md", "text");
+    let big = settings_fixture().file("work/.agents/skills/x/SKILL.md", "text");
     let sparse = fs::File::create(big.path("work/.agents/skills/x/big")).unwrap();
     sparse.set_len(100 << 30).unwrap();
     for fixture in [fixture, big] {

@@ -1,6 +1,6 @@
 //! Tests of mistakes that do not stop the program.
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 
 // H-21: the Python version silently ignores unknown keys
 #[test]
@@ -40,7 +40,7 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
         ),
     ] {
         assert_eq!(
-            SettingsFixture::new().config(yaml).warnings(),
+            settings_fixture().config(yaml).warnings(),
             [format!("user/.bub/config.yml{warning}")]
         );
     }
@@ -49,14 +49,14 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
 #[test]
 fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
     assert_eq!(
-        SettingsFixture::new()
+        settings_fixture()
             .config("discord: {token: x}\nmodel: a:b\n")
             .warnings(),
         Vec::<String>::new()
     );
     // Also if its name resembles a setting that is not a map.
     assert_eq!(
-        SettingsFixture::new()
+        settings_fixture()
             .config("modem: {baud: 300}\nhomes: {a: b}\n")
             .warnings(),
         Vec::<String>::new()
@@ -65,7 +65,7 @@ fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
 
 #[test]
 fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .env("BUB_MODLE", "a:b")
         .env("BUB_FIXTURES", "/x")
         .env("BUBBLE", "1")
@@ -74,7 +74,7 @@ fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
         fixture.warnings(),
         ["environment variable BUB_MODLE: unknown setting `BUB_MODLE`, did you mean `BUB_MODEL`?"]
     );
-    let fixture = SettingsFixture::new().dotenv("BUB_MAX_STEP=4\n");
+    let fixture = settings_fixture().dotenv("BUB_MAX_STEP=4\n");
     assert_eq!(
         fixture.warnings(),
         [

@@ -1,12 +1,12 @@
 //! Tests of the `.env` of the workspace.
 
-use crate::fixture::SettingsFixture;
+use crate::fixture::settings_fixture;
 use crate::sample;
 
 // C.7, H-22
 #[test]
 fn dotenv_never_overrides_the_process_environment() {
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n")
         .env("BUB_MODEL", "process:env");
     let settings = fixture.load();
@@ -20,7 +20,7 @@ fn an_untrusted_dotenv_sets_nothing() {
     let text = "BUB_API_BASE=http://evil\nBUB_OPENAI_API_BASE=http://evil\nBUB_HOME=/evil\nBUB_CLIENT_ARGS={}\n\
                 BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_FS_CONFINE=false\nBUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}\n\
                 BUB_OPENAI_API_KEY=evil-key-1\nGROQ_API_KEY=evil-key-2\nGROQ_API_BASE=http://evil\n";
-    let fixture = SettingsFixture::new()
+    let fixture = settings_fixture()
         .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
         .dotenv(text)
         .untrusted();
@@ -47,7 +47,7 @@ fn an_untrusted_dotenv_sets_nothing() {
 fn secrets_in_an_untrusted_dotenv_are_masked() {
     let text = "BUB_API_KEY='{\"openai\": \"correct-horse-1\"}'\nDB_PASSWORD=correct-horse-2\n\
                 PROXY=http://u:correct-horse-3@h\nHARMLESS=word-word-word\n";
-    let fixture = SettingsFixture::new().dotenv(text).untrusted();
+    let fixture = settings_fixture().dotenv(text).untrusted();
     fixture.load();
     let masked = fixture
         .redactor
@@ -58,7 +58,7 @@ fn secrets_in_an_untrusted_dotenv_are_masked() {
 // P-15: as in python-dotenv, which the Python version uses.
 #[test]
 fn the_nearest_dotenv_upward_is_read() {
-    let fixture = SettingsFixture::new().file(".env", "BUB_MODEL=upper:model\nBUB_MAX_TOKENS=7\n");
+    let fixture = settings_fixture().file(".env", "BUB_MODEL=upper:model\nBUB_MAX_TOKENS=7\n");
     assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "upper:model");
     // A directory with this name is often a Python environment.
     std::fs::create_dir(fixture.path("work/.env")).unwrap();
@@ -76,22 +76,22 @@ fn the_nearest_dotenv_upward_is_read() {
 #[test]
 fn references_prefer_the_environment_to_the_file() {
     let text = "A=file\nBUB_MODEL=x:${A}-${B}\nB=later\n";
-    let fixture = SettingsFixture::new().dotenv(text).env("A", "process");
+    let fixture = settings_fixture().dotenv(text).env("A", "process");
     assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "x:process-");
-    let fixture = SettingsFixture::new().dotenv("A=file\nBUB_MODEL='x:${A}'\n");
+    let fixture = settings_fixture().dotenv("A=file\nBUB_MODEL='x:${A}'\n");
     assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "x:file");
 }
 
 // C.7
 #[test]
 fn a_line_that_is_no_assignment_is_named_and_skipped() {
-    let fixture = SettingsFixture::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
+    let fixture = settings_fixture().dotenv("this is not one\nBUB_MODEL=a:b\n");
     assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         fixture.warnings(),
         ["work/.env:1: line ignored: not a `NAME=value` line"]
     );
-    let fixture = SettingsFixture::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
+    let fixture = settings_fixture().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
     assert_eq!(fixture.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         fixture.warnings(),
@@ -101,7 +101,7 @@ fn a_line_that_is_no_assignment_is_named_and_skipped() {
 
 #[test]
 fn providers_own_variables_are_found_in_dotenv_too() {
-    let fixture = SettingsFixture::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
+    let fixture = settings_fixture().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
     let settings = fixture.load();
     assert_eq!(
         settings
@@ -118,7 +118,7 @@ fn providers_own_variables_are_found_in_dotenv_too() {
 // C.7
 #[test]
 fn no_workspace_means_no_dotenv() {
-    let fixture = SettingsFixture::new().dotenv("BUB_MODEL=a:b\n");
+    let fixture = settings_fixture().dotenv("BUB_MODEL=a:b\n");
     let env = bub_settings::Environment::from_pairs([("HOME", fixture.user_home())]);
     let settings = bub_settings::Loader::new(env)
         .sections(sample::sections())
@@ -140,12 +140,10 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
             "work/.env: cannot be read: larger than 1 MiB; the file is ignored",
         ),
     ] {
-        assert_eq!(SettingsFixture::new().dotenv(content).warnings(), [warning]);
+        assert_eq!(settings_fixture().dotenv(content).warnings(), [warning]);
     }
     let text = "BUB_MAX_STEPS=3\nBUB_MAX_TOKENS=lots\nBUB_OTHERAPP_API_KEY='hunter2 hunter2'\nBUB_API_KEY='{hunter2hunter2'\n";
-    let fixture = SettingsFixture::new()
-        .config("max_tokens: 7\n")
-        .dotenv(text);
+    let fixture = settings_fixture().config("max_tokens: 7\n").dotenv(text);
     let settings = fixture.load();
     assert_eq!(
         (

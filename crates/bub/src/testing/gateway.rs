@@ -1,24 +1,19 @@
 //! A gateway in a test: the channels and services of plugins run, and a model follows a script.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bub_gateway::{Gateway, GatewayOptions, JournalKind, testing::RunningGateway};
 use bub_kernel::{
-    CancellationToken, Channel, ChannelMessage, Error, ErrorKind, Framework, Inbound,
-    MessageHandler, Outbound, Result, Sender, async_trait,
+    Channel, ChannelMessage, Error, ErrorKind, Framework, Inbound, MessageHandler, Result, Sender,
+    testing::FakeChannel,
 };
 use bub_settings::Section;
 use serde_json::Value;
-use tokio::sync::watch;
 
 use crate::PluginConstructor;
 
 use super::{
     CHANNEL, ModelAnswers, ModelRequest, RuntimeOptions, SESSION, TestRuntime, script::Answer,
-    set_in_config,
 };
 
 /// How long [`TestedGateway::replies`] waits.
@@ -69,7 +64,7 @@ impl GatewayTest {
 
     /// Sets a setting in the config file: `.setting("greeter.word", "Salve")`.
     pub fn setting(mut self, key: &str, value: impl Into<Value>) -> Self {
-        set_in_config(&mut self.options.config, key, value.into());
+        self.options.settings.push((key.to_owned(), value.into()));
         self
     }
 
@@ -92,8 +87,8 @@ impl GatewayTest {
     ///
     /// Fails if a plugin cannot be created, or if the settings of a channel are invalid.
     pub async fn start(self) -> Result<TestedGateway> {
-        let channel = TestChannel::default();
-        let this = self.plugin(CHANNEL, channel.clone());
+        let channel = Arc::new(FakeChannel::new(CHANNEL));
+        let this = self.plugin(CHANNEL, TestChannel(Arc::clone(&channel)));
         let runtime = this.options.build()?;
         runtime.script.start(this.answers);
         let framework = runtime.framework.clone();
@@ -116,7 +111,7 @@ impl GatewayTest {
 /// A running gateway. [`GatewayTest::start`] creates it.
 pub struct TestedGateway {
     runtime: TestRuntime,
-    channel: TestChannel,
+    channel: Arc<FakeChannel>,
     running: RunningGateway,
 }
 
@@ -135,7 +130,7 @@ impl TestedGateway {
 
     /// Returns the handler to which channels and routes pass their messages.
     pub(super) fn message_handler(&self) -> Result<MessageHandler> {
-        let handler = self.channel.lock_handler().clone();
+        let handler = self.channel.handler.get().cloned();
         handler.ok_or_else(|| Error::config("the gateway has no channel `test`"))
     }
 
@@ -145,16 +140,15 @@ impl TestedGateway {
     ///
     /// Fails after ten seconds.
     pub async fn replies(&self, count: usize) -> Result<Vec<String>> {
-        let mut replies = self.channel.replies.subscribe();
-        let enough = replies.wait_for(|replies| replies.len() >= count);
-        if let Ok(Ok(replies)) = tokio::time::timeout(REPLY_TIMEOUT, enough).await {
-            return Ok(replies.clone());
+        let mut sent = self.channel.sent.subscribe();
+        let enough = sent.wait_for(|sent| sent.len() >= count);
+        let is_in_time = tokio::time::timeout(REPLY_TIMEOUT, enough).await.is_ok();
+        let replies = self.channel.contents();
+        if is_in_time {
+            return Ok(replies);
         }
-        let (replies, failed) = (self.channel.replies.borrow(), self.find_failed_replies());
-        let text = format!(
-            "fewer than {count} replies: {:?}; failed: {failed:?}",
-            *replies
-        );
+        let failed = self.find_failed_replies();
+        let text = format!("fewer than {count} replies: {replies:?}; failed: {failed:?}");
         Err(Error::new(ErrorKind::Temporary, text))
     }
 
@@ -202,40 +196,12 @@ impl TestedGateway {
     }
 }
 
-/// The channel `test`, and the plugin that provides it.
-#[derive(Clone, Default)]
-struct TestChannel {
-    handler: Arc<Mutex<Option<MessageHandler>>>,
-    replies: watch::Sender<Vec<String>>,
-}
-
-impl TestChannel {
-    fn lock_handler(&self) -> std::sync::MutexGuard<'_, Option<MessageHandler>> {
-        self.handler.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// The plugin with the channel `test`.
+struct TestChannel(Arc<FakeChannel>);
 
 #[bub_macros::hooks(crate = bub_kernel)]
 impl TestChannel {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        *self.lock_handler() = Some(Arc::clone(message_handler));
-        vec![Arc::new(self.clone())]
-    }
-}
-
-#[async_trait]
-impl Channel for TestChannel {
-    fn name(&self) -> &'static str {
-        CHANNEL
-    }
-
-    async fn start(&self, _stop: CancellationToken) -> Result<()> {
-        Ok(())
-    }
-
-    async fn send(&self, reply: &Outbound) -> Result<()> {
-        let text = reply.content().into_owned();
-        self.replies.send_modify(|replies| replies.push(text));
-        Ok(())
+        vec![self.0.open(message_handler)]
     }
 }

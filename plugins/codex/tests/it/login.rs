@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fixture::CodexFixture;
+use crate::fixture::{ModelsFixture, codex_fixture, stored_login};
 use crate::tokens::{TOKEN_URL, jwt};
 
 const TEST_TIMEOUT: Duration = Duration::from_mins(1);
@@ -25,9 +25,9 @@ fn query(url: &str) -> HashMap<String, String> {
         .collect()
 }
 
-fn ready() -> CodexFixture {
+fn ready() -> ModelsFixture {
     let response = json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
-    CodexFixture::new().responds(TOKEN_URL, 200, &response.to_string())
+    codex_fixture().responds(TOKEN_URL, 200, &response.to_string())
 }
 
 /// Sends a GET request like a browser and returns the response.
@@ -57,7 +57,7 @@ async fn start(codex: &CodexAuth) -> (LoginFlow<'_>, u16, String) {
 // H-99: the URL has all parameters of the sign-in page, with PKCE S256.
 #[test]
 fn the_address_asks_for_what_the_python_version_asks_for() {
-    let codex = CodexFixture::new().codex();
+    let codex = stored_login(&codex_fixture());
     let (first, second) = (
         LoginFlow::without_listener(&codex).unwrap().sign_in_url(),
         LoginFlow::without_listener(&codex).unwrap().sign_in_url(),
@@ -84,7 +84,7 @@ fn the_address_asks_for_what_the_python_version_asks_for() {
 
 #[test]
 fn the_usual_redirect_is_that_of_the_python_version() {
-    let fixture = CodexFixture::new();
+    let fixture = codex_fixture();
     let (home, redactor) = (fixture.path("user/.codex"), fixture.redactor.clone());
     let endpoints = OAuthEndpoints::default();
     let codex = CodexAuth::new(&home, endpoints, fixture.network.clone(), redactor);
@@ -100,7 +100,7 @@ fn the_usual_redirect_is_that_of_the_python_version() {
 #[tokio::test]
 async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
     let fixture = ready();
-    let codex = fixture.codex();
+    let codex = stored_login(&fixture);
     let (login, port, state) = start(&codex).await;
     let challenge = query(&login.sign_in_url())["code_challenge"].clone();
     let browser = async {
@@ -185,7 +185,7 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
 #[tokio::test]
 async fn the_other_loopback_address_works_too() {
     let fixture = ready();
-    let codex = fixture.codex();
+    let codex = stored_login(&fixture);
     let (login, port, state) = start(&codex).await;
     let Ok(mut stream) = TcpStream::connect(("::1", port)).await else {
         return;
@@ -198,7 +198,7 @@ async fn the_other_loopback_address_works_too() {
 #[tokio::test]
 async fn a_refusal_ends_the_wait() {
     let fixture = ready();
-    let codex = fixture.codex();
+    let codex = stored_login(&fixture);
     let (login, port, state) = start(&codex).await;
     let target = format!("/auth/callback?error=access_denied&state={state}");
     let (outcome, _) = tokio::join!(login.wait_for_redirect(TEST_TIMEOUT), get(port, &target));
@@ -211,7 +211,7 @@ async fn a_refusal_ends_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_redirect_the_wait_ends() {
-    let codex = ready().codex();
+    let codex = stored_login(&ready());
     let (login, ..) = start(&codex).await;
     assert!(matches!(
         login.wait_for_redirect(TEST_TIMEOUT).await,
@@ -228,7 +228,7 @@ async fn a_pasted_answer_finishes_the_login() {
         "c1",
     ] {
         let fixture = ready();
-        let codex = fixture.codex();
+        let codex = stored_login(&fixture);
         let login = LoginFlow::without_listener(&codex).unwrap();
         let state = query(&login.sign_in_url())["state"].clone();
         login
@@ -241,7 +241,7 @@ async fn a_pasted_answer_finishes_the_login() {
         );
     }
     let fixture = ready();
-    let codex = fixture.codex();
+    let codex = stored_login(&fixture);
     let wrong = LoginFlow::without_listener(&codex)
         .unwrap()
         .complete_with_pasted_text("?code=c1&state=other")
@@ -258,10 +258,10 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
         (200, "{}"),
         (502, "<html>secret-page</html>"),
     ] {
-        let fixture = CodexFixture::new()
+        let fixture = codex_fixture()
             .file("user/.codex/auth.json", old)
             .responds(TOKEN_URL, status, body);
-        let codex = fixture.codex();
+        let codex = stored_login(&fixture);
         let error = LoginFlow::without_listener(&codex)
             .unwrap()
             .complete_with_pasted_text("secret-code")
@@ -279,8 +279,8 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
 // The user does not sign in if the login cannot be stored.
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_reported_before_the_sign_in() {
-    let fixture = CodexFixture::new().file("user/.codex", "a file where the directory should be");
-    let codex = fixture.codex();
+    let fixture = codex_fixture().file("user/.codex", "a file where the directory should be");
+    let codex = stored_login(&fixture);
     let Err(error) = LoginFlow::without_listener(&codex) else {
         panic!("expected an error")
     };
@@ -294,8 +294,8 @@ async fn a_directory_that_cannot_be_written_is_reported_before_the_sign_in() {
         "{error}"
     );
     // The check leaves no files behind.
-    let fixture = CodexFixture::new();
-    LoginFlow::without_listener(&fixture.codex()).unwrap();
+    let fixture = codex_fixture();
+    LoginFlow::without_listener(&stored_login(&fixture)).unwrap();
     let left: Vec<_> = fs::read_dir(fixture.path("user"))
         .unwrap()
         .map(|file| file.unwrap().file_name())

@@ -12,7 +12,7 @@ use bub::model::{ChatRequest, ChoiceReason, KeySource, WireFormat};
 use bub_codex::{LoginError, LoginFlow};
 use serde_json::{Value, json};
 
-use crate::fixture::{CodexFixture, header};
+use crate::fixture::{ModelsFixture, codex_fixture, header, stored_login};
 
 pub(crate) const TOKEN_URL: &str = "http://issuer.test/oauth/token";
 const FUTURE: &str = "2099-01-01T00:00:00Z";
@@ -24,7 +24,7 @@ pub(crate) fn jwt(account: &str) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
-fn logged_in(fixture: CodexFixture, expires_at: &str) -> CodexFixture {
+fn logged_in(fixture: ModelsFixture, expires_at: &str) -> ModelsFixture {
     let auth = json!({
         "OPENAI_API_KEY": null,
         "tokens": {
@@ -37,7 +37,7 @@ fn logged_in(fixture: CodexFixture, expires_at: &str) -> CodexFixture {
     fixture.file("user/.codex/auth.json", &auth.to_string())
 }
 
-fn auth(fixture: &CodexFixture) -> Value {
+fn auth(fixture: &ModelsFixture) -> Value {
     serde_json::from_str(&fs::read_to_string(fixture.path("user/.codex/auth.json")).unwrap())
         .unwrap()
 }
@@ -45,7 +45,7 @@ fn auth(fixture: &CodexFixture) -> Value {
 // H-95, H-96: endpoint, headers and defaults of the body.
 #[tokio::test]
 async fn a_login_is_used_when_there_is_no_key() {
-    let fixture = logged_in(CodexFixture::new(), FUTURE);
+    let fixture = logged_in(codex_fixture(), FUTURE);
     let endpoint = fixture.endpoint("openai:gpt-6-sol").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
@@ -103,7 +103,7 @@ async fn every_key_outranks_a_login() {
         ("BUB_OPENAI_API_KEY", "own-key-1"),
         ("BUB_API_KEY", "own-key-1"),
     ] {
-        let fixture = logged_in(CodexFixture::new(), FUTURE)
+        let fixture = logged_in(codex_fixture(), FUTURE)
             .env("BUB_MODEL", "openai:gpt-5")
             .env(name, value);
         let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
@@ -123,7 +123,7 @@ async fn every_key_outranks_a_login() {
 #[tokio::test]
 async fn a_token_as_key_goes_to_the_service_of_tokens() {
     let token = jwt("acc-9");
-    let fixture = CodexFixture::new().env("OPENAI_API_KEY", &token);
+    let fixture = codex_fixture().env("OPENAI_API_KEY", &token);
     let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert_eq!(
         endpoint.base_url.as_str(),
@@ -145,18 +145,18 @@ async fn a_login_never_goes_to_another_address() {
         "providers: {openai: {base_url: 'https://proxy.example/v1'}}",
     ];
     for yaml in custom {
-        let fixture = logged_in(CodexFixture::new(), FUTURE).config(&format!("{yaml}\n"));
+        let fixture = logged_in(codex_fixture(), FUTURE).config(&format!("{yaml}\n"));
         assert!(fixture.endpoint("openai:gpt-5").await.is_err(), "{yaml}");
     }
     let fixture =
-        logged_in(CodexFixture::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+        logged_in(codex_fixture(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
     let endpoint = fixture.endpoint("openai:gpt-5").await.unwrap();
     assert!(endpoint.headers.is_empty(), "{endpoint:?}");
 }
 
 #[tokio::test]
 async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
-    let fixture = logged_in(CodexFixture::new(), PAST);
+    let fixture = logged_in(codex_fixture(), PAST);
     let choice = fixture.choice().await;
     assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
     assert_eq!(
@@ -174,8 +174,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
     let access = jwt("acc-2");
     let response =
         json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
-    let fixture =
-        logged_in(CodexFixture::new(), PAST).responds(TOKEN_URL, 200, &response.to_string());
+    let fixture = logged_in(codex_fixture(), PAST).responds(TOKEN_URL, 200, &response.to_string());
     let endpoint = fixture.endpoint("openai:x").await.unwrap();
     assert_eq!(
         header(&endpoint, "authorization").unwrap(),
@@ -229,7 +228,7 @@ async fn an_expired_token_is_refreshed_and_kept() {
 async fn a_token_is_refreshed_before_it_expires() {
     let soon = jiff::Timestamp::now().as_second() + 60;
     let fixture = logged_in(
-        CodexFixture::new(),
+        codex_fixture(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
     let fixture = fixture.responds(
@@ -254,7 +253,7 @@ async fn a_token_is_refreshed_before_it_expires() {
 async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     let soon = jiff::Timestamp::now().as_second() + 60;
     let fixture = logged_in(
-        CodexFixture::new(),
+        codex_fixture(),
         &jiff::Timestamp::from_second(soon).unwrap().to_string(),
     );
     let endpoint = fixture.endpoint("openai:x").await.unwrap();
@@ -264,7 +263,7 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     );
 
     let refusal = r#"{"error": "invalid_grant", "error_description": "token was revoked"}"#;
-    let fixture = logged_in(CodexFixture::new(), PAST).responds(TOKEN_URL, 400, refusal);
+    let fixture = logged_in(codex_fixture(), PAST).responds(TOKEN_URL, 400, refusal);
     let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
     assert_eq!(
         error,
@@ -281,7 +280,7 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
 // W-40: concurrent calls refresh once; a rotated refresh token is never used twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_calls_at_once_refresh_once() {
-    let fixture = logged_in(CodexFixture::new(), PAST);
+    let fixture = logged_in(codex_fixture(), PAST);
     let fixture = fixture.responds(
         TOKEN_URL,
         200,
@@ -314,7 +313,7 @@ async fn many_calls_at_once_refresh_once() {
 // A turn may be cancelled at any time. A rotated refresh token must not be lost then.
 #[tokio::test]
 async fn a_cancelled_call_does_not_lose_the_rotated_token() {
-    let fixture = logged_in(CodexFixture::new(), PAST);
+    let fixture = logged_in(codex_fixture(), PAST);
     let gate = Arc::new(tokio::sync::Notify::new());
     fixture.network.hold(&gate);
     let fixture = fixture.responds(
@@ -345,7 +344,7 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
 
 #[tokio::test]
 async fn a_refused_token_is_renewed_unless_it_was_renewed_already() {
-    let fixture = logged_in(CodexFixture::new(), FUTURE);
+    let fixture = logged_in(codex_fixture(), FUTURE);
     let fixture = fixture.responds(
         TOKEN_URL,
         200,
@@ -414,7 +413,7 @@ async fn the_expiry_is_read_in_every_form() {
             true,
         ),
     ] {
-        let fixture = CodexFixture::new().file("user/.codex/auth.json", &auth.to_string());
+        let fixture = codex_fixture().file("user/.codex/auth.json", &auth.to_string());
         assert_eq!(fixture.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
     }
 }
@@ -427,11 +426,11 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
         r#"{"tokens": {"access_token": ""}}"#,
         r#"{"OPENAI_API_KEY": "x"}"#,
     ] {
-        let fixture = CodexFixture::new().file("user/.codex/auth.json", text);
+        let fixture = codex_fixture().file("user/.codex/auth.json", text);
         let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();
         assert!(error.starts_with("no API key for `openai`"), "{error}");
     }
-    let fixture = CodexFixture::new().file(
+    let fixture = codex_fixture().file(
         "user/.codex/auth.json",
         r#"{"tokens": {"access_token": "sk-secret-1""#,
     );
@@ -444,7 +443,7 @@ async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
 
 #[tokio::test]
 async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
-    let fixture = logged_in(CodexFixture::new(), PAST);
+    let fixture = logged_in(codex_fixture(), PAST);
     fs::create_dir(fixture.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink(
         fixture.path("user/.codex/auth.json"),
@@ -471,7 +470,7 @@ async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
 #[tokio::test]
 async fn only_a_plain_file_of_reasonable_size_is_a_login() {
     let fixture_with = |kind: &str| {
-        let fixture = CodexFixture::new().file("user/.codex/other", "");
+        let fixture = codex_fixture().file("user/.codex/other", "");
         let path = fixture.path("user/.codex/auth.json");
         match kind {
             "pipe" => assert!(
@@ -519,7 +518,8 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
             expected,
             "{kind}"
         );
-        let Err(LoginError::Unwritable(problem)) = LoginFlow::without_listener(&fixture.codex())
+        let Err(LoginError::Unwritable(problem)) =
+            LoginFlow::without_listener(&stored_login(&fixture))
         else {
             panic!("{kind}")
         };
@@ -532,7 +532,7 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
 
 #[tokio::test]
 async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
-    let fixture = logged_in(CodexFixture::new(), PAST);
+    let fixture = logged_in(codex_fixture(), PAST);
     let lock = fixture.path("user/.codex/auth.json.lock");
     assert!(
         std::process::Command::new("mkfifo")
@@ -562,7 +562,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
             "the token endpoint rejected the request (HTTP 429)",
         ),
     ] {
-        let fixture = logged_in(CodexFixture::new(), PAST);
+        let fixture = logged_in(codex_fixture(), PAST);
         let fixture = match status {
             Some(status) => fixture.responds(TOKEN_URL, status, "<html>busy</html>"),
             None => fixture,
@@ -577,7 +577,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
             bub::model::ModelErrorKind::Transport
         );
         assert_eq!(auth(&fixture)["tokens"]["refresh_token"], "refresh-token-1");
-        let login = LoginFlow::without_listener(&fixture.codex())
+        let login = LoginFlow::without_listener(&stored_login(&fixture))
             .unwrap()
             .complete_with_pasted_text("bare-code")
             .await;
@@ -591,7 +591,7 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
 // `bub models` and a turn treat an expired login equally, with and without a refresh token.
 #[tokio::test]
 async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
-    let fixture = logged_in(CodexFixture::new(), PAST);
+    let fixture = logged_in(codex_fixture(), PAST);
     assert!(matches!(
         fixture.choice().await.reason,
         ChoiceReason::Login(_)
@@ -599,7 +599,7 @@ async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
 
     let expired =
         json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
-    let fixture = CodexFixture::new().file("user/.codex/auth.json", &expired);
+    let fixture = codex_fixture().file("user/.codex/auth.json", &expired);
     assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
     let report = fixture.models().report().await;
     let openai = report
@@ -619,7 +619,7 @@ async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
 // H-95: with a configured base URL, the token is neither sent there nor a reason to choose a model.
 #[tokio::test]
 async fn a_login_does_not_choose_a_model_for_another_address() {
-    let fixture = logged_in(CodexFixture::new(), "2999-01-01T00:00:00Z")
+    let fixture = logged_in(codex_fixture(), "2999-01-01T00:00:00Z")
         .env("OPENAI_BASE_URL", "https://proxy.example/v1");
     assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
     let error = fixture.endpoint("openai:x").await.unwrap_err().to_string();

@@ -13,7 +13,7 @@ use std::{
 
 use bub::{
     BoxFuture, Envelope, Framework, Result, Settings, State, ToolContext, Turn,
-    settings::{Environment, Loader},
+    settings::testing::load,
 };
 use bub_fetch::{HostResolver, WebClient, WebTools, html_to_markdown};
 use serde_json::{Value, json};
@@ -91,12 +91,9 @@ fn redirect(to: &str) -> Vec<u8> {
 
 fn settings(variables: &[(&str, &str)]) -> Settings {
     let home = [("BUB_HOME", "/nonexistent"), ("HOME", "/nonexistent")];
-    Loader::new(Environment::from_pairs(
-        home.into_iter().chain(variables.iter().copied()),
-    ))
-    .sections(bub::core_sections().chain([bub_fetch::settings::section()]))
-    .load()
-    .unwrap()
+    let variables = home.into_iter().chain(variables.iter().copied());
+    let sections = bub::core_sections().chain([bub_fetch::settings::section()]);
+    load(variables, sections)
 }
 
 fn web(allowed: &str) -> WebClient {

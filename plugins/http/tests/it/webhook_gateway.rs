@@ -1,6 +1,4 @@
-//! The webhook with a gateway: journal, lanes and outbox as a client sees them.
-//!
-//! `bub::testing` keeps its journal in memory; here it outlives a gateway.
+//! The webhook with a gateway: journal, lanes and outbox as a client sees them. The journal outlives a gateway.
 
 use std::{
     net::SocketAddr,
@@ -11,73 +9,35 @@ use std::{
 use bub::{
     gateway::{
         JournalKind,
-        testing::{self, RunningGateway},
+        testing::{self, FakeModel, RunningGateway},
     },
-    kernel::{
-        Channel, Envelope, Error, Framework, MessageHandler, ModelStream, Prompt, Result,
-        StreamEvent, Turn, hooks,
-    },
+    kernel::{Channel, Envelope, Error, Framework, MessageHandler, Result, hooks},
     tape::Durability,
 };
 use bub_http::webhook::{WebhookChannel, WebhookOptions};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 
 use crate::{
     webhook_callback::receive,
     webhook_support::{HttpAnswer, TOKEN, begin},
 };
 
-/// Model that echoes the prompt in two deltas. It also provides the webhook channel.
+/// The plugin with the webhook channel.
 #[derive(Clone, Default)]
-struct FakeEchoModel {
+struct WebhookPlugin {
     webhook: Arc<OnceLock<Arc<WebhookChannel>>>,
-    control: Arc<TurnControl>,
     waiting: Option<usize>,
 }
 
-/// Controls the turn of a message with the content `wait`.
-struct TurnControl {
-    started: Semaphore,
-    resume: Semaphore,
-}
-
-impl Default for TurnControl {
-    fn default() -> Self {
-        Self {
-            started: Semaphore::new(0),
-            resume: Semaphore::new(0),
-        }
-    }
-}
-
 #[hooks]
-impl FakeEchoModel {
+impl WebhookPlugin {
     fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
         if message.content() == "nowhere" {
             Err(Error::unknown("no session"))
         } else {
             Ok(None)
         }
-    }
-
-    async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
-        if prompt.text() == "wait" {
-            self.control.started.add_permits(1);
-            self.control.resume.acquire().await.unwrap().forget();
-        }
-        if let Some(word) = prompt.text().strip_prefix("spell ") {
-            let letters: Vec<_> = word.chars().map(String::from).collect();
-            return ModelStream::from_events(letters.into_iter().map(StreamEvent::Text));
-        }
-        ModelStream::from_events([
-            StreamEvent::Text("echo: ".to_owned()),
-            StreamEvent::Text(prompt.text().clone()),
-        ])
-    }
-
-    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
-        turn.unwrap().deliver(message.clone()).await
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
@@ -97,18 +57,25 @@ impl FakeEchoModel {
 struct GatewayFixture {
     directory: PathBuf,
     address: SocketAddr,
-    control: Arc<TurnControl>,
+    model: FakeModel,
     running: RunningGateway,
 }
 
 impl GatewayFixture {
     async fn open(directory: &Path) -> Self {
-        Self::with(directory, FakeEchoModel::default()).await
+        Self::with(directory, WebhookPlugin::default()).await
     }
 
-    async fn with(directory: &Path, model: FakeEchoModel) -> Self {
-        let (webhook, control) = (Arc::clone(&model.webhook), Arc::clone(&model.control));
-        let framework = Framework::builder().plugin("model", model).build();
+    async fn with(directory: &Path, plugin: WebhookPlugin) -> Self {
+        let webhook = Arc::clone(&plugin.webhook);
+        let model = FakeModel {
+            in_deltas: true,
+            ..FakeModel::default()
+        };
+        let framework = Framework::builder()
+            .plugin("model", model.clone())
+            .plugin("webhook", plugin)
+            .build();
         framework
             .settings()
             .redactor()
@@ -127,7 +94,7 @@ impl GatewayFixture {
         Self {
             directory: directory.to_owned(),
             address,
-            control,
+            model,
             running,
         }
     }
@@ -204,18 +171,18 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
     for reply in ["sync", "stream"] {
         let running = GatewayFixture::with(
             home.path(),
-            FakeEchoModel {
+            WebhookPlugin {
                 waiting: Some(1),
-                ..FakeEchoModel::default()
+                ..WebhookPlugin::default()
             },
         )
         .await;
         let body = json!({"content": "wait", "idempotency_key": reply, "reply": reply}).to_string();
         let client = begin(running.address, "POST", "/v1/messages", "", &body).await;
-        running.control.started.acquire().await.unwrap().forget();
+        running.model.wait_prompts(1).await;
         drop(client);
         running.wait_free().await;
-        running.control.resume.add_permits(1);
+        running.model.permits.add_permits(1);
         running.wait_undelivered(1).await;
         while running.query("status").await["unclaimed"] != 1 {}
         assert_eq!(running.query("status").await["failed"], 0);

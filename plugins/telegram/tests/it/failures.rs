@@ -220,7 +220,7 @@ async fn a_file_that_cannot_be_read_holds_no_turn_up() {
             "document": {"file_id": file, "file_unique_id": "u", "file_name": "a.txt", "mime_type": "text/plain"},
         }));
         server.wait_for_texts(OWNER, at + 1).await;
-        let outcome = fixture.model.files.borrow()[at].clone();
+        let outcome = fixture.files.borrow()[at].clone();
         match (expected, outcome) {
             (Ok(expected), outcome) => assert_eq!(outcome, Ok(expected)),
             (Err(expected), Err(reason)) => assert!(reason.contains(expected), "{file}: {reason}"),

@@ -1,22 +1,18 @@
-//! Test harness: a gateway with a bot, users who write to it, and a model that follows its prompt.
-//!
-//! The model of `bub::testing` cannot stop in the middle of an answer, which most of these tests need.
+//! A gateway with a bot, and users who write to it. Gateway and model are those of `bub::gateway::testing`.
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
+pub(crate) use bub::gateway::testing::written_message as written;
 use bub::{
     gateway::{
         GatewayOptions, JournalKind,
-        testing::{self, RunningGateway},
+        testing::{self, FakeModel, RunningGateway},
     },
-    kernel::{
-        Channel, Envelope, Error, ErrorKind, Framework, MessageHandler, ModelStream, Prompt,
-        Result, Sender, StatePatch, StreamEvent, Turn, hooks,
-    },
+    kernel::{Channel, Envelope, Framework, MessageHandler, Prompt, Result, hooks},
     settings::Secret,
     tape::{
         Durability,
@@ -27,45 +23,23 @@ use bub_telegram::{Bot, TelegramChannel, TelegramOptions};
 use bub_testkit::telegram::{BotServer, TOKEN};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// User id of the owner.
 pub(crate) const OWNER: i64 = 42;
 /// User id of a member.
 pub(crate) const MEMBER: i64 = 7;
 
-/// A model that follows the message: `wait …` waits for a permit, `fail …` fails, `long N` answers with N letters, and
-/// `grow …` answers word by word, one per permit, and fails at the word `break`.
+/// The plugin with the bot. It reads the files of each message.
 #[derive(Clone)]
-pub(crate) struct FakeTelegramModel {
+struct TelegramPlugin {
     bot: Arc<Bot>,
-    pub(crate) permits: Arc<Semaphore>,
-    /// The content of each message, as the model sees it.
-    pub(crate) prompts: watch::Sender<Vec<String>>,
-    pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
     /// The outcome of reading each attached file.
-    pub(crate) files: watch::Sender<Vec<Result<usize, String>>>,
-}
-
-/// Returns the text that the user wrote from the content that the model gets.
-pub(crate) fn written(content: &str) -> String {
-    let line = content.lines().last().unwrap_or_default();
-    match serde_json::from_str::<Value>(line) {
-        Ok(value) => value["message"].as_str().unwrap_or_default().to_owned(),
-        Err(_) => line.to_owned(),
-    }
+    files: watch::Sender<Vec<Result<usize, String>>>,
 }
 
 #[hooks]
-impl FakeTelegramModel {
-    async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
-        if let Some(lifespan) = &turn.inbound().lifespan {
-            lifespan.enter().await?;
-        }
-        self.senders.lock().unwrap().push(turn.sender().clone());
-        Ok(StatePatch::new())
-    }
-
+impl TelegramPlugin {
     async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
         for item in message.media() {
             let bytes = item
@@ -78,53 +52,6 @@ impl FakeTelegramModel {
         Ok(Prompt::Text(message.content().into_owned()))
     }
 
-    async fn run_model_stream(&self, prompt: &Prompt) -> Result<ModelStream> {
-        let content = prompt.text();
-        self.prompts
-            .send_modify(|prompts| prompts.push(content.clone()));
-        let text = written(&content);
-        let mut words = text.split(' ');
-        match words.next() {
-            Some("fail") => return Err(Error::new(ErrorKind::Provider, "the model is gone")),
-            Some("wait") => self.permits.acquire().await.unwrap().forget(),
-            Some("long") => {
-                let count = words.next().unwrap().parse().unwrap();
-                return Ok(ModelStream::from_text(
-                    "abcdefgh ".repeat(count / 9 + 1).get(..count).unwrap(),
-                ));
-            }
-            Some("say") => {
-                let text = text.strip_prefix("say ").unwrap_or_default().to_owned();
-                return Ok(ModelStream::from_text(text));
-            }
-            Some("grow") => {
-                let words: Vec<String> = words.map(|word| format!("{word} ")).collect();
-                let permits = Arc::clone(&self.permits);
-                let stream = futures_util::stream::unfold(words.into_iter(), move |mut words| {
-                    let permits = Arc::clone(&permits);
-                    async move {
-                        let word = words.next()?;
-                        permits.acquire().await.unwrap().forget();
-                        let broken = || Err(Error::new(ErrorKind::Provider, "the model is gone"));
-                        let event = if word == "break " {
-                            broken()
-                        } else {
-                            Ok(StreamEvent::Text(word))
-                        };
-                        Some((event, words))
-                    }
-                });
-                return Ok(ModelStream::new(stream));
-            }
-            _ => {}
-        }
-        Ok(ModelStream::from_text(format!("echo: {text}")))
-    }
-
-    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
-        turn.unwrap().deliver(message.clone()).await
-    }
-
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         vec![Arc::new(TelegramChannel::new(
             Arc::clone(&self.bot),
@@ -135,7 +62,10 @@ impl FakeTelegramModel {
 
 /// A running gateway.
 pub(crate) struct TelegramFixture {
-    pub(crate) model: FakeTelegramModel,
+    pub(crate) model: FakeModel,
+    bot: Arc<Bot>,
+    /// The outcome of reading each attached file.
+    pub(crate) files: watch::Sender<Vec<Result<usize, String>>>,
     directory: PathBuf,
     running: RunningGateway,
 }
@@ -177,26 +107,29 @@ impl TelegramFixture {
     }
 
     pub(crate) async fn on(fs: Arc<dyn Fs>, options: TelegramOptions, home: &Path) -> Self {
-        let model = FakeTelegramModel {
-            bot: Arc::new(Bot::new(options)),
-            permits: Arc::new(Semaphore::new(0)),
-            prompts: watch::Sender::default(),
-            senders: Arc::default(),
+        let (model, bot) = (FakeModel::default(), Arc::new(Bot::new(options)));
+        let plugin = TelegramPlugin {
+            bot: Arc::clone(&bot),
             files: watch::Sender::default(),
         };
-        let framework = Framework::builder().plugin("model", model.clone()).build();
+        let framework = Framework::builder()
+            .plugin("model", model.clone())
+            .plugin("telegram", plugin.clone())
+            .build();
         let running = RunningGateway::start(&framework, gateway_options(home, fs), &["all"])
             .await
             .unwrap();
         Self {
             model,
+            bot,
+            files: plugin.files,
             directory: home.join("gateway"),
             running,
         }
     }
 
     pub(crate) fn is_typing(&self) -> bool {
-        self.model.bot.is_typing()
+        self.bot.is_typing()
     }
 
     /// Waits for an error of the channel and returns it.
@@ -226,13 +159,7 @@ impl TelegramFixture {
     }
 
     pub(crate) async fn wait_prompts(&self, count: usize) -> Vec<String> {
-        self.model
-            .prompts
-            .subscribe()
-            .wait_for(|prompts| prompts.len() >= count)
-            .await
-            .unwrap()
-            .clone()
+        self.model.wait_prompts(count).await
     }
 
     /// Stops the gateway during a turn.

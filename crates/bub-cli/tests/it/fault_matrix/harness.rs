@@ -1,25 +1,22 @@
-//! A complete gateway in this process, with journal and tapes on a faulty file system. The agent has a model that calls
-//! one tool, and a channel that accepts messages and delivers replies.
-//!
-//! `bub::testing` keeps its journal in memory; here journal and tapes must be on the file system that fails.
+//! The framework of `bub::testing` with a gateway whose journal and tapes are on a faulty file system. The agent has a
+//! model that calls one tool.
 
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex},
 };
 
-use bub_agent::{BuiltinOptions, ModelOverride};
+use bub::testing;
+use bub_agent::ModelOverride;
 use bub_gateway::{
     GatewayOptions, JournalKind, JournalRecovery, gateway_directory, testing::RunningGateway,
 };
 use bub_kernel::{
-    BoxError, CancellationToken, Channel, ChannelMessage, Framework, Inbound, InboundReceipt,
-    MessageHandler, Outbound, Provided, Result, Role, Sender, Tool, ToolContext, ToolSpec,
-    async_trait, hooks,
+    Channel, MessageHandler, Provided, Result, Role, Tool, ToolContext, ToolSpec, async_trait,
+    hooks, testing::FakeChannel,
 };
 use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
-use bub_settings::{Environment, Loader};
 use bub_tape::{Durability, FileStore, TapeStore, fs::Fs};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -40,55 +37,43 @@ pub(crate) struct Observations {
     pub(crate) ran: Arc<Mutex<HashMap<u64, usize>>>,
 }
 
-#[derive(Clone)]
+impl Observations {
+    /// Returns a channel that keeps its replies here.
+    fn channel(&self) -> FakeChannel {
+        let replies = Arc::clone(&self.replies);
+        FakeChannel {
+            on_send: Some(Box::new(move |outbound| {
+                let attempt = outbound.attempt.as_ref().unwrap();
+                let reply = ReceivedReply {
+                    id: String::from(&attempt.reply_id),
+                    text: outbound.content().into_owned(),
+                };
+                let inbound = attempt.message_id.as_ref().map(String::from);
+                replies.send_modify(|replies| {
+                    replies
+                        .entry(inbound.unwrap_or_default())
+                        .or_default()
+                        .push(reply);
+                });
+                Ok(())
+            })),
+            ..FakeChannel::new("lab")
+        }
+    }
+}
+
+/// Provides the channel, and tapes on the faulty file system.
 struct FakeLabPlugin {
-    seen: Observations,
-    handler: Arc<OnceLock<MessageHandler>>,
+    channel: Arc<FakeChannel>,
     fs: Arc<dyn Fs>,
     tapes: std::path::PathBuf,
     durability: Durability,
 }
 
-struct FakeLabChannel(FakeLabPlugin);
-
-#[async_trait]
-impl Channel for FakeLabChannel {
-    fn name(&self) -> &'static str {
-        "lab"
-    }
-
-    async fn start(&self, _stop: CancellationToken) -> Result<()> {
-        Ok(())
-    }
-
-    async fn stop(&self) -> Result<()> {
-        Ok(())
-    }
-
-    async fn send(&self, outbound: &Outbound) -> Result<()> {
-        let attempt = outbound.attempt.as_ref().unwrap();
-        let reply = ReceivedReply {
-            id: String::from(&attempt.reply_id),
-            text: outbound.content().into_owned(),
-        };
-        let inbound = attempt
-            .message_id
-            .as_ref()
-            .map(String::from)
-            .unwrap_or_default();
-        self.0
-            .seen
-            .replies
-            .send_modify(|replies| replies.entry(inbound).or_default().push(reply));
-        Ok(())
-    }
-}
-
 #[hooks(crate = bub_kernel)]
 impl FakeLabPlugin {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        let _ = self.handler.set(Arc::clone(message_handler));
-        vec![Arc::new(FakeLabChannel(self.clone()))]
+        vec![self.channel.open(message_handler)]
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
@@ -161,7 +146,7 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
 
 /// A running gateway.
 pub(crate) struct FaultFixture {
-    handler: Arc<OnceLock<MessageHandler>>,
+    channel: Arc<FakeChannel>,
     pub(crate) recovered: JournalRecovery,
     running: RunningGateway,
 }
@@ -173,27 +158,10 @@ impl FaultFixture {
         fs: Arc<dyn Fs>,
         seen: &Observations,
     ) -> Result<Self> {
-        let variables = [
-            ("BUB_HOME", root.join("home").into_os_string()),
-            ("HOME", root.to_owned().into_os_string()),
-            ("BUB_MODEL", "llamacpp:test".into()),
-            ("BUB_LOCAL_MODELS", "false".into()),
-        ];
-        let settings = Loader::new(Environment::from_pairs(variables))
-            .sections(bub::core_sections())
-            .load()
-            .unwrap();
-        let mut options = GatewayOptions::new(&settings, "main");
-        options.journal = JournalKind::File {
-            directory: gateway_directory(&settings, "main"),
-            durability,
-            fs: Arc::clone(&fs),
-        };
-        let handler = Arc::new(OnceLock::new());
+        let channel = Arc::new(seen.channel());
         let lab = FakeLabPlugin {
-            seen: seen.clone(),
-            handler: Arc::clone(&handler),
-            fs,
+            channel: Arc::clone(&channel),
+            fs: Arc::clone(&fs),
             tapes: root.join("home/tapes"),
             durability,
         };
@@ -205,27 +173,26 @@ impl FaultFixture {
             agent_use: true,
             read_only: false,
         };
-        let builtin = BuiltinOptions {
-            model_override: Some(Arc::new(ModelOverride(Box::new(|_, request| {
-                answer(&request.messages)
-            })))),
-            ..BuiltinOptions::default()
-        };
-        let framework = Framework::builder()
-            .workspace(root)
-            .settings(Arc::new(settings))
-            .plugin_with("builtin", |context| {
-                Ok::<_, BoxError>(bub_agent::BuiltinAgent::new(context, builtin))
-            })
+        let model = ModelOverride(Box::new(|_, request| answer(&request.messages)));
+        let framework = testing::framework(root)
+            .model(model)
+            .builder()?
             .plugin("lab", lab)
             .tool(FakeNoteTool {
                 spec,
                 seen: seen.clone(),
             })
             .build();
+        let settings = framework.settings();
+        let mut options = GatewayOptions::new(settings, "main");
+        options.journal = JournalKind::File {
+            directory: gateway_directory(settings, "main"),
+            durability,
+            fs,
+        };
         let running = RunningGateway::start(&framework, options, &["lab"]).await?;
         Ok(Self {
-            handler,
+            channel,
             recovered: running.recovery(),
             running,
         })
@@ -233,21 +200,9 @@ impl FaultFixture {
 
     /// Submits a message like a channel. Returns its id, or the reason for the rejection.
     pub(crate) async fn submit(&self, number: u64, chat: &str) -> Result<String> {
-        let sender = Sender {
-            role: Role::Owner,
-            channel: "lab".to_owned(),
-            chat_id: chat.to_owned(),
-            id: "ada".to_owned(),
-            name: String::new(),
-        };
-        let message =
-            ChannelMessage::new(format!("lab:{chat}"), "lab", format!("message {number}"))
-                .chat_id(chat);
-        let receipt = Arc::new(InboundReceipt::new(Some(number.to_string())));
-        let inbound = Inbound::from(message)
-            .with_sender(sender)
-            .with_receipt(Arc::clone(&receipt));
-        self.handler.get().unwrap()(inbound).await?;
+        let (by, text) = ((Role::Owner, "ada"), format!("message {number}"));
+        let key = number.to_string();
+        let receipt = self.channel.say_as(by, chat, &text, Some(&key)).await?;
         Ok(receipt.message_id().unwrap().into())
     }
 

@@ -1,12 +1,10 @@
-//! A channel that records calls, and a router with one channel.
+//! A router with a channel that records calls.
 
 use std::sync::Arc;
 
 use bub_kernel::{
-    Channel, ChannelRouter, Error, MessageId, Outbound, Result, SessionId, StreamEvent, Turn,
-    async_trait,
+    Channel, ChannelRouter, Error, MessageId, Result, SessionId, async_trait, testing::FakeChannel,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::Trace;
 
@@ -19,64 +17,28 @@ pub(crate) enum EventResult {
     Panics,
 }
 
-pub(crate) struct FakeChannel {
-    pub(crate) name: &'static str,
-    pub(crate) trace: Trace,
-    pub(crate) event_result: EventResult,
-}
-
-impl FakeChannel {
-    pub(crate) fn named(name: &'static str) -> Self {
-        Self {
-            name,
-            trace: Trace::default(),
-            event_result: EventResult::Succeeds,
-        }
-    }
-}
-
-#[async_trait]
-impl Channel for FakeChannel {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    async fn start(&self, _stop: CancellationToken) -> Result<()> {
-        Ok(())
-    }
-
-    async fn stop(&self) -> Result<()> {
-        Ok(())
-    }
-
-    async fn send(&self, message: &Outbound) -> Result<()> {
-        self.trace.note(format!("send {}", message.content()));
-        Ok(())
-    }
-
-    async fn on_event(&self, event: &StreamEvent, turn: &Turn) -> Result<()> {
-        tokio::task::yield_now().await;
-        let chat = turn.message().chat_id().unwrap_or_default();
-        self.trace
-            .note(format!("event {} for {chat}", event.to_value()));
-        match self.event_result {
-            EventResult::Succeeds => Ok(()),
-            EventResult::Fails => Err(Error::unknown("screen is gone")),
-            EventResult::Panics => panic!("screen fell down"),
-        }
-    }
-}
-
 /// A router with one channel.
 pub(crate) struct FakeRouter(pub(crate) Arc<FakeChannel>);
 
 impl FakeRouter {
     /// Creates a router with the channel `cli`.
     pub(crate) fn to(trace: &Trace, event_result: EventResult) -> Arc<Self> {
+        let (sent, events) = (trace.clone(), trace.clone());
         Arc::new(Self(Arc::new(FakeChannel {
-            name: "cli",
-            trace: trace.clone(),
-            event_result,
+            on_send: Some(Box::new(move |reply| {
+                sent.note(format!("send {}", reply.content()));
+                Ok(())
+            })),
+            on_event: Some(Box::new(move |event, turn| {
+                let chat = turn.message().chat_id().unwrap_or_default();
+                events.note(format!("event {} for {chat}", event.to_value()));
+                match event_result {
+                    EventResult::Succeeds => Ok(()),
+                    EventResult::Fails => Err(Error::unknown("screen is gone")),
+                    EventResult::Panics => panic!("screen fell down"),
+                }
+            })),
+            ..FakeChannel::new("cli")
         })))
     }
 }

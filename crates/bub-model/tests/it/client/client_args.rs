@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bub_model::{CallOptions, Candidates, ModelClient, Models};
-use bub_settings::{Environment, Loader, Settings};
+use bub_settings::{Settings, testing::load};
 use bub_testkit::model::{ModelServer, Reply};
 
 use super::support::{client, collect, logged, request, text};
@@ -12,12 +12,7 @@ use super::support::{client, collect, logged, request, text};
 fn settings(home: &std::path::Path, config: &str) -> Arc<Settings> {
     std::fs::create_dir_all(home.join(".bub")).unwrap();
     std::fs::write(home.join(".bub/config.yml"), config).unwrap();
-    Arc::new(
-        Loader::new(Environment::from_pairs([("HOME", home.as_os_str())]))
-            .sections(bub_model::settings::sections())
-            .load()
-            .unwrap(),
-    )
+    Arc::new(load([("HOME", home)], bub_model::settings::sections()))
 }
 
 // H-23, H-81, W-39: headers may be credentials, so they are sent only to the provider that owns a plain key.

@@ -8,7 +8,7 @@ use bub_model::{
     CallOptions, Candidates, Endpoint, EndpointSource, ModelClient, ModelError, ModelErrorKind,
     ModelEvent, ModelId, Models, RecoveryAction, WireFormat,
 };
-use bub_settings::{Environment, Loader, Secret};
+use bub_settings::{Secret, testing::load};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
@@ -387,17 +387,12 @@ async fn configured_models_are_called_with_their_own_keys() {
     );
     std::fs::create_dir(home.path().join(".bub")).unwrap();
     std::fs::write(home.path().join(".bub/config.yml"), config).unwrap();
-    let environment = Environment::from_pairs([
+    let variables = [
         ("HOME", home.path().as_os_str()),
         ("BUB_ONE_API_KEY", "key-of-the-first".as_ref()),
         ("BUB_TWO_API_KEY", "key-of-the-second".as_ref()),
-    ]);
-    let settings = Arc::new(
-        Loader::new(environment)
-            .sections(bub_model::settings::sections())
-            .load()
-            .unwrap(),
-    );
+    ];
+    let settings = Arc::new(load(variables, bub_model::settings::sections()));
     let client = ModelClient::from_settings(&settings);
     let models =
         Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone()), &[]).unwrap());

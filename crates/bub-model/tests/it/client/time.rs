@@ -6,7 +6,7 @@ use bub_model::{
     BaseUrl, CallOptions, Endpoint, ModelError, ModelErrorKind, ModelEvent, ModelEventStream,
     RecoveryAction, WireFormat,
 };
-use bub_settings::{Environment, Loader};
+use bub_settings::testing::load;
 use bub_testkit::model::{ManualClock, ModelServer, Pace, Reply};
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -224,14 +224,11 @@ async fn silence_is_tried_once_more_and_said() {
 /// The setting also limits the time before the first event. Without streaming, the limit is five times longer.
 #[tokio::test]
 async fn the_idle_timeout_is_a_setting() {
-    let environment = Environment::from_pairs([
+    let variables = [
         ("HOME", "/nowhere"),
         ("BUB_MODEL_IDLE_TIMEOUT_SECONDS", "7"),
-    ]);
-    let settings = Loader::new(environment)
-        .sections(bub_model::settings::sections())
-        .load()
-        .unwrap();
+    ];
+    let settings = load(variables, bub_model::settings::sections());
     let options = CallOptions {
         attempts: 1,
         ..CallOptions::from_settings(&settings)

@@ -2,7 +2,7 @@
 
 use bub_model::{Endpoint, KeySource, ModelError, ModelErrorKind, RecoveryAction};
 
-use super::fixture::{ModelsFixture, header};
+use super::fixture::{ModelsFixture, header, models_fixture};
 
 fn key(endpoint: &Endpoint) -> Option<String> {
     let value = header(endpoint, "authorization")?;
@@ -20,7 +20,7 @@ async fn key_for(fixture: &ModelsFixture, model: &str) -> Option<String> {
 // H-81, H-23: the order is the provider's entry, the provider's own variable, the plain key.
 #[tokio::test]
 async fn the_more_specific_key_wins() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .config("model: groq:x\n")
         .env("BUB_API_KEY", "plain-key");
     assert_eq!(key_for(&fixture, "groq:x").await.unwrap(), "plain-key");
@@ -32,8 +32,7 @@ async fn the_more_specific_key_wins() {
 
 #[tokio::test]
 async fn keys_come_from_environment_dotenv_and_config() {
-    let fixture =
-        ModelsFixture::new().dotenv("GROQ_API_KEY=from-dotenv\nBUB_XAI_API_KEY=bub-dotenv\n");
+    let fixture = models_fixture().dotenv("GROQ_API_KEY=from-dotenv\nBUB_XAI_API_KEY=bub-dotenv\n");
     let fixture = fixture
         .config("api_key: {mistral: from-config}\n")
         .env("DEEPSEEK_API_KEY", "from-env");
@@ -67,9 +66,9 @@ async fn keys_come_from_environment_dotenv_and_config() {
 // Python version.
 #[tokio::test]
 async fn a_model_from_a_trusted_dotenv_gets_a_plain_key() {
-    let user = || ModelsFixture::new().config("model: openai:gpt-5\napi_key: plain-key-1\n");
+    let user = || models_fixture().config("model: openai:gpt-5\napi_key: plain-key-1\n");
     let fixture = user().dotenv("BUB_MODEL=deepseek:x\nGROQ_BASE_URL=https://evil.example\n");
-    let own = ModelsFixture::new().dotenv("BUB_MODEL=deepseek:x\nBUB_API_KEY=workspace-key\n");
+    let own = models_fixture().dotenv("BUB_MODEL=deepseek:x\nBUB_API_KEY=workspace-key\n");
     assert_eq!(key_for(&own, "deepseek:x").await.unwrap(), "workspace-key");
     let untrusted = fixture.untrusted();
     assert_eq!(key_for(&untrusted, "deepseek:x").await, None);
@@ -80,7 +79,7 @@ async fn a_model_from_a_trusted_dotenv_gets_a_plain_key() {
 // W-39: a plain key and base URL belong to the provider of the configured model, not to fallbacks of other providers.
 #[tokio::test]
 async fn a_plain_key_and_base_never_go_to_another_provider() {
-    let fixture = ModelsFixture::new().config(
+    let fixture = models_fixture().config(
         "model: openai:gpt-5\nfallback_models: [groq:x]\napi_key: plain-key-1\napi_base: https://proxy.example/v1\n",
     );
     let main = fixture.endpoint("openai:gpt-5").await.unwrap();
@@ -102,7 +101,7 @@ async fn a_plain_key_and_base_never_go_to_another_provider() {
 #[tokio::test]
 async fn a_plain_value_belongs_to_the_model_of_its_own_source() {
     let file = "model: openai:gpt-5\napi_key: plain-key-1\napi_base: https://proxy.example/v1\nclient_args: {headers: {x-team: blue}}\n";
-    let fixture = ModelsFixture::new().config(file).env("BUB_MODEL", "groq:z");
+    let fixture = models_fixture().config(file).env("BUB_MODEL", "groq:z");
     let error = fixture.endpoint("groq:z").await.unwrap_err().to_string();
     assert!(error.starts_with("no API key for `groq`"), "{error}");
     let own = fixture.env("GROQ_API_KEY", "groq-key");
@@ -120,24 +119,23 @@ async fn a_plain_value_belongs_to_the_model_of_its_own_source() {
         ),
         ("plain-key-1", "https://proxy.example/v1", true)
     );
-    let command =
-        ModelsFixture::new().config("model: openai:gpt-5\napi_key_command: printf printed\n");
+    let command = models_fixture().config("model: openai:gpt-5\napi_key_command: printf printed\n");
     let command = command
         .env("PATH", "/usr/bin:/bin")
         .env("BUB_MODEL", "groq:z");
     assert_eq!(key_for(&command, "groq:z").await, None);
     assert_eq!(key_for(&command, "openai:x").await.unwrap(), "printed");
     // A key from the source of the model, and one from a source without a model, belong to the effective model.
-    let beside = ModelsFixture::new()
+    let beside = models_fixture()
         .config(file)
         .env("BUB_MODEL", "groq:z")
         .env("BUB_API_KEY", "plain-key-2");
     assert_eq!(key_for(&beside, "groq:z").await.unwrap(), "plain-key-2");
-    let alone = ModelsFixture::new()
+    let alone = models_fixture()
         .config("api_key: plain-key-1\n")
         .env("BUB_MODEL", "groq:z");
     assert_eq!(key_for(&alone, "groq:z").await.unwrap(), "plain-key-1");
-    let apart = ModelsFixture::new()
+    let apart = models_fixture()
         .config("model: groq:z\n")
         .env("BUB_API_KEY", "plain-key-2");
     assert_eq!(key_for(&apart, "groq:z").await.unwrap(), "plain-key-2");
@@ -147,13 +145,13 @@ async fn a_plain_value_belongs_to_the_model_of_its_own_source() {
 // provider of that prefix.
 #[tokio::test]
 async fn a_plain_key_without_a_model_belongs_to_whom_it_looks_like() {
-    let fixture = ModelsFixture::new().env("BUB_API_KEY", "sk-ant-abcdef");
+    let fixture = models_fixture().env("BUB_API_KEY", "sk-ant-abcdef");
     assert_eq!(
         header(&fixture.endpoint("anthropic:x").await.unwrap(), "x-api-key").unwrap(),
         "sk-ant-abcdef"
     );
     assert!(fixture.endpoint("openrouter:x").await.is_err());
-    let fixture = ModelsFixture::new().env("BUB_API_KEY", "0123456789");
+    let fixture = models_fixture().env("BUB_API_KEY", "0123456789");
     assert_eq!(
         key_for(&fixture, "openrouter:x").await.unwrap(),
         "0123456789"
@@ -164,7 +162,7 @@ async fn a_plain_key_without_a_model_belongs_to_whom_it_looks_like() {
 // For all pairs of providers with their own keys: no provider gets the key of another.
 #[tokio::test]
 async fn no_provider_ever_gets_the_key_of_another() {
-    let models = ModelsFixture::new().models();
+    let models = models_fixture().models();
     let names: Vec<String> = models
         .catalog()
         .iter()
@@ -174,7 +172,7 @@ async fn no_provider_ever_gets_the_key_of_another() {
         .iter()
         .map(|name| format!("  {name}: {name}-secret\n"))
         .collect();
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .config(&format!("api_key:\n{}", yaml.concat()))
         .env("AZURE_OPENAI_ENDPOINT", "https://a.example")
         .env("DATABRICKS_HOST", "https://d.example");
@@ -200,7 +198,7 @@ async fn no_provider_ever_gets_the_key_of_another() {
 // L7: the `.env` of a cloned repository cannot change a base URL with any variable.
 #[tokio::test]
 async fn an_untrusted_workspace_cannot_redirect_a_key() {
-    let fixture = ModelsFixture::new().env("OPENAI_API_KEY", "oa-key-123").dotenv(
+    let fixture = models_fixture().env("OPENAI_API_KEY", "oa-key-123").dotenv(
         "BUB_API_BASE=https://evil.example\nBUB_OPENAI_API_BASE=https://evil.example\nOPENAI_BASE_URL=https://evil.example\n\
          BUB_API_KEY_COMMAND='touch pwned'\nBUB_MODEL=openai:x\n",
     ).untrusted();
@@ -216,7 +214,7 @@ async fn an_untrusted_workspace_cannot_redirect_a_key() {
 // H-91: the providers' own variables for base URLs.
 #[tokio::test]
 async fn addresses_come_from_settings_and_the_providers_own_variables() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("OLLAMA_HOST", "0.0.0.0:7777")
         .env("ANTHROPIC_BASE_URL", "https://proxy.example/v1/")
         .env("ANTHROPIC_API_KEY", "an-key-123")
@@ -246,7 +244,7 @@ async fn addresses_come_from_settings_and_the_providers_own_variables() {
 
 #[tokio::test]
 async fn a_wrong_or_missing_address_says_where_and_what() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("OPENAI_BASE_URL", "localhost")
         .env("OPENAI_API_KEY", "oa-key-123");
     let error = fixture.endpoint("openai:x").await.unwrap_err();
@@ -265,7 +263,7 @@ async fn a_wrong_or_missing_address_says_where_and_what() {
 // B.18: the error for a missing key names the variable and what to do.
 #[tokio::test]
 async fn a_missing_key_names_the_variable_and_the_way_out() {
-    let fixture = ModelsFixture::new();
+    let fixture = models_fixture();
     let error = fixture.endpoint("openrouter:x").await.unwrap_err();
     assert_eq!(
         fixture.shorten(&error),
@@ -286,7 +284,7 @@ async fn a_missing_key_names_the_variable_and_the_way_out() {
 
 #[tokio::test]
 async fn a_key_that_cannot_be_sent_is_refused_without_being_shown() {
-    let fixture = ModelsFixture::new().env("GROQ_API_KEY", "two words");
+    let fixture = models_fixture().env("GROQ_API_KEY", "two words");
     let error = fixture.endpoint("groq:x").await.unwrap_err();
     assert_eq!(
         fixture.shorten(error),
@@ -307,7 +305,7 @@ fn runs(fixture: &ModelsFixture) -> usize {
 
 #[tokio::test]
 async fn a_command_prints_the_key_once_and_is_asked_again_when_it_is_refused() {
-    let fixture = key_script(ModelsFixture::new());
+    let fixture = key_script(models_fixture());
     let (script, directory) = (fixture.path("key.sh"), fixture.path(""));
     let line = format!("sh {} groq {}", script.display(), directory.display());
     let fixture = fixture
@@ -336,8 +334,7 @@ async fn a_command_prints_the_key_once_and_is_asked_again_when_it_is_refused() {
 
 #[tokio::test]
 async fn a_plain_command_belongs_to_the_provider_of_the_model() {
-    let fixture =
-        ModelsFixture::new().config("model: groq:x\napi_key_command: printf plain-printed\n");
+    let fixture = models_fixture().config("model: groq:x\napi_key_command: printf plain-printed\n");
     let fixture = fixture.env("PATH", "/usr/bin:/bin");
     assert_eq!(key_for(&fixture, "groq:x").await.unwrap(), "plain-printed");
     assert!(fixture.endpoint("xai:x").await.is_err());
@@ -346,7 +343,7 @@ async fn a_plain_command_belongs_to_the_provider_of_the_model() {
 // No shell interprets the special characters of the line.
 #[tokio::test]
 async fn a_command_is_run_without_a_shell() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("PATH", "/usr/bin:/bin")
         .config("api_key_command: {groq: 'echo $HOME;id|cat'}\n");
     assert_eq!(key_for(&fixture, "groq:x").await.unwrap(), "$HOME;id|cat");
@@ -354,7 +351,7 @@ async fn a_command_is_run_without_a_shell() {
 
 #[tokio::test]
 async fn a_command_does_not_see_the_secrets_of_bub() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("PATH", "/usr/bin:/bin")
         .env("BUB_API_KEY", "super-secret-1")
         .env("HARMLESS", "yes")
@@ -378,9 +375,7 @@ async fn a_command_that_fails_says_how() {
         ("echo 'open", "unclosed quote"),
     ] {
         let yaml = serde_json::json!({"api_key_command": {"groq": line}}).to_string();
-        let fixture = ModelsFixture::new()
-            .env("PATH", "/usr/bin:/bin")
-            .config(&yaml);
+        let fixture = models_fixture().env("PATH", "/usr/bin:/bin").config(&yaml);
         let error = fixture.endpoint("groq:x").await.unwrap_err().to_string();
         assert!(
             error.starts_with(&format!("`api_key_command` of `groq`: {problem}")),
@@ -393,7 +388,7 @@ async fn a_command_that_fails_says_how() {
 // The clock is paused and advances when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn a_command_that_hangs_is_ended() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("PATH", "/usr/bin:/bin")
         .config("api_key_command: {groq: sleep 1000}\n");
     let error = fixture.endpoint("groq:x").await.unwrap_err().to_string();
@@ -406,7 +401,7 @@ async fn a_command_that_hangs_is_ended() {
 // No debug or report output contains the key.
 #[tokio::test]
 async fn nothing_shows_a_key() {
-    let fixture = ModelsFixture::new().env("OPENAI_API_KEY", "sk-very-secret-key");
+    let fixture = models_fixture().env("OPENAI_API_KEY", "sk-very-secret-key");
     let models = fixture.models();
     let endpoint = models
         .endpoint(&models.resolve_model("openai:x").unwrap())

@@ -6,7 +6,7 @@ use bub_model::{CallOptions, Candidates, ChatRequest, HttpOptions, ModelClient, 
 use bub_testkit::model::{ModelServer, Reply, Request};
 use serde_json::json;
 
-use super::fixture::ModelsFixture;
+use super::fixture::{ModelsFixture, models_fixture};
 
 /// Calls the chosen model, fallbacks included, over a real connection and returns the text.
 async fn call(fixture: &ModelsFixture) -> Result<String, String> {
@@ -58,7 +58,7 @@ async fn every_server_sees_its_own_key_only() {
     let (first, third) = (ModelServer::start(), ModelServer::start());
     first.script(Reply::status(404));
     third.script(Reply::text("hello"));
-    let fixture = ModelsFixture::new().config(&format!(
+    let fixture = models_fixture().config(&format!(
         "model: groq:one\nfallback_models: [xai:two, 'claude:three']\napi_key: first-key-1\n\
          api_base: {{groq: '{}/v1', anthropic: '{}'}}\n",
         first.url(),
@@ -89,7 +89,7 @@ async fn every_server_sees_its_own_key_only() {
 async fn a_server_named_by_a_cloned_repository_sees_nothing() {
     let (own, evil) = (ModelServer::start(), ModelServer::start());
     own.otherwise(Reply::text("hello"));
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .config(&format!(
             "model: groq:one\napi_key: first-key-1\napi_base: {{groq: '{}/v1'}}\n",
             own.url()
@@ -113,7 +113,7 @@ async fn a_local_server_is_found_and_answers_once_it_is_adopted() {
         .models(["text-embed", "qwen3:8b"])
         .script(Reply::text("from here"));
     let unused = "http://127.0.0.1:1/v1";
-    let fixture = ModelsFixture::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
+    let fixture = models_fixture().env("OLLAMA_HOST", server.address().to_string()).config(&format!(
         "api_base: {{lmstudio: '{unused}', llamacpp: '{unused}', llamafile: '{unused}', vllm: '{unused}'}}\n"
     ));
     // Issue 22, point 7: without the setting, the server gets no message.
@@ -141,7 +141,7 @@ async fn a_server_without_streams_is_asked_for_a_whole_answer() {
         server.url()
     );
     assert_eq!(
-        call(&ModelsFixture::new().config(&config)).await.unwrap(),
+        call(&models_fixture().config(&config)).await.unwrap(),
         "whole"
     );
     assert!(!server.requests()[0].wants_stream());
@@ -153,7 +153,7 @@ async fn a_server_without_streams_is_asked_for_a_whole_answer() {
 
 #[tokio::test]
 async fn without_a_key_the_error_says_what_to_do_and_nothing_is_sent() {
-    let fixture = ModelsFixture::new().env("BUB_MODEL", "groq:x");
+    let fixture = models_fixture().env("BUB_MODEL", "groq:x");
     let error = fixture.shorten(call(&fixture).await.unwrap_err());
     assert_eq!(
         error,

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use bub_model::{BaseUrl, Catalog, EffortForm, Quirks, WireFormat};
 use serde_json::json;
 
-use super::fixture::{ModelsFixture, header};
+use super::fixture::{ModelsFixture, header, models_fixture};
 
 // H-91: the providers of the Python version that use one of the four wire formats.
 #[test]
 fn the_providers_of_the_python_version_are_there() {
-    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     let names = "openai openrouter anthropic gemini deepseek groq mistral ollama xai moonshot zai minimax \
                  dashscope together fireworks deepinfra perplexity azure azureopenai github nebius sambanova \
                  llama inception requesty telnyx qiniu portkey gmi edenai atlascloud neosantara databricks \
@@ -36,7 +36,7 @@ fn the_providers_of_the_python_version_are_there() {
 fn every_row_is_well_formed() {
     let rows = include_str!("../../../src/catalog/providers.json");
     let rows: Vec<serde_json::Value> = serde_json::from_str(rows).unwrap();
-    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     assert_eq!(catalog.iter().count(), rows.len());
     let mut names = HashSet::new();
     let mut prefixes = HashSet::new();
@@ -78,7 +78,7 @@ fn every_row_is_well_formed() {
 
 #[test]
 fn quirks_of_a_row_are_applied() {
-    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     let quirks = |name: &str| catalog.get(name).unwrap().quirks();
     assert_eq!(quirks("openai"), Quirks::default());
     assert_eq!(quirks("together").max_tokens_field, "max_tokens");
@@ -89,7 +89,7 @@ fn quirks_of_a_row_are_applied() {
 // design §6: providers are rows of data that the config can extend.
 #[tokio::test]
 async fn the_config_adds_a_provider_without_code() {
-    let fixture = ModelsFixture::new().env("LAB_KEY", "lab-key-123456").config(
+    let fixture = models_fixture().env("LAB_KEY", "lab-key-123456").config(
         "providers:\n  lab:\n    base_url: https://llm.lab.example/v1/\n    wire: anthropic-messages\n    \
          key_variable: [OTHER_KEY, LAB_KEY]\n    key_header: X-Lab\n    headers: {x-team: blue}\n    \
          context_window: {small: 32000, small-2: 64000}\n    quirks: {cache_control: false}\n",
@@ -110,7 +110,7 @@ async fn the_config_adds_a_provider_without_code() {
 
 #[tokio::test]
 async fn an_added_provider_needs_only_an_address() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("MY_LAB_API_KEY", "lab-key-123456")
         .config("providers: {my-lab: {base_url: https://llm.lab.example}}\n");
     let endpoint = fixture.endpoint("my-lab:x").await.unwrap();
@@ -123,7 +123,7 @@ async fn an_added_provider_needs_only_an_address() {
 
 #[tokio::test]
 async fn the_config_changes_a_builtin_provider_field_by_field() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("OPENROUTER_API_KEY", "or-key-123456")
         .config("providers:\n  openrouter:\n    quirks: {stream_options: false}\n    context_window: 1000\n");
     let endpoint = fixture
@@ -221,7 +221,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
             ":3: `providers.openai.quirks` is `1`, expected a map of quirks",
         ),
     ] {
-        let fixture = ModelsFixture::new().config(&format!("providers:\n  {yaml}\n"));
+        let fixture = models_fixture().config(&format!("providers:\n  {yaml}\n"));
         let error = fixture.shorten(fixture.try_models().map(drop).unwrap_err());
         assert!(
             error.starts_with(&format!("user/.bub/config.yml{message}")),
@@ -234,7 +234,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
 #[tokio::test]
 async fn an_untrusted_workspace_cannot_touch_the_catalog() {
     let evil = "BUB_PROVIDERS='{\"openai\": {\"base_url\": \"https://evil.example/v1\"}}'\n";
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("OPENAI_API_KEY", "oa-key-123456")
         .dotenv(evil);
     assert_eq!(
@@ -260,7 +260,7 @@ async fn an_untrusted_workspace_cannot_touch_the_catalog() {
 
 #[test]
 fn context_windows_are_known_where_they_are_public() {
-    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     let window = |name: &str, model: &str| catalog.get(name).unwrap().context_window(model);
     assert_eq!(window("openai", "gpt-5-mini"), Some(400_000));
     assert_eq!(
@@ -284,7 +284,7 @@ fn context_windows_are_known_where_they_are_public() {
 fn prices_are_those_of_exactly_that_model() {
     let config = "providers:\n  openai:\n    prices: {gpt-5-nano: {input: 7, output: 8}}\n  lab:\n    \
                   base_url: https://lab.example\n    prices: {input: 1, cached: 0.5, output: 2}\n";
-    let catalog = Catalog::new(&ModelsFixture::new().config(config).settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().config(config).settings()).unwrap();
     let price = |id: &str| {
         let price = catalog.price(&id.parse().unwrap())?;
         Some([price.input, price.cached, price.cache_write, price.output])
@@ -339,7 +339,7 @@ fn prices_are_those_of_exactly_that_model() {
 // H-91, H-95: compatible servers use chat completions; the provider itself uses a newer wire format.
 #[tokio::test]
 async fn the_wire_of_a_provider_may_differ_at_its_own_address() {
-    let fixture = || ModelsFixture::new().env("OPENAI_API_KEY", "some-key-123");
+    let fixture = || models_fixture().env("OPENAI_API_KEY", "some-key-123");
     let wire = async |fixture: ModelsFixture| fixture.endpoint("openai:x").await.unwrap().wire;
     assert_eq!(wire(fixture()).await, WireFormat::Responses);
     assert_eq!(
@@ -378,7 +378,7 @@ async fn addresses_and_keys_are_in_the_variables_of_the_python_version() {
             "AZURE_OPENAI_API_KEY",
         ),
     ] {
-        let fixture = ModelsFixture::new()
+        let fixture = models_fixture()
             .env(base, "https://x.example/here")
             .env(key, "some-key-123");
         let endpoint = fixture.endpoint(&format!("{provider}:x")).await.unwrap();
@@ -400,7 +400,7 @@ async fn addresses_and_keys_are_in_the_variables_of_the_python_version() {
 // The context window of every default model is known, with any spelling that routers use.
 #[test]
 fn the_windows_of_default_models_are_known() {
-    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     for provider in catalog.iter() {
         let Some(model) = provider
             .default_model

@@ -2,7 +2,7 @@
 
 use bub_model::{Catalog, Provider};
 
-use super::fixture::ModelsFixture;
+use super::fixture::models_fixture;
 
 fn line(provider: &Provider) -> String {
     let code = |text: &str| format!("`{text}`");
@@ -29,7 +29,7 @@ fn line(provider: &Provider) -> String {
 fn the_catalog_on_the_page_is_the_table() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/providers.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let catalog = Catalog::new(&ModelsFixture::new().settings()).unwrap();
+    let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     let table: String = catalog.iter().map(line).collect();
     assert!(
         page.contains(&table),

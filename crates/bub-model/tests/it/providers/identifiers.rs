@@ -2,7 +2,7 @@
 
 use bub_model::ModelId;
 
-use super::fixture::ModelsFixture;
+use super::fixture::models_fixture;
 
 fn parts(text: &str) -> Option<(String, String, bool)> {
     let id: ModelId = text.parse().ok()?;
@@ -61,7 +61,7 @@ fn the_error_for_an_invalid_identifier_says_how_to_write_one() {
 // H-80, W-56: the error for an unknown provider says what to do.
 #[test]
 fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
-    let fixture = ModelsFixture::new();
+    let fixture = models_fixture();
     let error = |model: &str| fixture.shorten(fixture.models().resolve_model(model).unwrap_err());
     assert_eq!(
         error("opnai:gpt-5"),
@@ -77,7 +77,7 @@ fn an_unknown_provider_is_an_error_with_a_suggestion_and_a_way_to_add_it() {
 
 #[test]
 fn aliases_case_and_the_old_form_lead_to_the_proper_name() {
-    let models = ModelsFixture::new().models();
+    let models = models_fixture().models();
     for text in ["google:gemini-x", "GEMINI:gemini-x", "gemini/gemini-x"] {
         assert_eq!(
             models.resolve_model(text).unwrap().to_string(),

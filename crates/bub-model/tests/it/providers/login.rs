@@ -12,7 +12,7 @@ use bub_model::{
 };
 use bub_settings::{Secret, Settings};
 
-use super::fixture::{ModelsFixture, header};
+use super::fixture::{ModelsFixture, header, models_fixture};
 
 const LOGIN_URL: &str = "https://login.example/v1";
 
@@ -77,7 +77,7 @@ impl ProviderLogin for FakeLogin {
 }
 
 fn logged_in(content: &str) -> ModelsFixture {
-    ModelsFixture::new().file("user/.bub/login", content)
+    models_fixture().file("user/.bub/login", content)
 }
 
 async fn endpoint(models: &Models) -> Endpoint {

@@ -2,7 +2,7 @@
 
 use bub_model::{ChoiceReason, ModelChoice};
 
-use super::fixture::ModelsFixture;
+use super::fixture::models_fixture;
 
 const MODELS: &str =
     r#"{"object": "list", "data": [{"id": "nomic-embed-text"}, {"id": "qwen3:8b"}, {"id": "x"}]}"#;
@@ -18,7 +18,7 @@ fn model(choice: &ModelChoice) -> String {
 // design §6: the order is configured model, key, login, fallback; then a local server is offered, or a guide.
 #[tokio::test]
 async fn the_configured_model_is_used_whatever_else_is_there() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .config("model: groq/x\nfallback_models: [broken, openai:y]\n")
         .env("OPENROUTER_API_KEY", "or-key-123");
     let choice = fixture.choice().await;
@@ -44,7 +44,7 @@ async fn the_configured_model_is_used_whatever_else_is_there() {
 #[tokio::test]
 async fn a_configured_model_that_cannot_be_is_an_error() {
     assert!(
-        ModelsFixture::new()
+        models_fixture()
             .env("BUB_MODEL", "unknown:x")
             .models()
             .choose_model()
@@ -56,7 +56,7 @@ async fn a_configured_model_that_cannot_be_is_an_error() {
 // H-23: if only the key of its provider is set, the default model of the Python version is used.
 #[tokio::test]
 async fn a_key_in_the_environment_decides_in_a_fixed_order() {
-    let mut fixture = ModelsFixture::new();
+    let mut fixture = models_fixture();
     for (variable, expected) in [
         ("GROQ_API_KEY", "groq:openai/gpt-oss-120b"),
         ("GEMINI_API_KEY", "gemini:gemini-flash-latest"),
@@ -80,9 +80,9 @@ async fn a_key_in_the_environment_decides_in_a_fixed_order() {
 
 #[tokio::test]
 async fn a_plain_key_decides_too() {
-    let fixture = ModelsFixture::new().env("BUB_API_KEY", "0123456789");
+    let fixture = models_fixture().env("BUB_API_KEY", "0123456789");
     assert_eq!(model(&fixture.choice().await), "openrouter:openrouter/free");
-    let fixture = ModelsFixture::new().env("BUB_API_KEY", "sk-ant-0123456789");
+    let fixture = models_fixture().env("BUB_API_KEY", "sk-ant-0123456789");
     assert_eq!(
         model(&fixture.choice().await),
         "anthropic:claude-sonnet-5-5"
@@ -92,7 +92,7 @@ async fn a_plain_key_decides_too() {
 // Users set these tokens for other purposes.
 #[tokio::test]
 async fn a_token_for_other_things_does_not_decide() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("GITHUB_TOKEN", "ghp_0123456789")
         .env("HF_TOKEN", "hf_0123456789");
     assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
@@ -100,7 +100,7 @@ async fn a_token_for_other_things_does_not_decide() {
 
 #[tokio::test]
 async fn an_added_provider_with_a_model_and_without_a_key_is_chosen() {
-    let fixture = ModelsFixture::new().config(
+    let fixture = models_fixture().config(
         "providers:\n  lab: {base_url: 'https://lab.example', needs_key: false, default_model: small}\n",
     );
     let choice = fixture.choice().await;
@@ -113,7 +113,7 @@ async fn an_added_provider_with_a_model_and_without_a_key_is_chosen() {
 
 #[tokio::test]
 async fn a_local_server_is_found_and_its_first_model_for_conversation_offered() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .responds(
             "http://127.0.0.1:8000/v1/models",
             200,
@@ -139,7 +139,7 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_offered() 
 // Issue 22, point 7: another user of the machine may listen on the port.
 #[tokio::test]
 async fn a_server_of_another_user_is_not_even_asked() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .responds("http://127.0.0.1:11434/v1/models", 200, MODELS)
         .responds("http://127.0.0.1:8000/v1/models", 200, MODELS);
     fixture.network.set_foreign_port(11434);
@@ -154,7 +154,7 @@ async fn a_server_of_another_user_is_not_even_asked() {
 
 #[tokio::test]
 async fn a_fallback_model_is_used_before_a_local_server_is_searched() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .config("fallback_models: [groq:x]\n")
         .responds("http://127.0.0.1:11434/v1/models", 200, MODELS);
     assert_eq!(model(&fixture.choice().await), "groq:x");
@@ -167,14 +167,14 @@ async fn a_model_with_an_odd_name_is_not_offered() {
     let long = "x".repeat(201);
     let body =
         format!(r#"{{"data": [{{"id": "a\u001b[2Jb"}}, {{"id": "{long}"}}, {{"id": "plain"}}]}}"#);
-    let fixture = ModelsFixture::new().responds("http://127.0.0.1:8000/v1/models", 200, &body);
+    let fixture = models_fixture().responds("http://127.0.0.1:8000/v1/models", 200, &body);
     let (offered, _) = fixture.models().local_model_offer().await.unwrap();
     assert_eq!(offered.model(), "plain");
 }
 
 #[tokio::test]
 async fn a_server_elsewhere_is_asked_at_its_own_address_only_on_this_machine() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("OLLAMA_HOST", "127.0.0.1:7777")
         .env("BUB_VLLM_API_BASE", "http://10.0.0.7:8000/v1")
         .responds("http://127.0.0.1:7777/v1/models", 200, MODELS)
@@ -203,8 +203,7 @@ async fn what_does_not_answer_like_a_model_server_is_none() {
         (404, MODELS),
         (401, MODELS),
     ] {
-        let fixture =
-            ModelsFixture::new().responds("http://127.0.0.1:8000/v1/models", status, body);
+        let fixture = models_fixture().responds("http://127.0.0.1:8000/v1/models", status, body);
         assert_eq!(
             fixture.choice().await.reason,
             ChoiceReason::Nothing,
@@ -215,7 +214,7 @@ async fn what_does_not_answer_like_a_model_server_is_none() {
 
 #[tokio::test]
 async fn without_anything_there_is_no_model_and_it_says_so() {
-    let choice = ModelsFixture::new().choice().await;
+    let choice = models_fixture().choice().await;
     assert!(choice.model.is_none() && choice.candidates().is_empty());
     assert_eq!(
         choice.reason.to_string(),
@@ -225,9 +224,11 @@ async fn without_anything_there_is_no_model_and_it_says_so() {
 
 #[tokio::test]
 async fn local_servers_are_not_asked_when_that_is_switched_off() {
-    let fixture = ModelsFixture::new()
-        .env("BUB_LOCAL_MODELS", "off")
-        .responds("http://127.0.0.1:11434/v1/models", 200, MODELS);
+    let fixture = models_fixture().env("BUB_LOCAL_MODELS", "off").responds(
+        "http://127.0.0.1:11434/v1/models",
+        200,
+        MODELS,
+    );
     assert_eq!(fixture.choice().await.reason, ChoiceReason::Nothing);
     assert!(fixture.network.requests().is_empty());
 }

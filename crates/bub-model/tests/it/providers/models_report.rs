@@ -2,7 +2,7 @@
 
 use bub_model::ProviderReport;
 
-use super::fixture::ModelsFixture;
+use super::fixture::{ModelsFixture, models_fixture};
 
 async fn provider(fixture: &ModelsFixture, name: &str) -> ProviderReport {
     let report = fixture.models().report().await;
@@ -15,13 +15,11 @@ async fn provider(fixture: &ModelsFixture, name: &str) -> ProviderReport {
 
 #[tokio::test]
 async fn usable_and_unusable_providers_are_distinguished() {
-    let fixture = ModelsFixture::new()
-        .env("GROQ_API_KEY", "groq-key-1")
-        .responds(
-            "http://127.0.0.1:1234/v1/models",
-            200,
-            r#"{"data": [{"id": "a"}]}"#,
-        );
+    let fixture = models_fixture().env("GROQ_API_KEY", "groq-key-1").responds(
+        "http://127.0.0.1:1234/v1/models",
+        200,
+        r#"{"data": [{"id": "a"}]}"#,
+    );
     let groq = provider(&fixture, "groq").await;
     assert!(groq.usable && groq.todo.is_none());
     assert_eq!(
@@ -51,7 +49,7 @@ async fn usable_and_unusable_providers_are_distinguished() {
 
 #[tokio::test]
 async fn what_looks_like_a_mistake_is_noted() {
-    let fixture = ModelsFixture::new().env("BUB_OPNAI_API_KEY", "some-key-1").env("GROQ_API_KEY", "some-key-2").config(
+    let fixture = models_fixture().env("BUB_OPNAI_API_KEY", "some-key-1").env("GROQ_API_KEY", "some-key-2").config(
         "api_base: {unknown: 'https://x.example', groq: 'http://x.example', vllm: 'http://127.0.0.1:1'}\n",
     );
     assert_eq!(
@@ -67,7 +65,7 @@ async fn what_looks_like_a_mistake_is_noted() {
 // W-46: an invalid fallback is reported and does not affect the others.
 #[tokio::test]
 async fn broken_models_are_named_with_what_is_wrong() {
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .config("model: groq:x\nfallback_models: [unknown:x, openai:y, 'ollama:z']\n");
     let report = fixture.models().report().await;
     assert!(report.problem.unwrap().starts_with("no API key for `groq`"));
@@ -82,7 +80,7 @@ async fn broken_models_are_named_with_what_is_wrong() {
         expected.map(|(model, broken)| (model.to_owned(), broken))
     );
 
-    let fixture = ModelsFixture::new().config("model: unknown:x\n");
+    let fixture = models_fixture().config("model: unknown:x\n");
     assert!(fixture.models().report().await.choice.is_err());
 }
 
@@ -112,7 +110,7 @@ async fn a_key_that_cannot_work_is_not_usable() {
              forbidden characters; check the key",
         ),
     ] {
-        let fixture = ModelsFixture::new()
+        let fixture = models_fixture()
             .env("PATH", "/usr/bin:/bin")
             .env(name, value);
         let groq = provider(&fixture, "groq").await;
@@ -123,7 +121,7 @@ async fn a_key_that_cannot_work_is_not_usable() {
             "{error}"
         );
     }
-    let fixture = ModelsFixture::new()
+    let fixture = models_fixture()
         .env("PATH", "/usr/bin:/bin")
         .env("BUB_API_KEY_COMMAND", r#"{"groq": "sh -c x"}"#);
     assert!(
