@@ -163,7 +163,7 @@ impl Agent {
     }
 
     /// Returns the models to try, in order: the model that the state names, or else the configured model and its
-    /// fallbacks. If there is none, returns the reason.
+    /// fallbacks. If no model is configured, returns the reason.
     async fn candidate_models(
         &self,
         state: &State,

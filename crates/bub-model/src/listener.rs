@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_owners_of_a_port_are_those_that_listen_on_it() {
         let owners = |port| listener_owners(TABLES, port).collect::<Vec<_>>();
-        assert_eq!(owners(11434), [1000], "a connection is no listener");
+        assert_eq!(owners(11434), [1000], "a connection does not listen");
         assert_eq!(owners(8080), [0, 1001], "IPv4 and IPv6");
         assert_eq!(owners(1234), [u32::MAX], "an unreadable line");
         assert_eq!(owners(1), [0_u32; 0]);

@@ -26,6 +26,8 @@ const MAX_TOTAL_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Prefix of a digest, the version of the algorithm. Digests of different versions cannot be compared.
 const DIGEST_VERSION: &str = "3:";
+/// Prefix of a digest of the first release, which does not cover install directories that appear later.
+const FIRST_VERSION: &str = "2:";
 
 /// Digest of a plugin's files.
 #[derive(Clone, Debug)]
@@ -48,6 +50,16 @@ pub fn compute_pin(
     directory: &Path,
     command: &[impl AsRef<OsStr>],
 ) -> Result<PluginPin> {
+    compute_digest(pinned, directory, command, DIGEST_VERSION)
+}
+
+/// Computes a digest as [`compute_pin`] does, in the format of a version.
+fn compute_digest(
+    pinned: &Path,
+    directory: &Path,
+    command: &[impl AsRef<OsStr>],
+    version: &str,
+) -> Result<PluginPin> {
     let (mut files, mut skipped_dirs) = (Vec::new(), Vec::new());
     if pinned.is_dir() {
         collect_files(pinned, pinned, &mut files, &mut skipped_dirs)?;
@@ -64,16 +76,18 @@ pub fn compute_pin(
         }
     }
     let mut hasher = Sha256::new();
-    for directory in &skipped_dirs {
-        if directory
-            .file_name()
-            .is_some_and(|name| is_in(INSTALL_DIRS, name))
-        {
-            hash_name(&mut hasher, directory);
+    if version != FIRST_VERSION {
+        for directory in &skipped_dirs {
+            if directory
+                .file_name()
+                .is_some_and(|name| is_in(INSTALL_DIRS, name))
+            {
+                hash_name(&mut hasher, directory);
+            }
         }
+        // No file has an empty name.
+        hash_name(&mut hasher, Path::new(""));
     }
-    // No file has an empty name.
-    hash_name(&mut hasher, Path::new(""));
     let mut remaining = MAX_TOTAL_BYTES;
     for file in &files {
         hash_name(&mut hasher, file.strip_prefix(pinned).unwrap_or(file));
@@ -83,7 +97,7 @@ pub fn compute_pin(
         hasher.update(length.to_le_bytes());
     }
     Ok(PluginPin {
-        digest: format!("{DIGEST_VERSION}{:x}", hasher.finalize()),
+        digest: format!("{version}{:x}", hasher.finalize()),
         skipped_dirs,
     })
 }
@@ -134,9 +148,14 @@ pub fn pin_mismatch(
     let Some(expected) = expected else {
         return Ok(None);
     };
-    let reason = if !expected.starts_with(DIGEST_VERSION) {
+    let version = [DIGEST_VERSION, FIRST_VERSION]
+        .into_iter()
+        .find(|version| expected.starts_with(version));
+    let reason = if version.is_none() {
         "the plugin was pinned by an older version of bub; review it"
-    } else if compute_pin(pinned, directory, command)?.digest != expected {
+    } else if compute_digest(pinned, directory, command, version.unwrap_or_default())?.digest
+        != expected
+    {
         "the plugin's files changed since it was added; review them"
     } else {
         return Ok(None);

@@ -241,8 +241,10 @@ impl Settings {
         let variables = self.sources.environment.iter();
         for (name, value) in variables {
             let value = value.to_string_lossy();
-            // A path is no secret, even if a name such as `SSH_AUTH_SOCK` suggests one.
-            let is_named = has_secret_name(name) && !value.starts_with('/');
+            // A path is no secret, even if a name such as `SSH_AUTH_SOCK` suggests one. The variables of settings are
+            // declared as secrets or not: `BUB_WEBHOOK_LISTEN` is an address.
+            let is_setting = name.to_ascii_uppercase().starts_with("BUB_");
+            let is_named = has_secret_name(name) && !is_setting && !value.starts_with('/');
             if is_sensitive_name(name) {
                 self.hide_from_children(name);
                 self.redactor.register_text(value.trim());

@@ -77,6 +77,8 @@ const VENDOR_MODULES: &[&str] = &[
     "plugins/telegram/src",
     "bub-model/src/catalog",
     "bub-model/src/wire",
+    // Names of files with instructions for agents, one of which is that of a vendor.
+    "bub-sandbox/src/protection.rs",
 ];
 const VENDORS: &[&str] = &[
     "openai",

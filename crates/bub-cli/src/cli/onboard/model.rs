@@ -285,7 +285,11 @@ async fn ask_key(
     if !again {
         let report = models.report().await;
         let known = report.providers.iter().find(|known| known.name == provider);
-        if has_key || known.is_none_or(|known| known.usable || known.local) {
+        // A server that the user added may need a key, although it is on this machine.
+        let settings = onboarding.revised_settings()?;
+        let is_added = settings.text_at(&format!("providers.{provider}.base_url"));
+        let is_keyless = |local: bool| local && is_added.is_none();
+        if has_key || known.is_none_or(|known| known.usable || is_keyless(known.local)) {
             return Ok(None);
         }
     }
