@@ -336,6 +336,7 @@ fn issue(call: &str) -> String {
     format!("[[issue.read|text={{{{{call}}}}}]]")
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn cases() -> Vec<Case> {
     let read = |call: &str| page(call) + ONLY_READ;
     let both = |text: &str| vec![owner("please"), member(text), owner("now")];

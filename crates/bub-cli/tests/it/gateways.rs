@@ -32,7 +32,8 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
         let mut command = sandbox.command(&bub());
         command
             .env("BUB_MODEL", "openai:small")
-            .env("BUB_API_KEY", "sk-none-at-all");
+            .env("BUB_API_KEY", "sk-none-at-all")
+            .env("BUB_POLICY_UNTRUSTED_CONTENT", "allow");
         command
             .env("BUB_API_BASE", format!("{}/v1", model.url()))
             .args(["run", "--session-id"]);

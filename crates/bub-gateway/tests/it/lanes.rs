@@ -89,7 +89,7 @@ async fn a_full_session_refuses_with_a_reason() {
     assert!(
         sent.iter().any(|sent| sent
             .content
-            .starts_with("Specify the request: `,approve ID`")),
+            .starts_with("Specify the request: `,approve ID [session|always]`")),
         "{sent:?}"
     );
     fixture.echo.permits.add_permits(1);
