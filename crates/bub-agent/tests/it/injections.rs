@@ -496,7 +496,7 @@ fn cases() -> Vec<Case> {
         (
             "forwarded message → another chat",
             turns([forwarded(&calls(OTHER_CHAT))]),
-            0,
+            1,
         ),
         (
             "forwarded message → bub's config",
@@ -506,7 +506,7 @@ fn cases() -> Vec<Case> {
         (
             "member in the group → another chat",
             turns([member(&context(OTHER_CHAT)), owner("do it")]),
-            0,
+            1,
         ),
         (
             "member in the group → a file in the home directory",
