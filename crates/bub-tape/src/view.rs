@@ -142,8 +142,9 @@ impl Tape {
                 builder.add_message(message, None);
             }
         } else {
-            for (index, entry) in selected.drain(..).enumerate() {
-                if index == 0 && entry.kind == EntryKind::Anchor {
+            for entry in selected.drain(..) {
+                // Stores may omit entries that views do not show, so count messages and not entries.
+                if entry.kind == EntryKind::Anchor && builder.is_empty() {
                     builder.add_opening_anchor(&entry);
                 } else {
                     builder.add_entry(entry);

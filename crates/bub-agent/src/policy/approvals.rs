@@ -254,8 +254,9 @@ fn build_request(
     let is_secret = arguments != *params.arguments;
     let default = default_decision(sender, params.tool, params.arguments);
     let is_possible_by_default = default.action != PolicyAction::Deny;
-    // The sender of a webhook is a program, which cannot vouch for its content.
+    // The sender of a webhook is a program, which cannot vouch for its content. The owner at the terminal can.
     let is_about_webhook = policy_decision.accepts_content
+        && !is_at_terminal(sender)
         && turn.untrusted_sources().contains(&UntrustedSource::Webhook);
     let always_rule = rule.and_then(|rule| {
         let rule = PolicyRule::from_map(rule.clone(), 0, SettingSource::Default);

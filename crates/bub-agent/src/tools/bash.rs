@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{Error, ErrorKind, Result, Role, ToolCaller, ToolContext, tools};
 use bub_sandbox::SandboxProfile;
+use bub_settings::MASK;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -137,6 +138,11 @@ impl BashTools {
         #[default(false)]
         background: bool,
     ) -> Result<String> {
+        if context.caller == ToolCaller::Model && cmd.contains(MASK) {
+            let text = "the command contains `***`, which replaces a secret or a name that looks like one, and which a shell \
+                        would expand to file names; use another way to name it, such as `find` with `-inum`";
+            return Err(Error::invalid_input(text));
+        }
         let mut request = ShellRequest {
             command: cmd,
             session: context.turn.session_id().clone(),

@@ -175,6 +175,11 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
             "Did you mean one of the following?",
         ),
         (Reply::new().call("c", "frobnicate", "{}"), "invoke `skill`"),
+        // A shell would expand the mark of a redacted name to all files.
+        (
+            Reply::new().call("c", "bash", r#"{"cmd": "rm ***"}"#),
+            "the command contains `***`",
+        ),
         (
             Reply::new().call("c", "fs_read", r#"{"path": "a", "color": 1}"#),
             "unknown argument 'color'",

@@ -39,6 +39,11 @@ impl<'a> ViewBuilder<'a> {
         }
     }
 
+    /// Returns whether no message was added yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
     /// Adds the messages of an entry. Ignores entries that views do not show.
     pub(super) fn add_entry(&mut self, mut entry: Entry) {
         if entry.kind == EntryKind::Event && entry.name() == Some(TOOL_DONE_EVENT) {

@@ -1,6 +1,6 @@
 //! Checks whether the agent's commands can be confined, which limits apply, and whether the workspace has private files.
 
-use std::sync::Arc;
+use std::{os::unix::fs::DirBuilderExt as _, sync::Arc};
 
 use bub_agent::{Sandbox, Skills, WorkspaceExposure, shell::Launcher};
 use bub_kernel::{Sender, ToolCaller};
@@ -30,8 +30,14 @@ fn check_commands(check_context: &CheckContext<'_>) -> Vec<Finding> {
     }
     let sender = Sender::terminal();
     let workspace = check_context.framework.workspace();
-    // The check writes nothing, so any directory can be its temporary one.
-    let confinement = sandbox.confinement_with_temp(profile, &sender, workspace, workspace);
+    // The sandbox creates mount points in its temporary directory.
+    let temp = std::env::temp_dir().join(format!("bub-doctor-{}", std::process::id()));
+    let temp = scopeguard::guard(temp, |temp| {
+        let _ = std::fs::remove_dir_all(temp);
+    });
+    let created = std::fs::DirBuilder::new().mode(0o700).create(&*temp);
+    let confinement =
+        created.and_then(|()| sandbox.confinement_with_temp(profile, &sender, &temp, workspace));
     let confinement = match confinement {
         Ok(confinement) => confinement,
         Err(error) => {
