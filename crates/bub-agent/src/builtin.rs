@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::settings::TAPE_DURABILITY;
+use bub_kernel::settings::{TAPE_DURABILITY, TAPE_STORAGE, TapeStorage};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
     MessageKind, ModelStream, PluginContext, Prompt, Provided, Result, Role, ScopeGuard, State,
     StatePatch, SteeringInbox, Turn, UntrustedSource, hooks,
 };
 use bub_model::LoginFactory;
-use bub_tape::{FileStore, Sidecar, TapeStore};
+use bub_tape::{FileStore, MemoryStore, Sidecar, TapeStore};
 
 use crate::{
     agent::{Agent, ModelOverride},
@@ -86,7 +86,13 @@ impl BuiltinAgent {
         if !context.is_empty() {
             patch = patch.with("context", context);
         }
-        for (key, name) in [("model", "model"), ("thread_id", "_runtime_thread_id")] {
+        for (key, name) in [
+            ("model", "model"),
+            ("thread_id", "_runtime_thread_id"),
+            // The prompt does not show these.
+            ("_model", "model"),
+            ("_reasoning_effort", "reasoning_effort"),
+        ] {
             if let Some(value) = message.context_value(key).filter(|value| !value.is_null()) {
                 patch = patch.with(name, value.clone());
             }
@@ -188,6 +194,9 @@ impl BuiltinAgent {
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
         let settings = &self.agent.settings;
+        if settings.get(&TAPE_STORAGE) == TapeStorage::Memory {
+            return Provided::new(Arc::new(MemoryStore::new()));
+        }
         let durability = settings.get(&TAPE_DURABILITY).into();
         let store = FileStore::new(settings.home().join("tapes"), durability);
         Provided::new(Arc::new(store))

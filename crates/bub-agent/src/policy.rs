@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, ErrorKind, Role, Sender, ToolSpec};
-use bub_settings::{SettingSource, Settings};
+use bub_settings::{AnySetting as _, SettingSource, Settings};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use self::remembered::SessionApprovals;
 use crate::settings::{
-    FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_MIXED_COMPANY, POLICY_RULES,
-    POLICY_UNTRUSTED_CONTENT,
+    FS_CONFINE, POLICY_ALLOW, POLICY_APPROVAL_TIMEOUT, POLICY_ASK, POLICY_DENY,
+    POLICY_MIXED_COMPANY, POLICY_RULES, POLICY_UNTRUSTED_CONTENT,
 };
 
 pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, request_approval};
@@ -95,6 +95,29 @@ impl PolicyDecision {
     }
 }
 
+/// Returns the rules of the settings `policy.deny`, `policy.ask` and `policy.allow`.
+fn tool_lists(settings: &Settings) -> Vec<PolicyRule> {
+    let lists = [
+        (&POLICY_DENY, PolicyAction::Deny),
+        (&POLICY_ASK, PolicyAction::Ask),
+        (&POLICY_ALLOW, PolicyAction::Allow),
+    ];
+    let lists = lists.into_iter().filter_map(|(key, action)| {
+        let tools = settings.get(key);
+        let key = &key.setting().key;
+        let origin = settings.origin(key).unwrap_or(SettingSource::Default);
+        (!tools.is_empty()).then(|| PolicyRule {
+            reason: Some(format!("`{key}` lists the tool")),
+            ..PolicyRule::for_tools(&tools, action, origin)
+        })
+    });
+    let numbered = lists.enumerate().map(|(index, rule)| PolicyRule {
+        number: index + 1,
+        ..rule
+    });
+    numbered.collect()
+}
+
 fn denied_error(tool: &str, cause: &str) -> Error {
     Error::new(
         ErrorKind::Tool,
@@ -106,10 +129,12 @@ impl Policy {
     /// Reads the rules from the settings. If they are invalid, the policy denies every call, and
     /// [`Self::invalid_reason`] returns the reason.
     pub fn new(settings: &Settings) -> Self {
+        let mut lists = tool_lists(settings);
+        let first = lists.len() + 1;
         let rules = settings.get(&POLICY_RULES).into_iter().enumerate();
         let rules = rules.map(|(index, map)| {
-            let (number, origin) = (index + 1, settings.origin(&format!("policy.rules.{index}")));
-            let origin = origin.unwrap_or(SettingSource::Default);
+            let origin = settings.origin(&format!("policy.rules.{index}"));
+            let (number, origin) = (first + index, origin.unwrap_or(SettingSource::Default));
             let source = origin.to_string();
             let rule = PolicyRule::from_map(map, number, origin);
             rule.map_err(|problem| format!("{source}: rule {number}: {problem}"))
@@ -120,7 +145,10 @@ impl Policy {
             Some(owner) => Err(format!(
                 "invalid entry `{owner}` in `owners`: expected `channel:id`"
             )),
-            None => rules.collect(),
+            None => rules.collect::<Result<Vec<_>, _>>().map(|rules| {
+                lists.extend(rules);
+                lists
+            }),
         };
         Self {
             rules,

@@ -51,6 +51,27 @@ pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
     "Rules for tool calls; the first match decides. A list of maps with roles, channels, tools, arguments, action, approvers, reason.",
 );
 
+/// Tools that owners may use without a question.
+pub static POLICY_ALLOW: SettingKey<Vec<String>> = SettingKey::new(
+    "policy.allow",
+    "",
+    "Tools that owners may use without a question, as names or patterns such as `fs.*`. Checked before `policy.rules`.",
+);
+
+/// Tools that are asked about.
+pub static POLICY_ASK: SettingKey<Vec<String>> = SettingKey::new(
+    "policy.ask",
+    "",
+    "Tools that are asked about, as names or patterns. Checked before `policy.allow`.",
+);
+
+/// Tools that are denied.
+pub static POLICY_DENY: SettingKey<Vec<String>> = SettingKey::new(
+    "policy.deny",
+    "",
+    "Tools that are denied for everyone, as names or patterns. Checked first.",
+);
+
 /// What happens to calls that the least role in the conversation may not make.
 pub static POLICY_MIXED_COMPANY: SettingKey<PolicyAction> = SettingKey::new(
     "policy.mixed_company",
@@ -149,6 +170,9 @@ pub enum SandboxNetwork {
 }
 
 static POLICY: &[&dyn AnySetting] = &[
+    &POLICY_DENY,
+    &POLICY_ASK,
+    &POLICY_ALLOW,
     &POLICY_RULES,
     &POLICY_APPROVAL_TIMEOUT,
     &POLICY_MIXED_COMPANY,

@@ -29,6 +29,7 @@ mod sandbox;
 mod skill;
 mod status;
 mod tape;
+mod terminal_mode;
 mod trust;
 mod usage;
 
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use bub::{AppCommand, output, output::sanitize_line, prompt};
 use bub_kernel::{Error, Framework, Plugin, Result, hooks::HookSet};
 use bub_model::{LoginFactory, ModelClient, Models};
-use bub_settings::Settings;
+use bub_settings::{AnySetting, Section, Settings};
 use bub_tape::TapeStore;
 
 use self::{approve::ApprovalHook, chat::ChatHooks};
@@ -73,12 +74,19 @@ fn parse_non_blank(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
+/// Returns the settings of `bub run`.
+pub(crate) fn run_section() -> Section {
+    static RUN: &[&dyn AnySetting] = &[&run::RUN_HEADER];
+    Section::new("run", RUN)
+}
+
 /// Returns all commands in the order of the help.
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let chat_hooks = Arc::clone(&hooks.chat);
     let mut commands = vec![
-        AppCommand::with_args("run", "Send one message and print the replies", run::run)
-            .asks_for_trust(),
+        AppCommand::with_args("run", "Send one message and print the answer", run::run)
+            .asks_for_trust()
+            .sets_settings(run::setting_flags),
         AppCommand::with_args(
             "chat",
             "Chat with the agent in the terminal or through a pipe",

@@ -33,6 +33,8 @@ pub fn app() -> App {
         .fold(app, App::command)
         .next_steps(cli::QUICK_START)
         .default_command(&["onboard", "--offer"])
+        .message_command("run")
+        .settings(cli::run_section())
 }
 
 /// Compiles the Rust examples in the documentation.

@@ -65,6 +65,12 @@ impl MediaItem {
         }
     }
 
+    /// Creates an item with these bytes, as a data URL.
+    pub fn from_bytes(kind: MediaKind, mime: &str, bytes: &[u8]) -> Self {
+        let url = format!("data:{mime};base64,{}", STANDARD.encode(bytes));
+        Self::from_url(kind, mime, url)
+    }
+
     /// Creates an item whose bytes are fetched on demand.
     pub fn from_fetcher(
         kind: MediaKind,

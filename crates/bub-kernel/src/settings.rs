@@ -1,4 +1,4 @@
-//! Settings that several crates read: owners and tape durability.
+//! Settings that several crates read: owners, and where and how tapes are kept.
 
 use bub_settings::{AnySetting, Section, SettingChoice, SettingKey};
 
@@ -29,6 +29,24 @@ pub enum TapeDurability {
     Always,
 }
 
+/// Where tapes are kept.
+pub static TAPE_STORAGE: SettingKey<TapeStorage> = SettingKey::new(
+    "tape.storage",
+    TapeStorage::File,
+    "Where tapes are kept. `file`: in the home directory; `memory`: nowhere after the process ends.",
+);
+
+/// The value of [`TAPE_STORAGE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, SettingChoice)]
+#[settings(crate = bub_settings)]
+pub enum TapeStorage {
+    /// Tapes are files in the home directory.
+    #[default]
+    File,
+    /// Tapes are lost when the process ends.
+    Memory,
+}
+
 impl From<TapeDurability> for bub_tape::Durability {
     fn from(durability: TapeDurability) -> Self {
         match durability {
@@ -45,7 +63,7 @@ impl SettingChoice for Role {
 }
 
 static ROOT: &[&dyn AnySetting] = &[&OWNERS];
-static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY];
+static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY, &TAPE_STORAGE];
 
 /// Returns the sections of the settings in this module, for `Loader::sections`. The section with an empty name adds its
 /// settings to the root section.

@@ -32,6 +32,7 @@ use crate::{
     keys::KeyDecoder,
     sanitize::sanitize_line,
     screen::{LiveArea, Screen, TerminalSize},
+    spinner::SPINNER_INTERVAL,
     split_at_width,
     tty::{self, ModeGuard},
     turn_view::{StatusLine, TurnView},
@@ -41,8 +42,6 @@ use crate::{
 const FRAME_INTERVAL: Duration = Duration::from_millis(33);
 /// How long the chat waits after an escape byte for the rest of a key sequence.
 const ESCAPE_TIMEOUT: Duration = Duration::from_millis(40);
-/// Time between two frames of the spinner.
-const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 /// How long the window size must be stable before the chat draws again. Terminals report a new size late; tmux needs up
 /// to a quarter of a second. Output for the old size would appear at wrong positions.
 const RESIZE_DEBOUNCE: Duration = Duration::from_millis(300);
@@ -52,6 +51,8 @@ const MAX_EVENTS_PER_FRAME: usize = 512;
 pub struct ChatOptions {
     /// The program that runs the chat.
     pub host: Arc<dyn ChatHost>,
+    /// A line to submit at the start.
+    pub first_line: Option<String>,
     /// The events to show.
     pub chat_events: mpsc::Receiver<ChatEvent>,
     /// Ends the chat without cancelling the running turn.
@@ -224,6 +225,9 @@ impl ChatScreen {
         chat.state.view.push_line(Line::default());
         if let Err(error) = read {
             chat.report_history_error(&error);
+        }
+        if let Some(text) = chat_options.first_line {
+            chat.submit_text(text);
         }
         (chat, chat_options.chat_events, chat_options.stop)
     }

@@ -10,6 +10,7 @@
 //! * [`turn_view`]: renders a turn as lines.
 //! * [`channel`], [`ChatHost`]: the `cli` channel, and the interface between a chat and the program that runs it.
 //! * [`chat`], [`plain_chat`]: the interactive chat, and the chat for pipes, dumb terminals and screen readers.
+//! * [`turn_printer`]: prints one turn, for `bub run`.
 //! * [`tty`]: raw mode and terminal restoration.
 
 pub mod channel;
@@ -23,7 +24,10 @@ pub mod markdown;
 pub mod plain_chat;
 pub mod sanitize;
 pub mod screen;
+mod spinner;
+mod stdout_writer;
 pub mod tty;
+pub mod turn_printer;
 pub mod turn_view;
 mod width;
 

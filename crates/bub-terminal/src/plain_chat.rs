@@ -28,6 +28,7 @@ use crate::{
     host::ChatHost,
     is_exit_command,
     sanitize::{sanitize, sanitize_line},
+    stdout_writer::ignore_broken_pipe,
     tty,
     turn_view::TurnView,
 };
@@ -36,6 +37,8 @@ use crate::{
 pub struct PlainChatOptions {
     /// The program that runs the chat.
     pub host: Arc<dyn ChatHost>,
+    /// A line to submit at the start, before any input is read.
+    pub first_line: Option<String>,
     /// The events to print.
     pub chat_events: mpsc::Receiver<ChatEvent>,
     /// Number of undelivered replies of earlier chats. A chat through a pipe prints them before it reads its input.
@@ -60,6 +63,7 @@ pub async fn run_plain_chat(
     welcome: Vec<String>,
     prompt: &str,
 ) -> Result<ChatExit> {
+    let first_line = options.first_line.take();
     let mut typed = stdin::spawn_line_reader(true);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| {
         Error::unknown(format!(
@@ -75,7 +79,11 @@ pub async fn run_plain_chat(
     for line in welcome {
         print_to_terminal(&format!("{}\n", sanitize(&line)))?;
     }
-    plain_chat.print_finished_lines(true)?;
+    plain_chat.print_finished_lines(first_line.is_none())?;
+    if let Some(text) = first_line {
+        plain_chat.print_notice(&text, false)?;
+        plain_chat.handle_line(&text)?;
+    }
     loop {
         let should_leave = tokio::select! {
             () = options.stop.cancelled() => {
@@ -290,13 +298,4 @@ fn print_to_terminal(text: &str) -> Result<()> {
     // Ignore errors: if stderr cannot be written, there is nowhere to report them.
     let _ = io::stderr().write_all(text.as_bytes());
     Ok(())
-}
-
-fn ignore_broken_pipe(outcome: io::Result<()>) -> Result<()> {
-    match outcome {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::unknown(format!("cannot write to stdout: {error}")))
-        }
-        _ => Ok(()),
-    }
 }

@@ -12,7 +12,10 @@ use serde_json::Value;
 
 pub use self::status::StatusLine;
 use self::verbatim::{VerbatimText, sanitized_lines};
-pub(crate) use self::{calls::failure_lines, status::status_line};
+pub(crate) use self::{
+    calls::{call_summary, failure_lines},
+    status::status_line,
+};
 use crate::{
     ColorMode, Line, Style, columns,
     markdown::{Markdown, MarkdownStyle},
@@ -57,6 +60,8 @@ pub struct TurnView {
     markdown_style: MarkdownStyle,
     redactor: Redactor,
     is_thinking_shown: bool,
+    /// Whether a title line precedes each section.
+    has_titles: bool,
     /// Finished lines that `take_lines` has not returned yet.
     lines: Vec<Line>,
     /// The kind of the turn's sections, and the text beside their title: the comma command, or an empty text.
@@ -105,6 +110,7 @@ impl TurnView {
             },
             redactor,
             is_thinking_shown: false,
+            has_titles: true,
             lines: Vec::new(),
             turn: (FrameKind::Assistant, String::new()),
             text: None,
@@ -112,6 +118,13 @@ impl TurnView {
             reasoning: ReasoningText::default(),
             calls: StepCalls::default(),
         }
+    }
+
+    /// Omits the title lines of sections.
+    #[must_use]
+    pub fn without_titles(mut self) -> Self {
+        self.has_titles = false;
+        self
     }
 
     /// Returns the finished lines. Each line is returned once.
@@ -415,6 +428,9 @@ impl TurnView {
 
     /// Adds the title line of a section.
     fn push_title(&mut self, frame: FrameKind, subtitle: &str) {
+        if !self.has_titles {
+            return;
+        }
         let (title, style) = match frame {
             FrameKind::Assistant => ("Assistant", Style::BLUE),
             FrameKind::Command => ("Command", Style::CYAN),

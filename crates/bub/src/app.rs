@@ -23,7 +23,7 @@ use crate::{
     app_settings,
     args::{self, ParsedArgs},
     builtin::BuiltinPlugin,
-    command::{AppCommand, CommandContext, TrustHandling},
+    command::{AppCommand, CommandContext, SettingFlag, TrustHandling},
     constructor::PluginConstructor,
     logging, output, plugins,
     prompt::{self, PluginPrompt},
@@ -64,6 +64,7 @@ pub struct App {
     bundled_channels: Vec<&'static str>,
     next_steps: Option<&'static str>,
     default_command: Vec<&'static str>,
+    message_command: Option<&'static str>,
     launcher: Option<Launcher>,
 }
 
@@ -103,6 +104,12 @@ impl App {
     /// configuration is valid.
     pub fn default_command(mut self, args: &[&'static str]) -> Self {
         self.default_command = args.to_vec();
+        self
+    }
+
+    /// Sets the command that gets the first argument if it is a message: text with white space instead of a command.
+    pub fn message_command(mut self, name: &'static str) -> Self {
+        self.message_command = Some(name);
         self
     }
 
@@ -175,7 +182,7 @@ impl App {
 
     /// Runs the program with these arguments. The first argument is the name of the program.
     pub fn run(self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
-        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        let mut args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         // Checked first, because bub starts a supervisor for every shell command of the agent, and
         // it should start fast.
         if let [_, subcommand, rest @ ..] = args.as_slice()
@@ -184,6 +191,9 @@ impl App {
             return shell::supervise(rest);
         }
         set_process_undumpable();
+        if let Some(command) = self.message_command {
+            args::insert_message_command(&mut args, command);
+        }
         // Not with arguments: a program that the plugin starts inherits the variable.
         let is_plugin = Environment::from_process().get(PROTOCOL_VARIABLE).is_some();
         if is_plugin && args.len() <= 1 {
@@ -227,7 +237,12 @@ impl App {
         {
             trust::ask_user(&trust, &mut report)?;
         }
-        let (mut settings, problems) = Loader::new(environment)
+        let flags = self.setting_flags(args, workspace_arg.as_deref());
+        let loader = Loader::new(environment);
+        let loader = flags.into_iter().fold(loader, |loader, flag| {
+            loader.flag(flag.key, flag.flag, &flag.value)
+        });
+        let (mut settings, problems) = loader
             .workspace(trust, report)
             .redactor(redactor)
             .sections(core_sections())
@@ -310,6 +325,20 @@ impl App {
             commands: commands.into(),
         };
         run_command(&command, context)
+    }
+
+    /// Returns the settings that the arguments of the command set. Only commands of the program can set some.
+    fn setting_flags(&self, args: &[OsString], workspace: Option<&Path>) -> Vec<SettingFlag> {
+        let name = args::command_name(args);
+        let mut commands = self.commands.iter();
+        let command = commands.find(|command| Some(command.name()) == name);
+        let Some(read) = command.and_then(|command| command.setting_flags) else {
+            return Vec::new();
+        };
+        match args::parse(args, &self.commands, workspace) {
+            ParsedArgs::Command(_, matches) => read(&matches),
+            _ => Vec::new(),
+        }
     }
 
     /// Returns whether the arguments name a command that asks for trust. External plugins are not loaded yet.

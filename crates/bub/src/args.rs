@@ -35,15 +35,30 @@ pub(crate) enum ParsedArgs {
 
 /// Returns the first argument that is not an option: the name of the command.
 pub(crate) fn command_name(args: &[OsString]) -> Option<&str> {
-    let mut remaining = args.iter().skip(1);
-    while let Some(arg) = remaining.next() {
+    args.get(command_index(args)?)?.to_str()
+}
+
+fn command_index(args: &[OsString]) -> Option<usize> {
+    let mut remaining = args.iter().enumerate().skip(1);
+    while let Some((index, arg)) = remaining.next() {
         if arg == "-w" || arg == "--workspace" {
             remaining.next();
         } else if !arg.as_bytes().starts_with(b"-") {
-            return arg.to_str();
+            return Some(index);
         }
     }
     None
+}
+
+/// Inserts a command before the first argument that is not an option, if that argument contains white space: it is a
+/// message then, because the name of a command has none.
+pub(crate) fn insert_message_command(args: &mut Vec<OsString>, command: &str) {
+    let is_message = |name: &str| name.trim().contains(char::is_whitespace);
+    if let Some(index) = command_index(args)
+        && command_name(args).is_some_and(is_message)
+    {
+        args.insert(index, command.into());
+    }
 }
 
 /// Parses the command line. `workspace` is the result of [`workspace()`] for these arguments.

@@ -5,7 +5,7 @@ use std::{convert::identity, fmt, future::ready, process::ExitCode, sync::Arc};
 use bub_agent::shell::Launcher;
 use bub_kernel::{BoxFuture, CliCommand, CliContext, Error, Framework, Result};
 use bub_model::LoginFactory;
-use bub_settings::Settings;
+use bub_settings::{AnySetting, Settings};
 use clap::{ArgMatches, Args, Command};
 
 use crate::{app::SettingsProblems, args, prompt::PluginPrompt};
@@ -78,7 +78,26 @@ pub struct AppCommand {
     pub(crate) allows_invalid_settings: bool,
     pub(crate) is_multi_threaded: bool,
     pub(crate) trust_handling: TrustHandling,
+    pub(crate) setting_flags: Option<fn(&ArgMatches) -> Vec<SettingFlag>>,
     source: CommandSource,
+}
+
+/// A setting that an option of a command sets for one run.
+pub struct SettingFlag {
+    pub(crate) key: &'static dyn AnySetting,
+    pub(crate) flag: &'static str,
+    pub(crate) value: String,
+}
+
+impl SettingFlag {
+    /// Creates a flag: `flag` is the option as the user types it, such as `--max-steps`.
+    pub fn new(key: &'static dyn AnySetting, flag: &'static str, value: impl Into<String>) -> Self {
+        Self {
+            key,
+            flag,
+            value: value.into(),
+        }
+    }
 }
 
 /// Source of a command. It determines which of two commands with the same name is used.
@@ -131,6 +150,13 @@ impl AppCommand {
         Self::from_handler(command, A::augment_args, handler)
     }
 
+    /// Sets the function that returns which settings the arguments set.
+    #[must_use]
+    pub fn sets_settings(mut self, read: fn(&ArgMatches) -> Vec<SettingFlag>) -> Self {
+        self.setting_flags = Some(read);
+        self
+    }
+
     /// Hides the command from the help.
     #[must_use]
     pub fn hidden(mut self) -> Self {
@@ -146,6 +172,7 @@ impl AppCommand {
             allows_invalid_settings: false,
             is_multi_threaded: false,
             trust_handling: TrustHandling::Warn,
+            setting_flags: None,
             source: CommandSource::Program,
         }
     }

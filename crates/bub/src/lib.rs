@@ -61,7 +61,7 @@ pub use bub_tape as tape;
 pub use bub_tape::{Entry, EntryKind, Sidecar, Tape, TapeContext, TapeStore};
 pub use builtin::BuiltinPlugin;
 pub use clap;
-pub use command::{AppCommand, CommandContext};
+pub use command::{AppCommand, CommandContext, SettingFlag};
 pub use constructor::PluginConstructor;
 pub use futures_util as futures;
 

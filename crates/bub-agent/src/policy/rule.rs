@@ -66,6 +66,21 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
+    /// Creates a rule for these tools. A rule that allows applies to owners only.
+    pub(super) fn for_tools(tools: &[String], action: PolicyAction, origin: SettingSource) -> Self {
+        Self {
+            number: 0,
+            origin,
+            roles: (action == PolicyAction::Allow).then(|| vec![Role::Owner]),
+            channels: None,
+            tools: Some(tools.iter().map(|tool| normalize_tool_name(tool)).collect()),
+            arguments: Vec::new(),
+            action,
+            approvers: vec![Role::Owner],
+            reason: None,
+        }
+    }
+
     /// Parses a rule from the settings. `number` is its position in the list. The error says what is invalid.
     pub(super) fn from_map(
         mut map: Map<String, Value>,

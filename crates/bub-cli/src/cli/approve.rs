@@ -92,20 +92,29 @@ struct TtyReader {
 }
 
 impl TerminalApprover {
+    /// Opens the terminal. Fails if the process has none.
+    pub(super) async fn open(&self) -> Result<()> {
+        TtyReader::get_or_open(&mut *self.0.lock().await).map(drop)
+    }
+
     /// Asks about a tool call and waits for the answer. Fails if the process has no terminal.
     pub(super) async fn ask(&self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
         let mut reader = self.0.lock().await;
-        let reader = match &mut *reader {
-            Some(reader) => reader,
-            empty => empty.insert(TtyReader::open().map_err(|_| {
-                Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
-            })?),
-        };
+        let reader = TtyReader::get_or_open(&mut reader)?;
         reader.ask_question(request).await
     }
 }
 
 impl TtyReader {
+    fn get_or_open(reader: &mut Option<Self>) -> Result<&mut Self> {
+        match reader {
+            Some(reader) => Ok(reader),
+            empty => Ok(empty.insert(Self::open().map_err(|_| {
+                Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
+            })?)),
+        }
+    }
+
     fn open() -> std::io::Result<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty")?;
         let (sender, typed) = mpsc::channel(16);

@@ -5,11 +5,9 @@
 //! session.
 
 mod controller;
-mod session;
+pub(super) mod session;
 
-use std::{
-    ffi::OsStr, io::IsTerminal as _, path::Path, process::ExitCode, sync::Arc, time::Duration,
-};
+use std::{io::IsTerminal as _, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use bub::CommandContext;
 use bub_agent::Skills;
@@ -18,7 +16,6 @@ use bub_kernel::{CancellationToken, Error, ErrorKind, Framework, Result};
 use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
-    ColorMode,
     channel::ChatEventSender,
     chat::{self, ChatExit, ChatOptions},
     editor::{CompletionItem, CompletionItems},
@@ -29,7 +26,11 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::controller::ChatHooks;
 use self::{controller::ChatController, session::ChatSession};
-use super::{local_model::offer_local_model, parse_non_blank, prompt};
+use super::{
+    local_model::offer_local_model,
+    parse_non_blank, prompt,
+    terminal_mode::{TerminalMode, color_mode, rewraps_lines},
+};
 use bub::{logging, signals};
 
 /// How long a stopped chat waits for the running turn. An unfinished turn resumes when the user starts the chat again.
@@ -47,6 +48,9 @@ const SUBMISSION_CANCEL_TIMEOUT: Duration = Duration::from_secs(3);
                   model, 129 terminal closed, 130 interrupted, 143 terminated"
 )]
 pub(super) struct ChatArgs {
+    /// Message to send first
+    #[arg(value_name = "MESSAGE")]
+    message: Option<String>,
     /// Chat within the `cli` channel
     #[arg(long, value_name = "ID", default_value = "local")]
     chat_id: String,
@@ -77,16 +81,12 @@ enum ChatMode {
 
 impl ChatMode {
     fn new(is_plain: bool, environment: &Environment) -> Self {
-        let is_dumb = |name: &OsStr| name == "dumb" || name.is_empty();
         if !std::io::stdin().is_terminal() {
-            Self::Pipe
-        } else if is_plain
-            || !std::io::stdout().is_terminal()
-            || environment.get("TERM").is_none_or(is_dumb)
-        {
-            Self::Lines
-        } else {
-            Self::Screen
+            return Self::Pipe;
+        }
+        match TerminalMode::of_stdout(environment) {
+            TerminalMode::Screen if !is_plain => Self::Screen,
+            _ => Self::Lines,
         }
     }
 }
@@ -99,6 +99,10 @@ pub(super) async fn run(
     offer_local_model(&context).await?;
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
+    let first_line = args.message.as_deref().map(str::trim);
+    let first_line = first_line
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned);
     let is_raw = args.raw && !std::io::stdout().is_terminal();
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
@@ -135,6 +139,7 @@ pub(super) async fn run(
                 return Ok(ChatExit::Quit);
             }
             let plain = PlainChatOptions {
+                first_line,
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
                 recovered_replies,
@@ -199,6 +204,7 @@ async fn run_screen_chat(chat: &Arc<ChatController>, plain: PlainChatOptions) ->
     let _log = logging::LogRedirectGuard::new(chat.event_sender.clone());
     let environment = chat.settings.environment();
     let chat_options = ChatOptions {
+        first_line: plain.first_line,
         host: plain.host,
         chat_events: plain.chat_events,
         stop: plain.stop,
@@ -315,23 +321,4 @@ fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> Completi
         skills: skills.collect(),
         sessions: Vec::new(),
     }
-}
-
-fn color_mode(environment: &Environment) -> ColorMode {
-    let no_color = environment.get("NO_COLOR").unwrap_or_default();
-    if no_color.is_empty() {
-        ColorMode::Colors
-    } else {
-        ColorMode::Attributes
-    }
-}
-
-/// Returns whether the terminal rewraps its lines when it becomes narrower. Only the terminals listed here do not.
-fn rewraps_lines(environment: &Environment) -> bool {
-    let name = environment.get("TERM").and_then(OsStr::to_str);
-    let name = name.unwrap_or_default();
-    let is_screen = name.starts_with("screen") && environment.get("TMUX").is_none();
-    let is_old =
-        name == "linux" || name.starts_with("vt") || environment.get("XTERM_VERSION").is_some();
-    !is_screen && !is_old
 }

@@ -60,7 +60,7 @@ fn a_program_killed_in_the_middle_of_a_tool_resumes() {
             .output()
             .unwrap(),
     );
-    assert_eq!(run.ok(), "[cli:local]\nI see\n");
+    assert_eq!(run.ok(), "I see\n");
     let request = server.requests().last().unwrap().json();
     let results: Vec<&Value> = request["messages"]
         .as_array()

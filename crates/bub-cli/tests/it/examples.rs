@@ -5,26 +5,14 @@ use crate::sandbox::{Sandbox, root};
 #[test]
 fn examples_do_what_they_say() {
     let cases: [(&str, &[&str], &str); 5] = [
-        (
-            "echo_model",
-            &["run", "hello"],
-            "[cli:local]\ncli:local said: hello\n",
-        ),
-        (
-            "stream_wrapper",
-            &["run", "hello"],
-            "[cli:local]\nONE WORD AT A TIME\n",
-        ),
+        ("echo_model", &["run", "hello"], "cli:local said: hello\n"),
+        ("stream_wrapper", &["run", "hello"], "ONE WORD AT A TIME\n"),
         (
             "custom_binary",
             &["greet", "--name", "Ada"],
             "Hello, Ada!\n",
         ),
-        (
-            "custom_binary",
-            &["run", "hello"],
-            "[cli:local]\nHello, cli:local!\n",
-        ),
+        ("custom_binary", &["run", "hello"], "Hello, cli:local!\n"),
         ("custom_binary", &["-w", "..", "greet"], "Hello, world!\n"),
     ];
     for (name, args, expected) in cases {

@@ -138,5 +138,5 @@ fn a_second_turn_of_a_session_waits_and_says_so() {
     first.kill().unwrap();
     first.wait().unwrap();
     let run = Run::from_output(second.wait_with_output().unwrap());
-    assert_eq!(run.ok(), "[cli:local]\nhello\n");
+    assert_eq!(run.ok(), "hello\n");
 }

@@ -46,6 +46,7 @@ mod picture;
 mod plugin;
 mod plugin_lifecycle;
 mod python_home;
+mod run;
 mod rust_plugin;
 mod sandbox;
 mod secrets;

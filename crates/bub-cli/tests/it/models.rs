@@ -157,7 +157,7 @@ fn a_server_gets_no_message_before_it_is_adopted() {
     )
     .ok();
     let answer = run_with(&sandbox, &variables, &["run", "hello"]).ok();
-    assert_eq!(answer, "[cli:local]\nfrom here\n");
+    assert_eq!(answer, "from here\n");
     let text = run_with(&sandbox, &variables, &["models"]).ok();
     assert!(!text.contains("not adopted"), "{text}");
 }

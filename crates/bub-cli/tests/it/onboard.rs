@@ -123,10 +123,7 @@ fn from_an_empty_home_to_the_first_answer() {
         ),
         (0o700, 0o600)
     );
-    assert_eq!(
-        sandbox.bub(["run", "hello"]).ok(),
-        "[cli:local]\nthe first answer\n"
-    );
+    assert_eq!(sandbox.bub(["run", "hello"]).ok(), "the first answer\n");
     assert_eq!(server.requests().len(), 2);
     // Now the setup is not offered.
     let (code, shown) = terminal(&sandbox, bub(), &[]).finish();

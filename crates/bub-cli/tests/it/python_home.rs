@@ -121,7 +121,7 @@ fn a_session_of_the_python_version_continues() {
             .env("BUB_API_KEY", "sk-none-at-all")
             .output()
             .unwrap();
-        assert_eq!(Run::from_output(run).ok(), "[cli:local]\nwelcome back\n");
+        assert_eq!(Run::from_output(run).ok(), "welcome back\n");
 
         let request = model.requests()[0].json();
         // `,model` in the Python version holds for the rest of the session.

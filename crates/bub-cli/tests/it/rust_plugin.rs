@@ -58,12 +58,9 @@ fn a_new_rust_project_passes_its_tests_and_serves_its_hook_and_tool() {
         shown.contains("hooks: run_model\ntools: hello-rs.count\n"),
         "{shown}"
     );
-    assert_eq!(
-        sandbox.bub(["run", "hello"]).ok(),
-        "[cli:local]\nhello-rs says hello\n"
-    );
+    assert_eq!(sandbox.bub(["run", "hello"]).ok(), "hello-rs says hello\n");
     let counted = sandbox.bub(["run", ",hello-rs.count text='one two three'"]);
-    assert_eq!(counted.ok(), "[cli:local]\n3\n");
+    assert_eq!(counted.ok(), "3\n");
 }
 
 // Issue 21: `cargo fmt --check` passes in a new project, whatever its name is.
@@ -156,7 +153,7 @@ fn a_program_that_contains_a_plugin_can_be_added_and_gets_its_settings() {
         .args(["run", ",dictionary.define word=tape"])
         .output();
     let defined = Run::from_output(output.unwrap()).ok();
-    assert_eq!(defined, "[cli:local]\na strip that records\n");
+    assert_eq!(defined, "a strip that records\n");
     assert_eq!(server.join().unwrap(), "define tape\n");
 }
 

@@ -83,7 +83,7 @@ fn what_a_finished_program_left_running_ends_with_it() {
         "commanding",
         ["run", "sleep 99 & echo $! > child; echo started"],
     );
-    assert_eq!(run.ok(), "[cli:local]\nstarted\n");
+    assert_eq!(run.ok(), "started\n");
     let pid = pid(&sandbox, "child").unwrap();
     wait_until("the child is gone", || !is_alive(pid));
 }
@@ -99,10 +99,7 @@ fn commands_see_no_secrets() {
         .env("PLAIN", "seen")
         .output()
         .unwrap();
-    assert_eq!(
-        String::from_utf8(output.stdout).unwrap(),
-        "[cli:local]\n0 seen\n"
-    );
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "0 seen\n");
 }
 
 #[test]

@@ -32,6 +32,7 @@ impl ChatHost for PanickingChatHost {
 async fn main() {
     let (_event_sender, chat_events) = ChatEventSender::new();
     let setup = ChatOptions {
+        first_line: None,
         host: Arc::new(PanickingChatHost),
         chat_events,
         stop: CancellationToken::new(),

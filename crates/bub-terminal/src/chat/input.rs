@@ -91,7 +91,7 @@ impl ChatScreen {
 
     /// Submits the text of the editor: runs a command of the chat itself, such as `,thinking`, or sends the text as a
     /// line.
-    fn submit_text(&mut self, text: String) {
+    pub(super) fn submit_text(&mut self, text: String) {
         // An empty line is not sent (H-156 in `docs/spec`).
         if text.trim().is_empty() {
             return;

@@ -2,9 +2,9 @@
 //! the editor with its prompt, completions, and the status line.
 
 use super::{ChatScreen, QueuedLine};
-use crate::{Line, Style, sanitize::sanitize_line, screen::LiveArea, turn_view};
-
-const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+use crate::{
+    Line, Style, sanitize::sanitize_line, screen::LiveArea, spinner::activity_text, turn_view,
+};
 
 /// Maximum number of rows for queued lines.
 const MAX_QUEUED_ROWS: usize = 4;
@@ -66,10 +66,6 @@ impl ChatScreen {
             None if self.state.open.is_empty() => return None,
             None => return Some(Line::fitting("… waiting", width, Style::DIM)),
         };
-        let elapsed = since.elapsed();
-        let frame = elapsed.as_millis() / super::SPINNER_INTERVAL.as_millis();
-        let frame = usize::try_from(frame).unwrap_or(0) % SPINNER.len();
-        let spinner = SPINNER.get(frame).unwrap_or(&"*");
         let up_hint = if self.can_withdraw() {
             ", Up: edit the last queued line"
         } else {
@@ -80,8 +76,9 @@ impl ChatScreen {
         } else {
             "Ctrl-C: cancel"
         };
-        let (activity, seconds) = (self.state.view.activity_word(), elapsed.as_secs());
-        let text = format!("{spinner} {activity} {seconds} s ({ctrl_c_hint}{up_hint})");
+        let activity = self.state.view.activity_word();
+        let hint = format!("{ctrl_c_hint}{up_hint}");
+        let text = activity_text(activity, since.elapsed(), &hint);
         Some(Line::fitting(&text, width, Style::DIM))
     }
 

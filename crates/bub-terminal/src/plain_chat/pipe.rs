@@ -6,17 +6,17 @@ use std::{
 };
 
 use bub_kernel::{MessageKind, Result, StreamEvent};
-use bub_settings::{RedactingWriter, Redactor};
 
 use super::{
-    PlainChatOptions, ignore_broken_pipe,
+    PlainChatOptions,
     stdin::{self, input_error},
 };
 use crate::{
     channel::{ChatEvent, LineOutcome},
     chat::ChatExit,
     is_exit_command,
-    sanitize::{Sanitizer, sanitize, sanitize_line},
+    sanitize::{sanitize, sanitize_line},
+    stdout_writer::StdoutWriter,
     turn_view,
 };
 
@@ -28,13 +28,7 @@ use crate::{
 /// Fails if stdin cannot be read or stdout cannot be written. A closed stdout is not an error.
 pub async fn run_pipe_chat(options: PlainChatOptions, is_raw: bool) -> Result<ChatExit> {
     let mut pipe = Pipe {
-        out: StdoutWriter {
-            redactor: options.redactor.clone(),
-            out: None,
-            blank: String::new(),
-            sanitizer: (!is_raw).then(Sanitizer::default),
-            is_open: false,
-        },
+        out: StdoutWriter::new(options.redactor.clone(), is_raw),
         open: Vec::new(),
         expected_replies: u32::try_from(options.recovered_replies).unwrap_or(u32::MAX),
         options,
@@ -46,8 +40,14 @@ pub async fn run_pipe_chat(options: PlainChatOptions, is_raw: bool) -> Result<Ch
     if !pipe.wait_until_settled().await? {
         return Ok(ChatExit::Stopped);
     }
-    let mut lines = stdin::spawn_line_reader(false);
     let mut number = 0;
+    if let Some(text) = pipe.options.first_line.take() {
+        number += 1;
+        if !pipe.submit_and_print(number, text).await? {
+            return Ok(ChatExit::Stopped);
+        }
+    }
+    let mut lines = stdin::spawn_line_reader(false);
     loop {
         let line = tokio::select! {
             biased;
@@ -172,48 +172,5 @@ impl Pipe {
         let text = self.options.redactor.redact(text);
         // Ignore errors: if stderr cannot be written, there is nowhere to report them.
         let _ = writeln!(io::stderr(), "{}", sanitize(text.trim_end()));
-    }
-}
-
-/// Writes redacted answers to stdout. A closed pipe is not an error.
-struct StdoutWriter {
-    redactor: Redactor,
-    out: Option<RedactingWriter<io::Stdout>>,
-    /// Whitespace before the first word. It is dropped if no word follows.
-    blank: String,
-    /// `None` if answers are not sanitized.
-    sanitizer: Option<Sanitizer>,
-    is_open: bool,
-}
-
-impl StdoutWriter {
-    fn write_text(&mut self, text: &str) -> Result<()> {
-        self.blank.push_str(text);
-        if text.is_empty() || (self.out.is_none() && text.trim().is_empty()) {
-            return Ok(());
-        }
-        self.is_open = !text.ends_with('\n');
-        let mut text = std::mem::take(&mut self.blank);
-        if let Some(sanitizer) = &mut self.sanitizer {
-            text = sanitizer.sanitize(&text).into_owned();
-        }
-        let redactor = &self.redactor;
-        let out = self
-            .out
-            .get_or_insert_with(|| redactor.writer(io::stdout()));
-        ignore_broken_pipe(out.write_all(text.as_bytes()))
-    }
-
-    /// Ends the current line of output, if one is open, and flushes stdout.
-    fn end_line(&mut self) -> Result<()> {
-        self.blank.clear();
-        let Some(mut out) = self.out.take() else {
-            return Ok(());
-        };
-        if std::mem::take(&mut self.is_open) {
-            ignore_broken_pipe(out.write_all(b"\n"))?;
-        }
-        drop(out);
-        ignore_broken_pipe(io::stdout().flush())
     }
 }

@@ -61,6 +61,16 @@ pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownSty
     lines
 }
 
+/// Returns a tool call in one line, such as `tool name(argument: value, …)`.
+pub(crate) fn call_summary(call: &Value) -> String {
+    let lines = call_lines(call, MAX_SINGLE_LINE_CHARS, MarkdownStyle::Plain);
+    let text: Vec<_> = lines
+        .iter()
+        .map(|line| sanitize_line(&line.text()))
+        .collect();
+    truncate_chars(&text.join(" "), MAX_SINGLE_LINE_CHARS)
+}
+
 fn call_line(text: &str, markdown_style: MarkdownStyle) -> Line {
     let marker = match markdown_style {
         MarkdownStyle::Plain => "tool ",

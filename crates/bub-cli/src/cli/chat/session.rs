@@ -47,12 +47,7 @@ impl ChatSession {
 
     /// Returns the session of a new chat with a unique id.
     pub(super) fn with_new_chat(&self) -> Self {
-        let stamp: String = bub_tape::now_iso()
-            .chars()
-            .filter(char::is_ascii_digit)
-            .take(17)
-            .collect();
-        let chat_id = format!("{}-{stamp}", self.chat_id);
+        let chat_id = format!("{}-{}", self.chat_id, timestamp());
         let id = format!("{CHANNEL_NAME}:{chat_id}");
         Self {
             chat_id,
@@ -103,13 +98,24 @@ impl ChatSession {
     }
 }
 
+/// Returns an id for a new session of a chat, given the id of its first session.
+pub(in crate::cli) fn new_session_id(base_id: &str) -> String {
+    format!("{base_id}{SESSION_SEPARATOR}{}", timestamp())
+}
+
+fn timestamp() -> String {
+    let digits = bub_tape::now_iso();
+    let digits = digits.chars().filter(char::is_ascii_digit);
+    digits.take(17).collect()
+}
+
 /// Returns the id of the first session of a chat, given the id of any of its sessions.
 pub(super) fn base_session_id(id: &str) -> &str {
     id.split(SESSION_SEPARATOR).next().unwrap_or(id)
 }
 
 /// Returns the terminal sessions of this workspace, newest first.
-pub(super) async fn terminal_sessions(framework: &Framework) -> Result<Vec<String>> {
+pub(in crate::cli) async fn terminal_sessions(framework: &Framework) -> Result<Vec<String>> {
     let Some(store) = framework.tape_store() else {
         return Ok(Vec::new());
     };

@@ -1,0 +1,188 @@
+//! The options of `bub run`.
+
+use std::path::PathBuf;
+
+use bub::SettingFlag;
+use bub_agent::settings::{AgentSettings, POLICY_ALLOW, POLICY_ASK, POLICY_DENY};
+use bub_kernel::{
+    ChannelMessage, Error, Framework, Inbound, Result, Sender, settings::TAPE_STORAGE,
+};
+use bub_settings::SettingKey;
+use bub_terminal::channel::CHANNEL_NAME;
+use clap::{ArgMatches, ValueEnum};
+
+use super::input;
+use crate::cli::{
+    chat::session::{new_session_id, terminal_sessions},
+    parse_non_blank,
+};
+
+/// Whether replies are printed below a headline with their channel and chat.
+pub(crate) static RUN_HEADER: SettingKey<bool> = SettingKey::new(
+    "run.header",
+    false,
+    "Print the line `[channel:chat]` before each reply of `bub run`, as the Python version does.",
+);
+
+#[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "options of the command line")]
+#[command(
+    after_help = "If stdin is a file or a pipe, its text is added to the message: `git diff | bub run \"review this\"`.\n\n\
+                  Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, or no model, 124 timeout, \
+                  130 interrupted, 143 terminated"
+)]
+pub(crate) struct RunArgs {
+    /// Message to send; `-` reads it from stdin
+    #[arg(value_parser = parse_non_blank)]
+    message: String,
+    /// Model to use for this message, as provider:model
+    #[arg(long, short = 'm', value_name = "MODEL", value_parser = parse_non_blank)]
+    pub(super) model: Option<String>,
+    /// Reasoning effort for this message, such as low, medium or high
+    #[arg(long, value_name = "EFFORT", value_parser = parse_non_blank)]
+    reasoning_effort: Option<String>,
+    /// Session to use [default: CHANNEL:CHAT-ID]
+    #[arg(long, value_name = "ID", alias = "session", value_parser = parse_non_blank)]
+    session_id: Option<String>,
+    /// Start a new session
+    #[arg(long, conflicts_with_all = ["session_id", "continue_latest"])]
+    new: bool,
+    /// Continue the most recent session of this workspace
+    #[arg(long = "continue", short = 'c', conflicts_with = "session_id")]
+    continue_latest: bool,
+    /// Keep nothing: use an empty session in memory
+    #[arg(long, conflicts_with_all = ["session_id", "continue_latest", "new"])]
+    ephemeral: bool,
+    /// File to attach; can be repeated
+    #[arg(long, short = 'f', value_name = "PATH")]
+    file: Vec<PathBuf>,
+    /// Image to attach; can be repeated
+    #[arg(long, short = 'i', value_name = "PATH")]
+    image: Vec<PathBuf>,
+    /// Format of the output
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    pub(super) output: OutputFormat,
+    /// Print nothing but the answer
+    #[arg(long, short = 'q')]
+    pub(super) quiet: bool,
+    /// Keep control sequences and invisible characters, if stdout is not a terminal
+    #[arg(long)]
+    pub(super) raw: bool,
+    /// Do not read stdin
+    #[arg(long)]
+    no_stdin: bool,
+    /// Maximum model calls [setting: `max_steps`]
+    #[arg(long, value_name = "N")]
+    max_steps: Option<u64>,
+    /// Seconds after which the turn is cancelled
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) timeout: Option<u64>,
+    /// Tool to allow without a question, such as `bash` or `fs.*`; can be repeated
+    #[arg(long, value_name = "TOOL")]
+    allow: Vec<String>,
+    /// Tool to ask about; can be repeated
+    #[arg(long, value_name = "TOOL")]
+    ask: Vec<String>,
+    /// Tool to deny; can be repeated
+    #[arg(long, value_name = "TOOL")]
+    deny: Vec<String>,
+    /// Channel of the message
+    #[arg(long, value_name = "NAME", default_value = CHANNEL_NAME)]
+    channel: String,
+    /// Chat within the channel
+    #[arg(long, value_name = "ID", default_value = "local")]
+    chat_id: String,
+    /// Sender of the message
+    #[arg(long, value_name = "ID", default_value = "human")]
+    sender_id: String,
+}
+
+/// The format of the output.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OutputFormat {
+    /// The answer
+    Text,
+    /// One JSON object at the end
+    Json,
+    /// One JSON object per event, and one at the end
+    StreamJson,
+}
+
+/// Returns the settings that the options set for this run.
+pub(crate) fn setting_flags(matches: &ArgMatches) -> Vec<SettingFlag> {
+    let mut flags = Vec::new();
+    if let Some(steps) = matches.get_one::<u64>("max_steps") {
+        let steps = steps.to_string();
+        flags.push(SettingFlag::new(
+            AgentSettings::MAX_STEPS,
+            "--max-steps",
+            steps,
+        ));
+    }
+    if matches.get_flag("ephemeral") {
+        flags.push(SettingFlag::new(&TAPE_STORAGE, "--ephemeral", "memory"));
+    }
+    for (id, flag, key) in [
+        ("allow", "--allow", &POLICY_ALLOW),
+        ("ask", "--ask", &POLICY_ASK),
+        ("deny", "--deny", &POLICY_DENY),
+    ] {
+        let tools: Vec<&String> = matches.get_many(id).into_iter().flatten().collect();
+        if !tools.is_empty() {
+            let list = serde_json::json!(tools).to_string();
+            flags.push(SettingFlag::new(key, flag, list));
+        }
+    }
+    flags
+}
+
+impl RunArgs {
+    /// Returns the text of the message: the argument, and what stdin contains.
+    pub(super) async fn read_message(&self) -> Result<String> {
+        match self.message.as_str() {
+            "-" => input::read_message().await,
+            // A command has its own arguments.
+            message if self.no_stdin || message.starts_with(',') => Ok(message.to_owned()),
+            message => Ok(match input::read_piped_text(self.quiet).await? {
+                Some(text) => format!("{message}\n\n{text}"),
+                None => message.to_owned(),
+            }),
+        }
+    }
+
+    /// Builds the message with its session and attachments.
+    pub(super) async fn into_inbound(self, framework: &Framework, text: String) -> Result<Inbound> {
+        let default = format!("{}:{}", self.channel, self.chat_id);
+        let session = if self.new {
+            new_session_id(&default)
+        } else if self.continue_latest {
+            let latest = terminal_sessions(framework).await?.into_iter().next();
+            latest.ok_or_else(|| {
+                Error::invalid_input(
+                    "no session to continue: this workspace has none; omit `--continue`",
+                )
+            })?
+        } else {
+            self.session_id.unwrap_or(default)
+        };
+        let mut message = ChannelMessage::new(session, self.channel, text)
+            .chat_id(self.chat_id)
+            .context("sender_id", self.sender_id);
+        let choices = [
+            ("_model", self.model),
+            ("_reasoning_effort", self.reasoning_effort),
+        ];
+        for (key, value) in choices {
+            if let Some(value) = value {
+                message = message.context(key, value);
+            }
+        }
+        let files = self.file.iter().map(|path| (path, false));
+        for (path, is_image) in files.chain(self.image.iter().map(|path| (path, true))) {
+            message = message.media(input::read_attachment(path, is_image)?);
+        }
+        // The command line can name any channel and sender id, so the authenticated sender is always the user of this
+        // terminal.
+        Ok(Inbound::from(message).with_sender(Sender::terminal()))
+    }
+}

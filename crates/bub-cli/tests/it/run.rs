@@ -1,0 +1,362 @@
+//! Tests the options, the input and the output of `bub run`.
+
+use std::{
+    io::{Read as _, Write as _},
+    process::{Command, Stdio},
+};
+
+use bub_testkit::{
+    model::{ModelServer, Pace, Reply},
+    pty::Pty,
+};
+use serde_json::Value;
+
+use crate::sandbox::{Run, Sandbox, bub};
+
+/// A model server, and a home and a workspace whose settings name it.
+struct RunFixture {
+    sandbox: Sandbox,
+    model: ModelServer,
+}
+
+impl RunFixture {
+    fn new() -> Self {
+        Self {
+            sandbox: Sandbox::new(),
+            model: ModelServer::start(),
+        }
+    }
+
+    fn answering(text: &str) -> Self {
+        let fixture = Self::new();
+        fixture.model.otherwise(Reply::text(text));
+        fixture
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.sandbox.command(&bub());
+        command
+            .env("BUB_MODEL", "openai:small")
+            .env("BUB_API_BASE", format!("{}/v1", self.model.url()))
+            .env("BUB_API_KEY", "a-key-of-the-test")
+            .args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Run {
+        Run::from_output(self.command(args).output().unwrap())
+    }
+
+    /// Runs the command with text on stdin, through a pipe.
+    fn pipe(&self, args: &[&str], text: &str) -> Run {
+        let mut command = self.command(args);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+        drop(stdin);
+        Run::from_output(child.wait_with_output().unwrap())
+    }
+
+    /// Returns the last user message of the latest request.
+    fn last_prompt(&self) -> String {
+        let body = self.model.requests().last().unwrap().json();
+        let messages = body["messages"].as_array().unwrap();
+        let user = messages.iter().rfind(|message| message["role"] == "user");
+        user.unwrap()["content"].as_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn an_answer_is_printed_while_it_arrives() {
+    let fixture = RunFixture::new();
+    let pace = Pace::stopped();
+    fixture
+        .model
+        .otherwise(Reply::deltas(["first ", "second"]).paced(&pace));
+    let mut command = fixture.command(&["run", "hi"]);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    // The model does not end its answer before the first word is here.
+    pace.allow(3);
+    let mut shown = [0; 5];
+    stdout.read_exact(&mut shown).unwrap();
+    assert_eq!(&shown, b"first");
+    pace.release();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, " second\n");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn piped_text_is_added_to_the_message() {
+    let fixture = RunFixture::answering("fine");
+    let run = fixture.pipe(&["run", "review this"], "+ one line\n");
+    assert_eq!(run.ok(), "fine\n");
+    assert!(
+        fixture
+            .last_prompt()
+            .ends_with("review this\n\n+ one line\n")
+    );
+
+    fixture
+        .pipe(&["run", "review this", "--no-stdin"], "+ one line\n")
+        .ok();
+    assert!(fixture.last_prompt().ends_with("review this"));
+
+    fixture.pipe(&["run", "empty"], " \n").ok();
+    assert!(fixture.last_prompt().ends_with("empty"));
+}
+
+#[test]
+fn a_file_as_stdin_is_added_and_a_device_is_not() {
+    let fixture = RunFixture::answering("fine");
+    let notes = fixture.sandbox.workspace().join("notes.txt");
+    std::fs::write(&notes, "buy milk").unwrap();
+    let mut command = fixture.command(&["run", "what is in it?"]);
+    command.stdin(std::fs::File::open(notes).unwrap());
+    Run::from_output(command.output().unwrap()).ok();
+    assert!(fixture.last_prompt().ends_with("it?\n\nbuy milk"));
+
+    let mut command = fixture.command(&["run", "and now?"]);
+    command.stdin(Stdio::null());
+    Run::from_output(command.output().unwrap()).ok();
+    assert!(fixture.last_prompt().ends_with("and now?"));
+}
+
+#[test]
+fn text_with_a_space_is_a_message_and_a_single_word_is_a_command() {
+    let fixture = RunFixture::answering("fine");
+    assert_eq!(fixture.run(&["hello there"]).ok(), "fine\n");
+    assert!(fixture.last_prompt().ends_with("hello there"));
+    let workspace = fixture.sandbox.workspace();
+    let options = [
+        "-w",
+        workspace.to_str().unwrap(),
+        "again with options",
+        "-q",
+    ];
+    assert_eq!(fixture.run(&options).ok(), "fine\n");
+
+    let typo = fixture.run(&["modles"]);
+    assert_eq!(typo.code, Some(2));
+    assert!(typo.stderr.contains("'models'"), "{typo:?}");
+}
+
+// The headline of the Python version.
+#[test]
+fn the_headline_is_printed_only_if_it_is_set() {
+    let fixture = RunFixture::answering("fine");
+    assert_eq!(fixture.run(&["run", "hi"]).ok(), "fine\n");
+    let mut command = fixture.command(&["run", "hi"]);
+    let run = Run::from_output(command.env("BUB_RUN_HEADER", "true").output().unwrap());
+    assert_eq!(run.ok(), "[cli:local]\nfine\n");
+}
+
+#[test]
+fn json_has_the_answer_the_session_and_the_usage() {
+    let fixture = RunFixture::new();
+    fixture
+        .model
+        .script(Reply::text("looking").call("call_1", "bash", r#"{"cmd": "true"}"#));
+    fixture.model.otherwise(Reply::text("fine"));
+    let result: Value =
+        serde_json::from_str(&fixture.run(&["run", "hi", "--output", "json"]).ok()).unwrap();
+    assert_eq!(result["session_id"], "cli:local");
+    assert_eq!(result["error"], Value::Null);
+    assert_eq!(
+        (&result["steps"], &result["tool_calls"]),
+        (&2.into(), &1.into())
+    );
+    assert!(
+        result["answer"].as_str().unwrap().ends_with("fine"),
+        "{result}"
+    );
+
+    let lines = fixture.run(&["run", "hi", "--output", "stream-json"]).ok();
+    let kinds: Vec<String> = lines
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["kind"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    assert_eq!(kinds.first().map(String::as_str), Some("text"));
+    assert_eq!(kinds.last().map(String::as_str), Some("result"));
+
+    fixture.model.otherwise(Reply::status(400));
+    let failed = fixture.run(&["run", "hi", "--output", "json"]);
+    let result: Value = serde_json::from_str(&failed.stdout).unwrap();
+    assert_eq!(failed.code, Some(1));
+    assert!(
+        result["error"].as_str().unwrap().contains("400"),
+        "{result}"
+    );
+}
+
+#[test]
+fn an_ephemeral_run_sees_and_keeps_nothing() {
+    let fixture = RunFixture::answering("fine");
+    fixture.run(&["run", "remember the word marmalade"]).ok();
+    let before = fixture.sandbox.only_tape();
+    fixture.run(&["run", "hi", "--ephemeral"]).ok();
+    assert_eq!(fixture.sandbox.only_tape(), before);
+    let request = fixture.model.requests().last().unwrap().json();
+    assert!(!request.to_string().contains("marmalade"), "{request}");
+}
+
+#[test]
+fn a_run_uses_the_session_that_its_options_name() {
+    let fixture = RunFixture::answering("fine");
+    let session = |args: &[&str]| {
+        let mut all = vec!["run", "hi", "--output", "json"];
+        all.extend(args);
+        let result: Value = serde_json::from_str(&fixture.run(&all).ok()).unwrap();
+        result["session_id"].as_str().unwrap().to_owned()
+    };
+    let none = fixture.run(&["run", "hi", "--continue"]);
+    assert_eq!(none.code, Some(2), "{none:?}");
+    assert_eq!(session(&[]), "cli:local");
+    let new = session(&["--new"]);
+    assert!(new.starts_with("cli:local~"), "{new}");
+    assert_eq!(session(&["--continue"]), new);
+    assert_eq!(session(&["--session", "kitchen"]), "kitchen");
+    assert_eq!(session(&["--session-id", "kitchen"]), "kitchen");
+}
+
+#[test]
+fn the_model_and_the_effort_of_a_run_do_not_change_the_session() {
+    let fixture = RunFixture::answering("fine");
+    let sent = |args: &[&str]| {
+        let mut all = vec!["run", "hi"];
+        all.extend(args);
+        fixture.run(&all).ok();
+        let body = fixture.model.requests().last().unwrap().json();
+        (body["model"].clone(), body["reasoning_effort"].clone())
+    };
+    assert_eq!(sent(&[]), ("small".into(), Value::Null));
+    let chosen = sent(&["--model", "openai:large", "--reasoning-effort", "high"]);
+    assert_eq!(chosen, ("large".into(), "high".into()));
+    assert_eq!(sent(&[]), ("small".into(), Value::Null));
+    // The prompt does not show what was chosen.
+    let requests = fixture.model.requests();
+    assert!(
+        !requests[1].json()["messages"]
+            .to_string()
+            .contains("_model")
+    );
+}
+
+#[test]
+fn a_denied_tool_does_not_run() {
+    let fixture = RunFixture::new();
+    let call = Reply::new().call("call_1", "bash", r#"{"cmd": "touch made"}"#);
+    fixture.model.script(call.clone());
+    fixture.model.otherwise(Reply::text("fine"));
+    fixture.run(&["run", "hi", "--deny", "bash"]).ok();
+    assert!(!fixture.sandbox.workspace().join("made").exists());
+    let request = fixture.model.requests().last().unwrap().json();
+    assert!(
+        request.to_string().contains("`policy.deny` lists the tool"),
+        "{request}"
+    );
+    fixture.model.script(call);
+    fixture
+        .run(&["run", "hi", "--allow", "bash", "--deny", "fs.*"])
+        .ok();
+    assert!(fixture.sandbox.workspace().join("made").exists());
+}
+
+#[test]
+fn a_turn_that_takes_too_long_is_cancelled() {
+    let fixture = RunFixture::new();
+    let pace = Pace::stopped();
+    fixture.model.otherwise(Reply::text("never").paced(&pace));
+    let run = fixture.run(&["run", "hi", "--timeout", "1"]);
+    assert_eq!(run.code, Some(124), "{run:?}");
+    assert!(run.stderr.contains("did not end within 1 s"), "{run:?}");
+    pace.release();
+}
+
+#[test]
+fn attached_files_reach_the_model() {
+    let fixture = RunFixture::answering("fine");
+    let workspace = fixture.sandbox.workspace();
+    let write = |name: &str, content: &str| {
+        let path = workspace.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let notes = write("notes.txt", "buy milk");
+    let image = write("dot.png", "not really a picture");
+    fixture
+        .run(&["run", "read both", "--file", &notes, "--image", &image])
+        .ok();
+    let request = fixture.model.requests().last().unwrap().json().to_string();
+    assert!(request.contains("buy milk"), "{request}");
+    assert!(request.contains("data:image/png;base64,"), "{request}");
+
+    let wrong = fixture.run(&["run", "read it", "--image", &notes]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.stderr.contains("not an image"), "{wrong:?}");
+    let missing = fixture.run(&["run", "read it", "--file", "missing.txt"]);
+    assert_eq!(missing.code, Some(2));
+    assert!(
+        missing.stderr.contains("cannot read missing.txt"),
+        "{missing:?}"
+    );
+}
+
+#[test]
+fn a_terminal_shows_rendered_markdown_and_tool_calls() {
+    let fixture = RunFixture::new();
+    fixture
+        .model
+        .script(Reply::new().call("call_1", "bash", r#"{"cmd": "true"}"#));
+    fixture.model.otherwise(Reply::text("It is **done**."));
+    let mut command = fixture.command(&["run", "hi"]);
+    command.env("TERM", "xterm");
+    let (code, shown) = Pty::spawn_sized(command, 24, 80).finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("session: cli:local"), "{shown}");
+    assert!(shown.contains("bash(cmd: true)"), "{shown}");
+    assert!(shown.contains("completed in"), "{shown}");
+    assert!(shown.contains("done") && !shown.contains("**"), "{shown}");
+    assert!(!shown.contains("Assistant"), "{shown}");
+}
+
+// A dumb terminal cannot move its cursor.
+#[test]
+fn a_dumb_terminal_gets_plain_lines() {
+    let fixture = RunFixture::answering("It is **done**.");
+    let mut command = fixture.command(&["run", "hi", "--quiet"]);
+    command.env("TERM", "dumb");
+    let (code, shown) = Pty::spawn_sized(command, 24, 80).finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    assert_eq!(shown.trim(), "It is **done**.");
+}
+
+// P-2
+#[test]
+fn a_chat_starts_with_the_message_of_its_argument() {
+    let fixture = RunFixture::answering("fine");
+    let run = fixture.pipe(&["chat", "  the first  "], "the second\n");
+    assert_eq!(run.ok(), "fine\nfine\n");
+    let prompts: Vec<String> = fixture
+        .model
+        .requests()
+        .iter()
+        .map(|request| request.json()["messages"].to_string())
+        .collect();
+    assert_eq!(prompts.len(), 2);
+    assert!(prompts[0].contains("the first\"") && !prompts[0].contains("the second"));
+    assert!(prompts[1].contains("the second"));
+}
