@@ -59,7 +59,7 @@ pub struct PolicyRule {
     pub arguments: Vec<(String, Option<String>)>,
     /// The action for matching calls.
     pub action: PolicyAction,
-    /// The roles of users who may approve a matching call. The default is owners.
+    /// The roles of users who may approve a matching call. Owners always may.
     pub approvers: Vec<Role>,
     /// The reason shown to users and to the model.
     pub reason: Option<String>,
@@ -96,7 +96,7 @@ impl PolicyRule {
             roles.transpose()
         };
         let roles: Option<Vec<Role>> = take_roles("roles")?;
-        let approvers: Option<Vec<Role>> = take_roles("approvers")?;
+        let others: Option<Vec<Role>> = take_roles("approvers")?;
         let channels = take_list("channels")?;
         let tools = take_list("tools")?;
         let tools = tools.map(|tools| tools.iter().map(|tool| normalize_tool_name(tool)).collect());
@@ -117,7 +117,7 @@ impl PolicyRule {
         let action = take("action").as_ref().and_then(scalar_text);
         let action = action.and_then(|name| name.parse().ok());
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
-        match &approvers {
+        match &others {
             Some(_) if action != PolicyAction::Ask => {
                 return Err("`approvers` requires `action: ask`".to_owned());
             }
@@ -127,6 +127,10 @@ impl PolicyRule {
                 );
             }
             _ => {}
+        }
+        let mut approvers = others.unwrap_or_default();
+        if !approvers.contains(&Role::Owner) {
+            approvers.insert(0, Role::Owner);
         }
         let reason = take("reason")
             .map(|value| scalar_text(&value).ok_or("`reason` must be a string"))
@@ -141,7 +145,7 @@ impl PolicyRule {
                 tools,
                 arguments,
                 action,
-                approvers: approvers.unwrap_or_else(|| vec![Role::Owner]),
+                approvers,
                 reason,
             }),
         }

@@ -403,6 +403,13 @@ fn member(id: &str) -> Sender {
     }
 }
 
+fn owner(id: &str) -> Sender {
+    Sender {
+        id: id.to_owned(),
+        ..sender_with_role(Role::Owner)
+    }
+}
+
 fn ask_member_rule(approvers: &[&str]) -> Value {
     json!({"roles": ["member"], "tools": ["bash"], "action": "ask", "approvers": approvers})
 }
@@ -420,14 +427,10 @@ async fn a_member_never_approves_what_members_may_not_do() {
         // A sender without an id could be the asker.
         (&["owner", "member"], member(""), OWN),
         (&["owner", "member"], member("eve"), "ok"),
-        (
-            &["owner"],
-            Sender {
-                id: "root".to_owned(),
-                ..sender_with_role(Role::Owner)
-            },
-            "ok",
-        ),
+        (&["owner"], owner("root"), "ok"),
+        // `approvers` names who may answer beside the owners.
+        (&["member"], owner("root"), "ok"),
+        (&["member"], member("eve"), "ok"),
     ] {
         let fixture = ApprovalFixture::new(move |approvals, request| {
             vec![approvals.submit_answer(&request.id, &by, YES)]
@@ -450,14 +453,7 @@ async fn only_an_owner_approves_for_always() {
         (member("eve"), ApprovalAnswer::ApprovedAlways, ONLY_OWNER),
         (member("eve"), ApprovalAnswer::ApprovedForSession, "ok"),
         // The rules of this policy are in the environment, which bub cannot change.
-        (
-            Sender {
-                id: "root".to_owned(),
-                ..sender_with_role(Role::Owner)
-            },
-            ApprovalAnswer::ApprovedAlways,
-            ONCE,
-        ),
+        (owner("root"), ApprovalAnswer::ApprovedAlways, ONCE),
     ] {
         let fixture = ApprovalFixture::new(move |approvals, request| {
             vec![approvals.submit_answer(&request.id, &by, answer.clone())]
