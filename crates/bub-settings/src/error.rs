@@ -22,7 +22,7 @@ pub enum SettingsError {
     },
     /// Other users can change the home or the config file, and so what bub does.
     #[error(
-        "{0}: not safe to use: {problem}; correct it with `chown` or `chmod o-w {0}`, or set BUB_HOME to a directory of your own",
+        "{}: not safe to use: {problem}; run `{fix}`, or set BUB_HOME to a directory of your own",
         path.display()
     )]
     Unsafe {
@@ -30,6 +30,8 @@ pub enum SettingsError {
         path: PathBuf,
         /// What other users can do.
         problem: String,
+        /// The command that corrects it.
+        fix: String,
     },
     /// A file or a variable is not UTF-8 text.
     #[error("{location}: not valid UTF-8 text; convert it to UTF-8")]

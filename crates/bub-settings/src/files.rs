@@ -59,16 +59,20 @@ fn check_writers(path: &Path) -> Result<(), SettingsError> {
     };
     let (mode, owner) = (metadata.mode() & 0o777, metadata.uid());
     let user = rustix::process::geteuid();
-    let problem = if mode & 0o002 != 0 {
-        format!("every user of this machine can write to it (mode {mode:o})")
-    } else if owner != 0 && owner != user.as_raw() && !user.is_root() {
-        format!("it belongs to another user (id {owner})")
+    let shown = path.display();
+    let (problem, fix) = if owner != 0 && owner != user.as_raw() && !user.is_root() {
+        let problem = format!("it belongs to another user (id {owner})");
+        (problem, format!("sudo chown {} {shown}", user.as_raw()))
+    } else if mode & 0o002 != 0 {
+        let problem = format!("every user of this machine can write to it (mode {mode:o})");
+        (problem, format!("chmod o-w {shown}"))
     } else {
         return Ok(());
     };
     Err(SettingsError::Unsafe {
         path: path.to_owned(),
         problem,
+        fix,
     })
 }
 

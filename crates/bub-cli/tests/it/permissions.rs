@@ -139,7 +139,12 @@ fn a_home_or_config_file_that_others_can_change_is_refused() {
         }
         assert!(!sandbox.bub(["config", "list"]).stdout.contains("evil"));
         let doctor = sandbox.bub(["doctor", "--offline"]);
-        assert!(doctor.stdout.contains("not safe to use"), "{doctor:?}");
+        let finding = doctor.stdout.split("not safe to use").nth(1);
+        let fix = finding.and_then(|text| text.split("fix: ").nth(1)).unwrap();
+        assert!(
+            fix.starts_with(&format!("chmod o-w {}\n", path.display())),
+            "{doctor:?}"
+        );
         sandbox.bub(["--help"]).ok();
         // A group may share a home; `doctor` warns about it.
         set_mode(path, safe_mode);
@@ -183,6 +188,8 @@ fn a_home_or_config_file_of_another_user_is_refused_except_by_root() {
                 .contains(&format!("{}: {problem}", path.display())),
             "{run:?}"
         );
+        let fix = format!("run `sudo chown {user} {}`", path.display());
+        assert!(run.stderr.contains(&fix), "{run:?}");
         assert_eq!(run.code, Some(2), "{run:?}");
         assert_eq!(get_model(None).ok(), "a:b\n");
         chown(path, Some(user), None).unwrap();

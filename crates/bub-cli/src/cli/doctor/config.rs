@@ -2,7 +2,7 @@
 
 use bub::{check_settings, logging};
 use bub_agent::policy::Policy;
-use bub_settings::{SettingSource, Settings, SettingsWarning};
+use bub_settings::{SettingSource, Settings, SettingsError, SettingsWarning};
 
 use super::{
     super::{config::setting_row, policy},
@@ -16,11 +16,10 @@ const EDIT_FIX: &str =
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let settings = &check_context.settings;
-    let problems = check_context.problems.0.iter().map(ToString::to_string);
-    let problems = problems.chain(check_settings(settings).err());
-    let mut findings: Vec<_> = problems
-        .map(|problem| Finding::error(problem, EDIT_FIX))
-        .collect();
+    let problems = check_context.problems.0.iter();
+    let mut findings: Vec<_> = problems.map(settings_finding).collect();
+    let invalid = check_settings(settings).err();
+    findings.extend(invalid.map(|problem| Finding::error(problem, EDIT_FIX)));
     if let Some(problem) = logging::log_file_problem(settings) {
         let fix = "set `log.file` to a separate file, or run `bub config unset log.file`";
         findings.push(Finding::error(problem, fix));
@@ -55,6 +54,21 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         findings.push(Finding::ok(format!("{}{absent}", file.display())));
     }
     findings
+}
+
+/// Returns the finding for an error of the settings. Permissions are not corrected in the config file.
+fn settings_finding(error: &SettingsError) -> Finding {
+    match error {
+        SettingsError::Unsafe { path, problem, fix } => {
+            let text = format!("{}: not safe to use: {problem}", path.display());
+            Finding::error(text, fix)
+        }
+        SettingsError::Unreadable { file, .. } => {
+            let fix = format!("make {} a file that your user can read", file.display());
+            Finding::error(error.to_string(), fix)
+        }
+        _ => Finding::error(error.to_string(), EDIT_FIX),
+    }
 }
 
 /// Returns key, value and source of each setting that differs from the default. Secrets are redacted.
