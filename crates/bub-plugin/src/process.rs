@@ -1,10 +1,11 @@
 //! The process of an external plugin. It starts on first use and restarts on the next use after it has ended.
 
+mod confinement;
+
 use std::{
     collections::HashMap,
     ffi::OsString,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
@@ -12,15 +13,14 @@ use std::{
 use bub_kernel::{
     Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, Turn, hooks::HookSpec,
 };
-use bub_sandbox::{
-    Confinement, Launcher, PipedCommand, PipedProcess, ProcessGuard, SandboxProfile,
-};
+use bub_sandbox::{Launcher, PipedCommand, PipedProcess, ProcessGuard};
 use bub_settings::Settings;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 use tracing::Instrument as _;
 
+use self::confinement::plugin_confinement;
 use crate::{
     QuestionHandler,
     callbacks::{self, HostRequestHandler},
@@ -412,7 +412,7 @@ impl PluginProcess {
                 .into_iter()
                 .chain([bytecode, protocol])
                 .collect(),
-            confinement: self.confinement(&cache)?,
+            confinement: plugin_confinement(&self.plugin_config, &self.host, &cache)?,
         };
         let PipedProcess {
             stream,
@@ -436,50 +436,6 @@ impl PluginProcess {
         });
         let described = self.initialize(&running, last_lines)?;
         Ok((running, described))
-    }
-
-    /// Returns what the process may reach, or `None` if it is not confined. Only a launcher can confine it.
-    ///
-    /// It can write to `cache`, and to a private temporary directory.
-    fn confinement(&self, cache: &Path) -> Result<Option<Confinement>> {
-        let plugin_config = &self.plugin_config;
-        let (Some(permissions), Some(_)) = (&plugin_config.permissions, &self.host.launcher) else {
-            return Ok(None);
-        };
-        let settings = &self.host.settings;
-        let temp = settings.home().join("sandbox/plugins").join(self.name());
-        for directory in [&temp, cache] {
-            let mut builder = std::fs::DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(directory)?;
-        }
-        let workspace = &self.host.workspace;
-        let variable = |name: &str| settings.environment().get(name).map(OsString::from);
-        let profile = SandboxProfile::Workspace;
-        let mut confinement = Confinement::from_environment(profile, workspace, &temp, variable)?;
-        let resolve = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let home = confinement.home.clone().unwrap_or_default();
-        let declared = |path: &String| match path.strip_prefix("~/") {
-            Some(below) => resolve(&home.join(below)),
-            None => resolve(Path::new(path)),
-        };
-        confinement.hidden.push(resolve(settings.home()));
-        confinement
-            .readable
-            .extend(permissions.read.iter().map(declared));
-        // The program and its files, if they are not in the workspace, where the plugin can write.
-        let named = plugin_config.command.iter().map(Path::new);
-        let named = named.filter(|path| path.is_absolute() && path.is_file());
-        let own = named.chain([plugin_config.pinned.as_path()]).map(resolve);
-        let is_outside =
-            |path: &PathBuf| !path.starts_with(&confinement.workspace) && !home.starts_with(path);
-        let own: Vec<_> = own.filter(is_outside).collect();
-        confinement.readable.extend(own);
-        confinement
-            .writable
-            .extend(permissions.write.iter().map(declared));
-        confinement.writable.push(resolve(cache));
-        confinement.network = permissions.network;
-        Ok(Some(confinement))
     }
 
     /// Sends `initialize` and returns the descriptor in the response.
