@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use crate::{
     agent_loop::{AgentLoop, Calibration},
     builtin::BuiltinOptions,
-    emitter, no_model,
+    emitter,
+    files::FileAccess,
+    no_model,
     policy::Policy,
     sandbox::Sandbox,
     shell::Shells,
@@ -41,7 +43,8 @@ pub struct Agent {
     pub(crate) policy: Policy,
     pub(crate) skills: Arc<Skills>,
     pub(crate) shells: Arc<Shells>,
-    pub(crate) sandbox: Sandbox,
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) files: Arc<FileAccess>,
     all_tools: OnceLock<Arc<ToolSet>>,
 }
 
@@ -71,6 +74,12 @@ impl Agent {
         let shells = Shells::new(Arc::clone(&settings), options.launcher.clone());
         let skills = Arc::new(Skills::new(&settings));
         let sandbox = Sandbox::new(Arc::clone(&settings), Arc::clone(&skills), options.launcher);
+        let sandbox = Arc::new(sandbox);
+        let files = FileAccess::with_sandbox(
+            Arc::clone(&settings),
+            Arc::clone(&skills),
+            Arc::clone(&sandbox),
+        );
         Self {
             framework: context.framework.clone(),
             models: models.map(Arc::new).map_err(access_error),
@@ -81,6 +90,7 @@ impl Agent {
             policy: Policy::new(&settings),
             skills,
             sandbox,
+            files: Arc::new(files),
             shells: Arc::new(shells),
             settings,
             all_tools: OnceLock::new(),

@@ -13,14 +13,17 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{Error, ErrorKind, Result, Role, Sender, SessionId, ToolCaller, ToolContext};
+use bub_kernel::{
+    Error, ErrorKind, Result, Role, Sender, SessionId, ToolCaller, ToolContext, ToolSpec,
+};
 use bub_sandbox::{Confinement, PathAccess, SandboxProfile, is_below};
 use bub_settings::Settings;
+use serde_json::{Map, Value};
 
 pub use open::AllowedFile;
 pub(crate) use open::file_error;
 
-use crate::{policy::Policy, sandbox::Sandbox, skills::Skills};
+use crate::{policy::ContentLimits, sandbox::Sandbox, settings::FS_CONFINE, skills::Skills};
 
 /// Directory for bub's data in the user's home directory, if `BUB_HOME` does not name another one.
 const DEFAULT_HOME: &str = ".bub";
@@ -122,9 +125,11 @@ impl From<FileError> for Error {
 /// Decides which files the tools may use, and opens them.
 pub struct FileAccess {
     settings: Arc<Settings>,
-    sandbox: Sandbox,
     skills: Arc<Skills>,
-    policy: Policy,
+    sandbox: Arc<Sandbox>,
+    content: ContentLimits,
+    /// Whether owners, too, may use only files in the workspace.
+    confine: bool,
 }
 
 /// Whose files a tool wants to use.
@@ -140,12 +145,29 @@ impl FileAccess {
     /// Creates the access that the settings describe.
     pub fn new(settings: &Arc<Settings>) -> Self {
         let skills = Arc::new(Skills::new(settings));
+        let sandbox = Sandbox::new(Arc::clone(settings), Arc::clone(&skills), None);
+        Self::with_sandbox(Arc::clone(settings), skills, Arc::new(sandbox))
+    }
+
+    /// Creates the access with the skills and the sandbox of an agent.
+    pub(crate) fn with_sandbox(
+        settings: Arc<Settings>,
+        skills: Arc<Skills>,
+        sandbox: Arc<Sandbox>,
+    ) -> Self {
         Self {
-            sandbox: Sandbox::new(Arc::clone(settings), Arc::clone(&skills), None),
-            policy: Policy::new(settings),
+            content: ContentLimits::new(&settings),
+            confine: settings.get(&FS_CONFINE),
+            settings,
             skills,
-            settings: Arc::clone(settings),
+            sandbox,
         }
+    }
+
+    /// Returns whether the sender may use only files in the workspace. This is always the case for senders who are not
+    /// owners.
+    pub fn is_confined(&self, sender: &Sender) -> bool {
+        self.confine || sender.role != Role::Owner
     }
 
     /// Finds the file that `path` names in a tool call: an absolute path, one relative to the workspace, or one that
@@ -159,33 +181,38 @@ impl FileAccess {
         Ok(self.find_in(profile, context, path, usage)?)
     }
 
-    /// Checks whether the model may use a file for a sender. Creates nothing.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason if the sender may not use the file.
-    pub fn check(
+    /// Returns why the sender may not use the file that a call of the model names, or `None` if the sender may, or if
+    /// the tool uses no files. Creates nothing.
+    pub fn refusal_reason(
         &self,
         sender: &Sender,
-        workspace: &Path,
-        path: &str,
-        usage: FileUse,
-    ) -> Result<()> {
+        workspace: Option<&Path>,
+        tool: &ToolSpec,
+        arguments: &Map<String, Value>,
+    ) -> Option<String> {
+        let path = arguments.get("path").and_then(Value::as_str);
+        let path = path.filter(|_| tool.name.starts_with("fs."))?;
+        let usage = match tool.read_only {
+            true => FileUse::Read,
+            false => FileUse::Change,
+        };
         let scope = FileScope {
             sender,
             session: None,
-            workspace: Some(workspace),
+            workspace,
             profile: self.sandbox.profile(sender, ToolCaller::Model),
         };
-        let rules = self.rules(&scope)?;
-        Ok(rules
-            .resolve(self.absolute_path(&scope, path)?, usage)
-            .map(drop)?)
+        let resolve = || {
+            self.rules(&scope)?
+                .resolve(self.absolute_path(&scope, path)?, usage)
+        };
+        let error = Error::from(resolve().err()?);
+        Some(error.message().to_owned())
     }
 
     /// Returns the profile that applies to a call.
     pub(crate) fn profile(&self, context: &ToolContext) -> SandboxProfile {
-        let sender = self.policy.effective_sender(&context.turn, context.caller);
+        let sender = self.content.effective_sender(&context.turn, context.caller);
         self.sandbox.profile(&sender, context.caller)
     }
 
@@ -198,7 +225,7 @@ impl FileAccess {
         usage: FileUse,
     ) -> Result<AllowedFile, FileError> {
         let workspace = crate::workspace(context.state());
-        let sender = self.policy.effective_sender(&context.turn, context.caller);
+        let sender = self.content.effective_sender(&context.turn, context.caller);
         let scope = FileScope {
             sender: &sender,
             session: Some(context.turn.session_id()),
@@ -214,7 +241,11 @@ impl FileAccess {
         let private: Vec<_> = private
             .filter_map(|root| open::path_identity(root))
             .collect();
-        AllowedFile::new(root.unwrap_or(Path::new("/")), path, usage, &private)
+        let shown = match &rules.confinement {
+            Some(confinement) => confinement.inside_path(&path),
+            None => path.clone(),
+        };
+        AllowedFile::new(root.unwrap_or(Path::new("/")), path, shown, usage, &private)
     }
 
     fn absolute_path(&self, scope: &FileScope<'_>, path: &str) -> Result<PathBuf> {
@@ -224,7 +255,7 @@ impl FileAccess {
 
     fn rules(&self, scope: &FileScope<'_>) -> Result<FileRules> {
         let settings = &self.settings;
-        let is_confined = self.policy.should_confine_files(scope.sender);
+        let is_confined = self.is_confined(scope.sender);
         let is_off = scope.profile == SandboxProfile::Off;
         let workspace = scope.workspace.map(resolve::resolve_symlinks).transpose()?;
         let confinement = match &workspace {
@@ -264,14 +295,6 @@ impl FileAccess {
             is_confined,
         })
     }
-}
-
-/// Returns whether `path`, as a tool call has it, names a file in the workspace.
-pub(crate) fn is_in_workspace(workspace: &Path, path: &str) -> bool {
-    let file = resolve::resolve_symlinks(&workspace.join(path));
-    let root = resolve::resolve_symlinks(workspace);
-    let is_inside = matches!((file, root), (Ok(file), Ok(root)) if file.starts_with(&root));
-    is_inside && !path.starts_with('~')
 }
 
 impl fmt::Debug for FileAccess {

@@ -24,12 +24,12 @@ use serde_json::{Map, Value};
 
 use self::remembered::SessionApprovals;
 use crate::settings::{
-    FS_CONFINE, POLICY_ALLOW, POLICY_APPROVAL_TIMEOUT, POLICY_ASK, POLICY_DENY,
-    POLICY_MIXED_COMPANY, POLICY_RULES, POLICY_UNTRUSTED_CONTENT,
+    POLICY_ALLOW, POLICY_APPROVAL_TIMEOUT, POLICY_ASK, POLICY_DENY, POLICY_RULES,
 };
 
 pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, request_approval};
 pub(crate) use approvals::{ask_for_exception, request_recorded_approval};
+pub(crate) use content::ContentLimits;
 pub use rule::{PolicyAction, PolicyRule};
 
 /// Tools that members may use without a rule. They only read, or change only the current session.
@@ -52,9 +52,7 @@ pub struct Policy {
     rules: Result<Vec<PolicyRule>, String>,
     owners: Vec<String>,
     approval_timeout: Duration,
-    confine: bool,
-    mixed_company: PolicyAction,
-    untrusted_content: PolicyAction,
+    content: ContentLimits,
     /// The rules that users added with the answer `always`.
     added_rules: Mutex<Vec<PolicyRule>>,
     session_approvals: Mutex<SessionApprovals>,
@@ -154,9 +152,7 @@ impl Policy {
             rules,
             owners,
             approval_timeout: settings.get(&POLICY_APPROVAL_TIMEOUT),
-            confine: settings.get(&FS_CONFINE),
-            mixed_company: settings.get(&POLICY_MIXED_COMPANY),
-            untrusted_content: settings.get(&POLICY_UNTRUSTED_CONTENT),
+            content: ContentLimits::new(settings),
             added_rules: Mutex::default(),
             session_approvals: Mutex::default(),
         }
@@ -203,12 +199,6 @@ impl Policy {
             false if allowed => Role::Member,
             false => Role::Guest,
         }
-    }
-
-    /// Returns whether the `fs` tools may use only files in the workspace. This is always the case for senders who are
-    /// not owners.
-    pub fn should_confine_files(&self, sender: &Sender) -> bool {
-        self.confine || self.rules.is_err() || sender.role != Role::Owner
     }
 
     /// Evaluates the policy for a tool call. `arguments` are the arguments that the tool receives: the result of

@@ -157,7 +157,8 @@ impl ToolRunner<'_> {
     ) -> Result<()> {
         let policy = &self.agent.policy;
         let (turn, caller) = (self.turn(), self.context.caller);
-        let policy_decision = policy.evaluate_in_turn(turn, caller, tool, arguments);
+        let files = &self.agent.files;
+        let policy_decision = policy.evaluate_in_turn(files, turn, caller, tool, arguments);
         match policy_decision.action {
             PolicyAction::Allow => Ok(()),
             PolicyAction::Deny => Err(policy_decision.denial_error(&tool.name)),

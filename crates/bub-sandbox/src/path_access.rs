@@ -66,6 +66,15 @@ impl Confinement {
             _ => path.to_owned(),
         }
     }
+
+    /// Returns where the command sees the file at `path`; the opposite of [`Self::outside_path`].
+    pub fn inside_path(&self, path: &Path) -> PathBuf {
+        let in_temp = path.strip_prefix(&self.temp).ok();
+        match (in_temp, TEMP_DIRECTORIES.first()) {
+            (Some(rest), Some(root)) if cfg!(target_os = "linux") => Path::new(root).join(rest),
+            _ => path.to_owned(),
+        }
+    }
 }
 
 /// Returns whether a path is `root` or below it. Ignores the case of ASCII letters.

@@ -46,20 +46,23 @@ pub struct AllowedFile {
     directory: OwnedFd,
     name: OsString,
     path: PathBuf,
+    shown: PathBuf,
 }
 
 impl AllowedFile {
     /// Opens the directory of a file below `root`. `path` is absolute and has no symbolic links; if it has one now, this
     /// fails. Creates missing directories for [`FileUse::Create`]. Refuses the directories `private` and what is below them.
+    /// Errors name the path `shown`.
     pub(super) fn new(
         root: &Path,
         path: PathBuf,
+        shown: PathBuf,
         usage: FileUse,
         private: &[Identity],
     ) -> Result<Self, FileError> {
         let create = usage == FileUse::Create;
         let action = if create { "write" } else { "read" };
-        let io_error = |error: io::Error| FileError::Failed(file_error(action, &path, &error));
+        let io_error = |error: io::Error| FileError::Failed(file_error(action, &shown, &error));
         let is_directory = || io_error(ErrorKind::IsADirectory.into());
         let name = path.file_name().ok_or_else(is_directory)?.to_owned();
         let below = path.strip_prefix(root).ok().and_then(Path::parent);
@@ -75,6 +78,7 @@ impl AllowedFile {
             directory,
             name,
             path,
+            shown,
         })
     }
 
@@ -84,12 +88,19 @@ impl AllowedFile {
     ///
     /// Fails if the path has a symbolic link, or if it is not a regular file.
     pub fn open_resolved(path: &Path) -> Result<File> {
-        Self::new(Path::new("/"), path.to_owned(), FileUse::Read, &[])?.open()
+        let shown = path.to_owned();
+        Self::new(Path::new("/"), path.to_owned(), shown, FileUse::Read, &[])?.open()
     }
 
     /// Returns the absolute path of the file, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the path that users and the model see: a file in the private temporary directory is in `/tmp`, as it is
+    /// for commands.
+    pub fn shown_path(&self) -> &Path {
+        &self.shown
     }
 
     /// Opens the file to read it.
@@ -203,13 +214,13 @@ impl AllowedFile {
             FileType::Symlink => return Err(self.error("read", &Errno::LOOP.into())),
             _ => "a pipe, a socket or a device",
         };
-        let path = self.path.display();
+        let path = self.shown.display();
         let text = format!("{path} is {kind}, not a file");
         Err(Error::invalid_input(text))
     }
 
     fn error(&self, action: &str, error: &io::Error) -> Error {
-        file_error(action, &self.path, error)
+        file_error(action, &self.shown, error)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, ApprovalTerms, CancellationToken, Error, ErrorKind, Result,
-    ToolContext, ToolSpec, Turn, UntrustedSource,
+    ApprovalAnswer, ApprovalRequest, ApprovalTerms, CancellationToken, Error, ErrorKind, Result, ToolContext,
+    ToolSpec, Turn, UntrustedSource,
     hooks::{args, point},
 };
 use bub_settings::{SettingSource, Settings};
@@ -54,6 +54,8 @@ pub struct Approval {
     pub answer: Option<ApprovalAnswer>,
     /// The rule that the answer `always` adds.
     pub(crate) rule: Option<Map<String, Value>>,
+    /// Why the call needs approval.
+    cause: String,
     tool: String,
     arguments: Map<String, Value>,
 }
@@ -80,7 +82,7 @@ impl Approval {
     /// Checks that the approval covers this tool call. Consumes the approval, so that it covers only one call. Fails if
     /// the call was not approved, or if the approval is for another call.
     pub fn consume(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
-        let reason = self.reason.as_deref();
+        let (reason, needed) = (self.reason.as_deref(), &self.cause);
         let cause = match self.decision {
             ApprovalOutcome::Approved if self.tool == tool && self.arguments == *arguments => {
                 return Ok(());
@@ -89,12 +91,13 @@ impl Approval {
                 "the approval is for another call; request a new one".to_owned()
             }
             ApprovalOutcome::Expired => {
-                format!("not approved within {} s", self.elapsed.as_secs())
+                let seconds = self.elapsed.as_secs();
+                format!("not approved within {seconds} s ({needed})")
             }
             ApprovalOutcome::Denied => reason.unwrap_or("the user denied the call").to_owned(),
             ApprovalOutcome::Failed => {
                 let reason = reason.unwrap_or("no reason given");
-                format!("cannot ask for approval: {reason}")
+                format!("cannot ask for approval ({needed}): {reason}")
             }
         };
         Err(denied_error(tool, &cause))
@@ -126,6 +129,8 @@ pub async fn request_approval(
     let started = Instant::now();
     let framework = turn.framework();
     let rule = remember_rule(&params, turn);
+    let decision = params.policy_decision;
+    let cause = decision.reason.as_ref().unwrap_or(&decision.rule);
     let outcome = |decision, answer: Option<ApprovalAnswer>, by, reason| Approval {
         decision,
         by,
@@ -133,11 +138,12 @@ pub async fn request_approval(
         elapsed: started.elapsed(),
         answer,
         rule: rule.clone(),
+        cause: cause.clone(),
         tool: params.tool.name.clone(),
         arguments: params.arguments.clone(),
     };
     let failed = |reason: String| outcome(ApprovalOutcome::Failed, None, None, Some(reason));
-    let request = build_request(&params, turn, rule.as_ref())?;
+    let request = build_request(&params, turn, rule.as_ref(), cause)?;
     if !is_at_terminal(turn.sender()) && is_masked(&request, &params) {
         let text = "the call contains a secret, which must not be shown in a chat; approve it at the terminal with `bub chat`";
         return Ok(failed(text.to_owned()));
@@ -239,6 +245,7 @@ fn build_request(
     params: &ApprovalParams<'_>,
     turn: &Turn,
     rule: Option<&Map<String, Value>>,
+    cause: &str,
 ) -> Result<ApprovalRequest> {
     let random = getrandom::u64().map_err(|error| {
         Error::unknown(format!(
@@ -262,6 +269,11 @@ fn build_request(
         let rule = PolicyRule::from_map(rule.clone(), 0, SettingSource::Default);
         rule.ok().map(|rule| rule.summary())
     });
+    let reason = if policy_decision.accepts_content {
+        format!("{cause}; yes allows such calls until the end of this turn")
+    } else {
+        cause.to_owned()
+    };
     let terms = ApprovalTerms {
         secret_arguments: (is_secret && is_at_terminal(sender)).then(|| params.arguments.clone()),
         approvers: policy_decision.approvers.clone(),
@@ -276,10 +288,7 @@ fn build_request(
         sender: sender.clone(),
         session_id: turn.session_id().clone(),
         expires: params.timeout,
-        reason: policy_decision
-            .reason
-            .clone()
-            .unwrap_or_else(|| policy_decision.rule.clone()),
+        reason,
         terms,
     })
 }

@@ -3,13 +3,24 @@
 //! The sender of such a turn keeps their role, but the model may follow instructions in that text. So a call that the
 //! author of the text could not make is denied, or an owner is asked.
 
-use std::{borrow::Cow, path::Path};
+use std::borrow::Cow;
 
 use bub_kernel::{Provenance, Role, Sender, ToolCaller, ToolSpec, Turn, UntrustedSource};
+use bub_settings::Settings;
 use serde_json::{Map, Value};
 
 use super::{Policy, PolicyAction, PolicyDecision};
-use crate::files::is_in_workspace;
+use crate::{
+    files::FileAccess,
+    settings::{POLICY_MIXED_COMPANY, POLICY_UNTRUSTED_CONTENT},
+};
+
+/// What text of others in the conversation restricts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContentLimits {
+    mixed_company: PolicyAction,
+    untrusted_content: PolicyAction,
+}
 
 /// A limit because of text in the conversation.
 struct ContentLimit {
@@ -24,8 +35,9 @@ struct ContentLimit {
 impl Policy {
     /// Evaluates the policy for a tool call of a turn: for its sender, and for the text that the turn contains. Text in
     /// the conversation does not restrict the commands that a user types.
-    pub fn evaluate_in_turn(
+    pub(crate) fn evaluate_in_turn(
         &self,
+        files: &FileAccess,
         turn: &Turn,
         caller: ToolCaller,
         tool: &ToolSpec,
@@ -33,16 +45,21 @@ impl Policy {
     ) -> PolicyDecision {
         let sender = turn.sender();
         let mut decision = self.evaluate(sender, tool, arguments);
-        for limit in self.content_limits(turn, caller) {
+        let workspace = crate::workspace(turn.state());
+        let refusal =
+            |sender: &Sender| files.refusal_reason(sender, workspace.as_deref(), tool, arguments);
+        for limit in self.content.limits(turn, caller) {
             let limited_sender = Sender {
                 role: limit.role,
                 ..sender.clone()
             };
             let mut limited = self.evaluate(&limited_sender, tool, arguments);
-            let workspace = crate::workspace(turn.state());
-            if self.is_forbidden_file(&limited_sender, tool, arguments, workspace.as_deref()) {
-                let text = "only files in the workspace are allowed";
-                limited = PolicyDecision::from_default(PolicyAction::Deny, text);
+            let reason = refusal(&limited_sender).filter(|_| limited.action != PolicyAction::Deny);
+            // A file that is refused to both is refused when it is opened.
+            if let Some(reason) = reason
+                && refusal(sender).as_ref() != Some(&reason)
+            {
+                limited = PolicyDecision::from_default(PolicyAction::Deny, &reason);
             }
             if limited.action <= decision.action {
                 continue;
@@ -51,10 +68,7 @@ impl Policy {
             decision = match (limited.action, limit.action) {
                 (PolicyAction::Deny, PolicyAction::Ask) => PolicyDecision {
                     accepts_content: true,
-                    ..PolicyDecision::from_default(
-                        PolicyAction::Ask,
-                        &format!("{cause}; yes allows such calls until the end of this turn"),
-                    )
+                    ..PolicyDecision::from_default(PolicyAction::Ask, cause)
                 },
                 (PolicyAction::Deny, _) => PolicyDecision::from_default(
                     PolicyAction::Deny,
@@ -66,10 +80,32 @@ impl Policy {
         decision
     }
 
+    /// Returns the sender of a turn with the role that applies to a call; see [`ContentLimits::effective_sender`].
+    pub(crate) fn effective_sender<'a>(
+        &self,
+        turn: &'a Turn,
+        caller: ToolCaller,
+    ) -> Cow<'a, Sender> {
+        self.content.effective_sender(turn, caller)
+    }
+}
+
+impl ContentLimits {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            mixed_company: settings.get(&POLICY_MIXED_COMPANY),
+            untrusted_content: settings.get(&POLICY_UNTRUSTED_CONTENT),
+        }
+    }
+
     /// Returns the sender of a turn with the role that applies to a call: lower than the sender's own role if text in
     /// the conversation limits the call, and no owner accepted that.
-    pub fn effective_sender<'a>(&self, turn: &'a Turn, caller: ToolCaller) -> Cow<'a, Sender> {
-        let limits = self.content_limits(turn, caller);
+    pub(crate) fn effective_sender<'a>(
+        self,
+        turn: &'a Turn,
+        caller: ToolCaller,
+    ) -> Cow<'a, Sender> {
+        let limits = self.limits(turn, caller);
         match limits.iter().map(|limit| limit.role).min() {
             Some(role) => Cow::Owned(Sender {
                 role,
@@ -80,7 +116,7 @@ impl Policy {
     }
 
     /// Returns the limits for a call that are stricter than the role of the sender and not accepted by an owner.
-    fn content_limits(&self, turn: &Turn, caller: ToolCaller) -> Vec<ContentLimit> {
+    fn limits(self, turn: &Turn, caller: ToolCaller) -> Vec<ContentLimit> {
         if caller == ToolCaller::User {
             return Vec::new();
         }
@@ -105,24 +141,6 @@ impl Policy {
                 }
         });
         limits
-    }
-
-    /// Returns whether a call of a file tool names a file that the sender may not use.
-    fn is_forbidden_file(
-        &self,
-        sender: &Sender,
-        tool: &ToolSpec,
-        arguments: &Map<String, Value>,
-        workspace: Option<&Path>,
-    ) -> bool {
-        let path = arguments.get("path").and_then(Value::as_str);
-        let Some(path) = path.filter(|_| tool.name.starts_with("fs.")) else {
-            return false;
-        };
-        if !self.should_confine_files(sender) {
-            return false;
-        }
-        !workspace.is_some_and(|workspace| is_in_workspace(workspace, path))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tools `fs.read`, `fs.write` and `fs.edit`. [`FileAccess`] decides which files they may use.
+//! The tools `fs.read`, `fs.write` and `fs.edit`. `FileAccess` decides which files they may use.
 //!
 //! * `read`: reads lines of a file of any size.
 //! * `edit`: replaces exact text.
@@ -15,21 +15,19 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     agent::Agent,
-    files::{AllowedFile, FileAccess, FileError, FileUse, file_error},
+    files::{AllowedFile, FileError, FileUse, file_error},
     policy::{ApprovalOutcome, ask_for_exception},
 };
 
 /// The tools that read and change files.
 pub struct FileTools {
     agent: Arc<Agent>,
-    files: Arc<FileAccess>,
 }
 
 impl FileTools {
     /// Creates the tools of an agent.
     pub(crate) fn new(agent: Arc<Agent>) -> Self {
-        let files = Arc::new(FileAccess::new(&agent.settings));
-        Self { agent, files }
+        Self { agent }
     }
 
     /// Finds the file of a call. If the sandbox does not allow it, asks the owner.
@@ -47,10 +45,11 @@ impl FileTools {
         let path = arguments.get("path").and_then(Value::as_str);
         let path = path.unwrap_or_default().to_owned();
         let find_in = |profile: SandboxProfile| {
-            let (files, context, path) = (Arc::clone(&self.files), context.clone(), path.clone());
+            let files = Arc::clone(&self.agent.files);
+            let (context, path) = (context.clone(), path.clone());
             run_blocking(move || files.find_in(profile, &context, &path, usage))
         };
-        let refusal = match find_in(self.files.profile(context)).await? {
+        let refusal = match find_in(self.agent.files.profile(context)).await? {
             Err(FileError::Refused(refusal)) => refusal,
             found => return Ok(found?),
         };
@@ -90,7 +89,7 @@ impl FileTools {
         let first = u64::try_from(offset).unwrap_or(0);
         run_blocking(move || {
             let is_cancelled = || cancel.is_cancelled();
-            read::read_lines(file.open()?, file.path(), first, limit, &is_cancelled)
+            read::read_lines(file.open()?, file.shown_path(), first, limit, &is_cancelled)
         })
         .await?
     }
@@ -110,7 +109,7 @@ impl FileTools {
         let file = file.await?;
         run_blocking(move || {
             file.replace(content.as_bytes())?;
-            Ok(format!("wrote: {}", file.path().display()))
+            Ok(format!("wrote: {}", file.shown_path().display()))
         })
         .await?
     }
@@ -155,7 +154,7 @@ fn edit_file(file: &AllowedFile, request: &edit::EditRequest<'_>) -> Result<Stri
     // Concurrent edits of one file must not undo each other.
     static EDIT_LOCK: Mutex<()> = Mutex::new(());
     let _guard = EDIT_LOCK.lock();
-    let read_error = |error| file_error("read", file.path(), &error);
+    let read_error = |error| file_error("read", file.shown_path(), &error);
     let mut content = file.open()?;
     let size = content.metadata().map_err(read_error)?.len();
     if size > edit::MAX_EDIT_BYTES {
@@ -173,5 +172,5 @@ fn edit_file(file: &AllowedFile, request: &edit::EditRequest<'_>) -> Result<Stri
     } else {
         String::new()
     };
-    Ok(format!("edited: {}{count}", file.path().display()))
+    Ok(format!("edited: {}{count}", file.shown_path().display()))
 }

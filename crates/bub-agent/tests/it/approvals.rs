@@ -2,11 +2,14 @@
 
 use std::{sync::Arc, sync::Mutex, time::Duration};
 
-use bub_agent::policy::{self, Approval, ApprovalOutcome, ApprovalParams, Policy, PolicyAction};
+use bub_agent::policy::{
+    self, Approval, ApprovalOutcome, ApprovalParams, Policy, PolicyAction, PolicyDecision,
+};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, Approvals, CancellationToken, ChannelMessage, ErrorKind,
-    Framework, Inbound, Result, Role, Sender, State, Turn, hooks,
+    Framework, Inbound, Result, Role, Sender, State, Turn, UntrustedSource, hooks,
 };
+use bub_settings::SettingSource;
 use serde_json::{Value, json};
 
 use crate::policy::{map, sender_with_role, settings, tool};
@@ -245,7 +248,7 @@ async fn no_one_else_and_from_nowhere_else_can_answer() {
         .to_owned();
     assert_eq!(
         message,
-        "Tool 'bash' denied by policy: not approved within 300 s"
+        "Tool 'bash' denied by policy: not approved within 300 s (reviewed)"
     );
 }
 
@@ -350,7 +353,7 @@ async fn when_no_user_can_be_asked_or_asking_fails_the_answer_is_no() {
             .to_owned();
         assert_eq!(
             error,
-            format!("Tool 'bash' denied by policy: cannot ask for approval: {expected}")
+            format!("Tool 'bash' denied by policy: cannot ask for approval (reviewed): {expected}")
         );
     }
 }
@@ -441,6 +444,39 @@ async fn a_member_never_approves_what_members_may_not_do() {
         let decision = approval.unwrap().decision;
         assert_eq!(fixture.outcomes_seen(), [expected]);
         assert_eq!(decision == ApprovalOutcome::Approved, expected == "ok");
+    }
+}
+
+// Issue 22, point 5: a program that calls a webhook cannot vouch for what it sends. The owner at the terminal can.
+#[tokio::test(start_paused = true)]
+async fn the_owner_at_the_terminal_accepts_the_content_of_a_webhook() {
+    let own = "you may not answer your own request: another user must approve it";
+    for (sender, expected) in [(owner("ci"), own), (Sender::terminal(), "ok")] {
+        let fixture = ApprovalFixture::new(|approvals, request| {
+            vec![approvals.submit_answer(&request.id, &request.sender, YES)]
+        });
+        let fixture = fixture.sent_by(sender);
+        fixture.turn.mark_untrusted(UntrustedSource::Webhook);
+        let decision = PolicyDecision {
+            action: PolicyAction::Ask,
+            rule: "the conversation contains the content of a webhook".to_owned(),
+            origin: SettingSource::Default,
+            reason: None,
+            approvers: vec![Role::Owner],
+            accepts_content: true,
+        };
+        let (settings, arguments) = (settings(&[]), map(json!({"cmd": "id"})));
+        let params = ApprovalParams {
+            tool: &tool("bash"),
+            arguments: &arguments,
+            policy_decision: &decision,
+            timeout: Duration::from_secs(1),
+            settings: &settings,
+        };
+        let approval = policy::request_approval(&fixture.turn, params, &fixture.cancel).await;
+        let is_approved = approval.unwrap().decision == ApprovalOutcome::Approved;
+        assert_eq!(fixture.outcomes_seen(), [expected]);
+        assert_eq!(is_approved, expected == "ok");
     }
 }
 

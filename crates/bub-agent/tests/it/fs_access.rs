@@ -276,10 +276,18 @@ async fn the_temporary_directory_is_that_of_the_sessions_commands() {
     let name = format!("/tmp/bub-fs-access-{}", std::process::id());
     let answer = fixture.write(&name, "private").await.unwrap();
     assert!(!std::path::Path::new(&name).exists());
-    assert!(answer.contains("/.bub/sandbox/"), "{answer}");
+    assert_eq!(answer, format!("wrote: {name}"));
+    let missing = fixture.read(json!({"path": "/tmp/missing"})).await;
+    let error = missing.unwrap_err();
+    assert!(error.starts_with("cannot read /tmp/missing: "), "{error}");
+    let edit = json!({"path": name, "old": "private", "new": "private"});
+    fixture.call("fs.edit", edit).await.unwrap_err();
+    let edit = json!({"path": name, "old": "priv", "new": "Priv"});
+    let edited = fixture.call("fs.edit", edit).await.unwrap();
+    assert_eq!(edited, format!("edited: {name}"));
     assert_eq!(
         fixture.read(json!({"path": name})).await.unwrap(),
-        "private"
+        "Private"
     );
     let error = fixture.read(json!({"path": "/tmp/../etc/shadow"})).await;
     error.unwrap_err();

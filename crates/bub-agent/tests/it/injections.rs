@@ -633,6 +633,23 @@ async fn a_yes_of_the_owner_counts_until_the_end_of_the_turn() {
     assert_eq!(fixture.effects.questions.lock().unwrap().len(), 2);
 }
 
+// Issue 22, point 5: a file that members do not see is like any other call that members may not make.
+#[tokio::test]
+async fn an_owner_can_allow_a_hidden_file_beside_text_of_others() {
+    for (answer, expected) in [
+        (ApprovalAnswer::Approved, true),
+        (ApprovalAnswer::Denied(None), false),
+    ] {
+        let fixture = InjectionFixture::new(&[]);
+        std::fs::write(fixture.dir.path().join("workspace/.env"), SECRET).unwrap();
+        *fixture.effects.answer.lock().unwrap() = Some(answer);
+        let text = page("fs.read|path=.env");
+        fixture.run(turns([terminal(&text)])).await;
+        assert_eq!(fixture.is_reached(), expected);
+        assert_eq!(fixture.effects.questions.lock().unwrap().len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_yes_does_not_cover_another_kind_of_text_that_comes_later() {
     let fixture = InjectionFixture::new(&[]);

@@ -1,7 +1,10 @@
 //! Decisions of the policy, and attempts to bypass it.
 
+use std::sync::Arc;
+
 use bub_agent::{
     command::{self, CommaCommand},
+    files::FileAccess,
     policy::{Policy, PolicyAction, PolicyDecision},
 };
 use bub_kernel::{Envelope, Inbound, Role, Sender, ToolSpec};
@@ -432,18 +435,18 @@ fn owners_are_known_by_channel_and_id() {
 #[test]
 fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     let confines = |pairs: &[(&str, &str)], role| {
-        Policy::new(&settings(pairs)).should_confine_files(&sender_with_role(role))
+        FileAccess::new(&Arc::new(settings(pairs))).is_confined(&sender_with_role(role))
     };
     assert!(!confines(&[], Role::Owner));
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
     assert!(confines(&[("BUB_FS_CONFINE", "yes")], Role::Owner));
-    let policy = Policy::new(&settings(&[]));
+    let files = FileAccess::new(&Arc::new(settings(&[])));
     let unknown = Inbound::from(Envelope::from_text("hi"));
     assert!(
-        policy.should_confine_files(&unknown.sender()),
+        files.is_confined(&unknown.sender()),
         "an unauthenticated sender is not trusted"
     );
-    assert!(!policy.should_confine_files(&Sender::terminal()));
+    assert!(!files.is_confined(&Sender::terminal()));
 }
 
 // Issue 22, point 4: a rule that asks everyone let members use the shell.

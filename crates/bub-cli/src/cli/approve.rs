@@ -110,7 +110,7 @@ impl TtyReader {
         match reader {
             Some(reader) => Ok(reader),
             empty => Ok(empty.insert(Self::open().map_err(|_| {
-                Error::config("cannot ask for approval: the process has no terminal; run the command in a terminal")
+                Error::config("the process has no terminal; run the command in a terminal")
             })?)),
         }
     }

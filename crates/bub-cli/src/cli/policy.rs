@@ -5,14 +5,13 @@ use std::{fmt::Write, process::ExitCode};
 use bub::CommandContext;
 use bub_agent::{
     command,
-    files::{FileAccess, FileUse},
+    files::FileAccess,
     policy::{Policy, PolicyAction, PolicyRule},
 };
 use bub_gateway::pairing::Pairings;
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, Framework, Result, Role, Sender, ToolSpec};
 use bub_settings::{SettingSource, Settings};
-use serde_json::Value;
 
 use super::{output, probe};
 
@@ -79,22 +78,14 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     let arguments = command::assign_arguments(tool, args.arguments.into_iter())?;
     let arguments = callable.normalize_arguments(arguments)?;
     let mut decision = policy.evaluate(&sender, tool, &arguments);
-    let is_confined = tool.name.starts_with("fs.") && policy.should_confine_files(&sender);
-    if let Some(path) = arguments.get("path").and_then(Value::as_str)
-        && tool.name.starts_with("fs.")
-        && decision.action != PolicyAction::Deny
+    let files = FileAccess::new(&context.settings);
+    let is_confined = tool.name.starts_with("fs.") && files.is_confined(&sender);
+    let workspace = Some(framework.workspace());
+    if decision.action != PolicyAction::Deny
+        && let Some(reason) = files.refusal_reason(&sender, workspace, tool, &arguments)
     {
-        let usage = if tool.read_only {
-            FileUse::Read
-        } else {
-            FileUse::Change
-        };
-        let files = FileAccess::new(&context.settings);
-        if let Err(error) = files.check(&sender, framework.workspace(), path, usage) {
-            decision.action = PolicyAction::Deny;
-            error.message().clone_into(&mut decision.rule);
-            (decision.origin, decision.reason) = (SettingSource::Default, None);
-        }
+        (decision.action, decision.rule) = (PolicyAction::Deny, reason);
+        (decision.origin, decision.reason) = (SettingSource::Default, None);
     }
     let sender_name = if sender == Sender::terminal() {
         "this terminal".to_owned()

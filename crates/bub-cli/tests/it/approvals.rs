@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     gateway_client::{CallbackServer, GatewayClient, start_gateway_with},
-    sandbox::Sandbox,
+    sandbox::{Run, Sandbox, bub},
 };
 
 const RULES: (&str, &str) = (
@@ -176,6 +176,29 @@ fn a_call_that_no_one_in_the_chat_may_approve_is_denied_with_the_reason() {
         assert!(!chat.has_run());
         chat.gateway.stop();
     }
+}
+
+// Issue 22, point 4: the model learns why the call needs approval, and why no one was asked.
+#[test]
+fn a_denial_without_a_terminal_has_both_reasons() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    model
+        .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#))
+        .script(Reply::text("not approved"));
+    // Without a terminal, also if the tests have one.
+    let mut command = sandbox.command(std::path::Path::new("setsid"));
+    command.arg("--wait").arg(bub()).args(["run", "do it"]);
+    let settings = [RULES, ("BUB_MODEL", "openai:small"), ("BUB_API_KEY", "k")];
+    command
+        .envs(settings)
+        .env("BUB_API_BASE", format!("{}/v1", model.url()));
+    let run = Run::from_output(command.output().unwrap()).ok();
+    assert!(run.contains("not approved"), "{run}");
+    let request = model.requests().last().unwrap().json();
+    let result = request["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
+    let expected = "Tool 'bash' denied by policy: cannot ask for approval (ask first): the process has no terminal; \
+                    run the command in a terminal";
+    assert!(result.contains(expected), "{result}");
 }
 
 #[test]

@@ -171,8 +171,8 @@ impl ChatController {
         let ask: AskApproval = Box::new(move |request| {
             let chat_controller = controller.upgrade();
             Box::pin(async move {
-                let chat_controller = chat_controller
-                    .ok_or_else(|| Error::unknown("cannot ask for approval: the chat has ended"))?;
+                let chat_controller =
+                    chat_controller.ok_or_else(|| Error::unknown("the chat has ended"))?;
                 if chat_controller.can_ask {
                     Ok(chat_controller.event_sender.ask_approval(request).await)
                 } else {
