@@ -15,6 +15,7 @@ mod doctor;
 mod exit;
 mod gateway;
 mod hooks;
+mod listing;
 mod local_model;
 mod man;
 mod models;

@@ -14,7 +14,7 @@ use bub_model::{Catalog, ModelId};
 use bub_settings::{ConfigFile, EditError, SettingSource, SettingValue, Settings, SettingsError};
 use serde_json::{Value, json};
 
-use super::{output, prompt, tape::text};
+use super::{listing::format_columns, output, prompt};
 
 /// Exit code for invalid arguments or configuration.
 const EXIT_USAGE: u8 = 2;
@@ -123,11 +123,8 @@ fn list_settings(settings: &Settings, changed: bool, as_json: bool) -> Result<Ex
         let lines = entries.map(|entry| format!("{}\n", to_json(&entry)));
         lines.collect()
     } else {
-        let rows = entries.map(|entry| {
-            let [key, value, origin] = setting_row(&entry);
-            [key, text::sanitize_line(&value), origin]
-        });
-        text::format_columns(&rows.collect::<Vec<_>>())
+        let rows = entries.map(|entry| setting_row(&entry));
+        format_columns(&rows.collect::<Vec<_>>())
     };
     output::print_untrusted(&settings.redactor().redact(&text))
 }

@@ -12,7 +12,7 @@ mod skills;
 mod tapes;
 mod trust;
 
-use std::{fmt::Write as _, future::ready, process::ExitCode, sync::Arc};
+use std::{future::ready, process::ExitCode, sync::Arc};
 
 use bub::{CommandContext, SettingsProblems};
 use bub_kernel::{BoxFuture, Framework, Result};
@@ -21,7 +21,7 @@ use bub_settings::Settings;
 use futures_util::{FutureExt as _, future::join_all};
 use serde_json::{Value, json};
 
-use super::{output, tape::text};
+use super::{listing::Listing, output, tape::text};
 
 /// Input of the checks.
 struct CheckContext<'a> {
@@ -89,12 +89,12 @@ pub(super) async fn run(context: CommandContext, args: DoctorArgs) -> Result<Exi
     let results = checks.map(async |(name, findings)| (name, findings.await));
     let results = join_all(results).await;
     let settings = &check_context.settings;
-    let text = if args.json {
-        format!("{:#}\n", to_json(settings, &results))
+    if args.json {
+        let text = format!("{:#}\n", to_json(settings, &results));
+        output::print_untrusted(&settings.redactor().redact(&text))?;
     } else {
-        to_text(settings, &results)
-    };
-    output::print_untrusted(&settings.redactor().redact(&text))?;
+        list_findings(settings, &results).print_redacted(settings.redactor())?;
+    }
     let has_errors = count_findings(&results, Severity::Error) > 0;
     Ok(ExitCode::from(u8::from(has_errors)))
 }
@@ -106,27 +106,28 @@ fn count_findings(results: &[(&str, Vec<Finding>)], severity: Severity) -> usize
     findings.count()
 }
 
-fn to_text(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> String {
-    let mut out = String::new();
+fn list_findings(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> Listing {
+    let mut listing = Listing::default();
     for (check, findings) in results {
         for finding in findings {
-            let (state, text) = (finding.severity.name(), text::sanitize_line(&finding.text));
-            let _ = writeln!(out, "{check:9} {state:9} {text}");
+            let (state, text) = (finding.severity.name(), &finding.text);
+            listing.row(format!("{check:9} {state:9} {text}"));
             if let Some(fix) = &finding.fix {
-                let _ = writeln!(out, "{:19} fix: {}", "", text::sanitize_line(fix));
+                listing.row(format!("{:19} fix: {fix}", ""));
             }
         }
     }
     let changed: Vec<_> = config::changed_settings(settings).collect();
     if !changed.is_empty() {
-        out.push_str("\nnon-default settings:\n");
+        listing.blank();
+        listing.row("non-default settings:");
         let rows = changed.into_iter();
-        let rows = rows
-            .map(|[key, value, origin]| [format!("  {key}"), text::sanitize_line(&value), origin]);
-        out.push_str(&text::format_columns(&rows.collect::<Vec<_>>()));
+        let rows = rows.map(|[key, value, origin]| [format!("  {key}"), value, origin]);
+        listing.columns(&rows.collect::<Vec<_>>());
     }
-    let _ = writeln!(out, "\n{}", summary(results));
-    out
+    listing.blank();
+    listing.row(summary(results));
+    listing
 }
 
 /// Returns the last line of the report, such as `1 error, 2 warnings`.

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsStr,
-    fmt::Write as _,
     os::unix::{
         ffi::OsStrExt as _,
         net::{SocketAddr, UnixDatagram},
@@ -21,7 +20,7 @@ use bub_kernel::settings::OWNERS;
 use bub_settings::{Environment, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{output, tape::text::format_count};
+use super::{listing::Listing, output, tape::text::format_count};
 use bub::signals;
 
 /// Run the gateway: receive messages and deliver replies
@@ -83,7 +82,7 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
         let outcome = gateway
             .run(token, || {
                 // The gateway also runs if stdout is closed.
-                let _ = output::print(&report);
+                let _ = report.print();
                 report_no_running_channel(&remote.stopped_channels(), channels);
                 ready.notify("READY=1");
             })
@@ -140,7 +139,7 @@ fn raise_file_limit() -> usize {
 }
 
 /// Returns the report at the start: channels, roles, access, and recovered work.
-fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
+fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> Listing {
     let channels = gateway.channel_names().join(", ");
     let channels = if channels.is_empty() {
         "no channels"
@@ -148,9 +147,11 @@ fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
         &channels
     };
     let roles = super::status::roles_line(&settings.get(&OWNERS));
-    let mut text = format!("gateway {name}: {channels}\n{roles}\n");
+    let mut listing = Listing::default();
+    listing.row(format!("gateway {name}: {channels}"));
+    listing.row(roles);
     for (channel, access) in gateway.access_summaries() {
-        let _ = writeln!(text, "{channel}: {}", output::sanitize_line(&access));
+        listing.row(format!("{channel}: {access}"));
     }
     let recovered = gateway.recovery();
     if recovered.messages + recovered.replies > 0 {
@@ -158,20 +159,19 @@ fn start_report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
         let messages = format_count(recovered.messages, one, many);
         let (one, many) = ("undelivered reply", "undelivered replies");
         let replies = format_count(recovered.replies, one, many);
-        let _ = writeln!(text, "recovered {messages} and {replies}");
+        listing.row(format!("recovered {messages} and {replies}"));
     }
     if recovered.torn_bytes > 0 {
-        let _ = writeln!(
-            text,
-            "journal: {} of an unfinished, unacknowledged write skipped",
-            format_count(recovered.torn_bytes, "byte", "bytes")
-        );
+        let bytes = format_count(recovered.torn_bytes, "byte", "bytes");
+        listing.row(format!(
+            "journal: {bytes} of an unfinished, unacknowledged write skipped"
+        ));
     }
     if recovered.damaged_lines > 0 {
         let lines = format_count(recovered.damaged_lines, "damaged line", "damaged lines");
-        let _ = writeln!(text, "journal: {lines} skipped; the old file is kept");
+        listing.row(format!("journal: {lines} skipped; the old file is kept"));
     }
-    text
+    listing
 }
 
 /// Prints a line if no channel runs. The log reports each failed channel, but this line also explains why the gateway

@@ -5,7 +5,7 @@ use std::{fmt::Write, process::ExitCode, sync::Arc};
 use bub::CommandContext;
 use bub_kernel::{PluginState, Result, hooks::HOOKS};
 
-use super::output;
+use super::{listing::Listing, output};
 
 /// Show hooks and the plugins that implement them
 ///
@@ -24,17 +24,17 @@ pub(super) struct HooksArgs {
 }
 
 pub(super) async fn run(context: CommandContext, args: HooksArgs) -> Result<ExitCode> {
-    output::print(&if args.schema {
-        format!("{:#}\n", bub_plugin::protocol_schema())
+    if args.schema {
+        output::print(&format!("{:#}\n", bub_plugin::protocol_schema()))
     } else if args.all {
-        hooks_table()
+        output::print(&hooks_table())
     } else {
-        implementations_text(&context, args.order)
-    })
+        list_implementations(&context, args.order).print()
+    }
 }
 
-fn implementations_text(context: &CommandContext, in_execution_order: bool) -> String {
-    let mut text = String::new();
+fn list_implementations(context: &CommandContext, in_execution_order: bool) -> Listing {
+    let mut listing = Listing::default();
     let framework = &context.framework;
     let failed = super::plugin::unstartable_plugins(context);
     for (spec, mut plugins) in framework.hooks().implemented_hooks() {
@@ -46,18 +46,15 @@ fn implementations_text(context: &CommandContext, in_execution_order: bool) -> S
             format!("{name}{}", if has_failed { " (error)" } else { "" })
         };
         let plugins: Vec<String> = plugins.iter().map(label).collect();
-        let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
+        listing.row(format!("{}: {}", spec.name, plugins.join(", ")));
     }
-    if text.is_empty() {
-        text.push_str("(no hook implementations)\n");
-    }
+    let mut listing = listing.or_row("(no hook implementations)");
     for plugin in framework.plugins() {
         if let PluginState::Failed(reason) = &plugin.state {
-            let [name, reason] = [&plugin.name, &**reason].map(super::sanitize_line);
-            let _ = writeln!(text, "plugin {name} is not loaded: {reason}");
+            listing.row(format!("plugin {} is not loaded: {reason}", plugin.name));
         }
     }
-    text
+    listing
 }
 
 /// Returns the hook table in Markdown, which is also in `docs/hooks.md`.

@@ -1,6 +1,6 @@
 //! `bub models`: lists available models and explains what the others need.
 
-use std::{fmt::Write, process::ExitCode};
+use std::process::ExitCode;
 
 use bub::CommandContext;
 use bub_kernel::Result;
@@ -8,7 +8,7 @@ use bub_model::{ChoiceReason, KeySource, ModelChoice, ModelsReport, ProviderRepo
 use bub_settings::MASK;
 use serde_json::{Value, json};
 
-use super::output;
+use super::{listing::Listing, output};
 
 /// Text that commands print if no model is configured.
 pub(super) const NO_MODEL_TEXT: &str =
@@ -27,47 +27,49 @@ pub(super) struct ModelsArgs {
 pub(super) async fn run(context: CommandContext, args: ModelsArgs) -> Result<ExitCode> {
     let settings = &context.settings;
     let report = super::models(settings, &context.logins)?.report().await;
-    let text = if args.json {
-        format!("{:#}\n", to_json(&report))
-    } else {
-        to_text(&report)
-    };
-    output::print(&settings.redactor().redact(&text))
+    if args.json {
+        let text = format!("{:#}\n", to_json(&report));
+        return output::print(&settings.redactor().redact(&text));
+    }
+    list_models(&report).print_redacted(settings.redactor())
 }
 
-fn to_text(report: &ModelsReport) -> String {
-    let mut text = model_line(report) + "\n";
+fn list_models(report: &ModelsReport) -> Listing {
+    let mut listing = Listing::default();
+    listing.row(model_line(report));
     for (model, problem) in &report.fallbacks {
-        let _ = match problem {
-            Some(problem) => writeln!(text, "fallback: {model} is unavailable: {problem}"),
-            None => writeln!(text, "fallback: {model}"),
-        };
+        listing.row(match problem {
+            Some(problem) => format!("fallback: {model} is unavailable: {problem}"),
+            None => format!("fallback: {model}"),
+        });
     }
     for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
+        listing.row(format!("note: {note}"));
     }
     let providers = report.providers.iter();
     let width = providers.clone().map(|provider| provider.name.len()).max();
     let width = width.unwrap_or_default();
     let (usable, others): (Vec<_>, Vec<_>) = providers.partition(|provider| provider.usable);
     if !usable.is_empty() {
-        text.push_str("\navailable:\n");
+        listing.blank();
+        listing.row("available:");
     }
     for provider in usable {
         let access = describe_access(provider, report);
-        let _ = writeln!(text, "  {:width$}  {access}", provider.name);
+        listing.row(format!("  {:width$}  {access}", provider.name));
     }
-    text.push_str("\nunavailable:\n");
+    listing.blank();
+    listing.row("unavailable:");
     for provider in others {
         let todo = provider.todo.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "  {:width$}  {todo}", provider.name);
+        listing.row(format!("  {:width$}  {todo}", provider.name));
     }
-    let _ = writeln!(
-        text,
-        "\nYou can also set keys in {} as `api_key.<provider>`, and base URLs as `api_base.<provider>`.",
+    listing.blank();
+    listing.row(format!(
+        "You can also set keys in {} as `api_key.<provider>`, and base URLs as `api_base.<provider>`.",
         report.config_file.display()
-    );
-    text
+    ));
+    listing
 }
 
 /// Returns the line about the selected model.

@@ -9,8 +9,10 @@ use bub_tape::fs::RealFs;
 use serde_json::{Value, json};
 
 use super::{
-    gateway, output,
-    status::{count, items, line},
+    gateway,
+    listing::Listing,
+    output,
+    status::{count, items, text},
 };
 
 #[derive(clap::Args)]
@@ -65,32 +67,32 @@ pub(super) async fn run(context: CommandContext, args: OutboxArgs) -> Result<Exi
             )));
         }
     };
-    output::print_untrusted(&match args.action {
-        OutboxAction::Retry { id } => format!("retrying {id}\n"),
-        OutboxAction::Drop { id } => format!("dropped {id}\n"),
-        OutboxAction::List { json: true } => format!("{answer}\n"),
-        OutboxAction::List { json: false } => replies_text(&answer),
-    })
+    let mut listing = Listing::default();
+    match args.action {
+        OutboxAction::Retry { id } => listing.row(format!("retrying {id}")),
+        OutboxAction::Drop { id } => listing.row(format!("dropped {id}")),
+        OutboxAction::List { json: true } => {
+            return output::print_untrusted(&format!("{answer}\n"));
+        }
+        OutboxAction::List { json: false } => listing = list_replies(&answer),
+    }
+    listing.print()
 }
 
-fn replies_text(answer: &Value) -> String {
-    let replies = items(&answer["replies"]).map(|reply| {
-        format!(
-            "{} {}:{} {}, {} s old, {} attempts, {}: {}\n",
-            line(&reply["id"]),
-            line(&reply["channel"]),
-            line(&reply["chat"]),
-            line(&reply["state"]),
+fn list_replies(answer: &Value) -> Listing {
+    let mut listing = Listing::default();
+    for reply in items(&answer["replies"]) {
+        listing.row(format!(
+            "{} {}:{} {}, {} s old, {} attempts, {}: {}",
+            text(&reply["id"]),
+            text(&reply["channel"]),
+            text(&reply["chat"]),
+            text(&reply["state"]),
             count(&reply["age_seconds"]),
             count(&reply["attempts"]),
-            line(&reply["error"]),
-            line(&reply["text"]),
-        )
-    });
-    let text: String = replies.collect();
-    if text.is_empty() {
-        "no undelivered replies\n".to_owned()
-    } else {
-        text
+            text(&reply["error"]),
+            text(&reply["text"]),
+        ));
     }
+    listing.or_row("no undelivered replies")
 }

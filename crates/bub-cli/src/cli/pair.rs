@@ -1,12 +1,12 @@
 //! `bub pair`: grants access to users who received a pairing code from a channel.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
 use bub::CommandContext;
 use bub_gateway::pairing::Pairings;
 use bub_kernel::Result;
 
-use super::output;
+use super::listing::Listing;
 
 /// Grant a user access with a pairing code
 ///
@@ -39,40 +39,35 @@ enum PairCommand {
 
 pub(super) async fn run(context: CommandContext, args: PairArgs) -> Result<ExitCode> {
     let pairings = Pairings::new(context.settings.home());
-    let report = match args.command {
+    let mut listing = Listing::default();
+    match args.command {
         Some(PairCommand::Remove { user }) => {
             pairings.remove(&user)?;
-            format!("removed {}\n", output::sanitize_line(&user))
+            listing.row(format!("removed {user}"));
         }
-        Some(PairCommand::List) => pairings_text(&pairings)?,
+        Some(PairCommand::List) => listing = list_pairings(&pairings)?,
         None => {
             let user = pairings.accept_code(&args.code.unwrap_or_default(), args.owner)?;
+            let (channel, id, name) = (&user.channel, &user.id, &user.name);
             let role = user.role().name();
-            format!(
-                "added {}:{} ({}) as {role}\n",
-                user.channel, user.id, user.name
-            )
+            listing.row(format!("added {channel}:{id} ({name}) as {role}"));
         }
-    };
-    output::print_untrusted(&report)
+    }
+    listing.print()
 }
 
-fn pairings_text(pairings: &Pairings) -> Result<String> {
+fn list_pairings(pairings: &Pairings) -> Result<Listing> {
     let (users, requests) = pairings.users_and_requests()?;
-    let mut text = String::new();
+    let mut listing = Listing::default();
     for user in users {
         let (channel, id, name) = (&user.channel, &user.id, &user.name);
-        let _ = writeln!(text, "{channel}:{id} {} {name}", user.role().name());
+        listing.row(format!("{channel}:{id} {} {name}", user.role().name()));
     }
     for request in requests {
-        let _ = writeln!(
-            text,
+        listing.row(format!(
             "{}:{} pending, code {} {}",
             request.channel, request.id, request.code, request.name
-        );
+        ));
     }
-    if text.is_empty() {
-        text.push_str("no paired users or pending requests\n");
-    }
-    Ok(text)
+    Ok(listing.or_row("no paired users or pending requests"))
 }

@@ -18,7 +18,7 @@ use bub_plugin::{
 };
 use serde_json::{Value, json};
 
-use super::{output, prompt, tape::text::format_columns};
+use super::{listing::Listing, output, prompt};
 use crate::bundled;
 
 /// Add, list, and remove plugins
@@ -149,7 +149,7 @@ async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode>
         record.digest = Some(pin.digest);
     }
     if !args.yes {
-        prompt::print_stderr(&describe_process(&record));
+        list_process(&record).print_stderr();
         if !prompt::confirm("Start it to see what it implements?", false).await? {
             return Err(prompt::interrupted_error());
         }
@@ -181,7 +181,7 @@ async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode>
         )));
     }
     if !args.yes {
-        prompt::print_stderr(&describe_capabilities(&record.descriptor, &builtin));
+        list_capabilities(&record.descriptor, &builtin).print_stderr();
         if !prompt::confirm("Add this plugin?", true).await? {
             return Err(prompt::interrupted_error());
         }
@@ -265,13 +265,15 @@ fn list_plugins(context: &CommandContext, as_json: bool) -> Result<ExitCode> {
     let damaged = installed.damaged.iter().map(|row| {
         let (name, problem) = (row.name(), &row.problem);
         let state = format!("error: {problem}; run `bub plugin remove {name}` and add it again");
-        [name, "-", "-", &state].map(super::sanitize_line)
+        [name, "-", "-", &state].map(str::to_owned)
     });
     let rows = installed.plugins.iter();
     let rows = rows
         .map(|record| plugin_row(context, record))
         .chain(damaged);
-    output::print(&format_columns(&rows.collect::<Vec<_>>()))
+    let mut listing = Listing::default();
+    listing.columns(&rows.collect::<Vec<_>>());
+    listing.print()
 }
 
 fn plugin_row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
@@ -282,7 +284,7 @@ fn plugin_row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4]
     };
     let version = record.descriptor.version.as_deref().unwrap_or("-");
     let path = display_path(&record.pinned);
-    [&record.manifest.name, version, &path, &state].map(super::sanitize_line)
+    [&record.manifest.name, version, &path, &state].map(str::to_owned)
 }
 
 /// Returns the names of enabled external plugins that cannot be started.
@@ -325,42 +327,50 @@ fn show_plugin(context: &CommandContext, name: &str, as_json: bool) -> Result<Ex
             serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
         return output::print(&format!("{value:#}\n"));
     }
-    let mut text = super::sanitize_line(&record.manifest.name);
+    let mut head = record.manifest.name.clone();
     if let Some(version) = &record.descriptor.version {
-        let _ = write!(text, " {}", super::sanitize_line(version));
+        head.extend([" ", version]);
     }
-    let about = record.descriptor.description.as_ref();
-    let about = super::sanitize_line(about.unwrap_or(&record.manifest.description));
-    let process = describe_process(record);
-    let capabilities = describe_capabilities(&record.descriptor, &builtin_framework(context));
+    let about = record.descriptor.description.as_deref();
+    let about = about.unwrap_or(&record.manifest.description).trim();
+    if !about.is_empty() {
+        head.extend([": ", about]);
+    }
     let [.., state] = plugin_row(context, record);
     let pin = record.digest.as_deref();
     let pin = pin.map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
-    let colon = if about.is_empty() { "" } else { ": " };
-    let _ = write!(
-        text,
-        "{colon}{about}\n{process}{capabilities}state: {state}\npin: {pin}\n"
-    );
-    output::print_untrusted(&text)
+    let mut listing = Listing::default();
+    listing.row(head);
+    listing.append(&list_process(record));
+    let builtin = builtin_framework(context);
+    listing.append(&list_capabilities(&record.descriptor, &builtin));
+    listing.row(format!("state: {state}"));
+    listing.row(format!("pin: {pin}"));
+    listing.print()
 }
 
-/// Describes the process of a plugin: command, directory, environment variables, and settings.
-fn describe_process(record: &InstalledPlugin) -> String {
+/// Lists the process of a plugin: command, directory, environment variables, and settings.
+fn list_process(record: &InstalledPlugin) -> Listing {
     let manifest = &record.manifest;
-    let command = super::sanitize_line(&manifest.command.join(" "));
+    let command = manifest.command.join(" ");
     let directory = display_path(&record.directory);
     let env = match manifest.env.as_slice() {
         [] => "none".to_owned(),
         env => env.join(", "),
     };
-    let mut text = format!(
-        "command: {command}\ndirectory: {directory}\nenvironment variables from the manifest: {env}\n"
-    );
+    let mut listing = Listing::default();
+    listing.row(format!("command: {command}"));
+    listing.row(format!("directory: {directory}"));
+    listing.row(format!("environment variables from the manifest: {env}"));
     let setting = |setting: &SettingDecl| {
         let note = if setting.secret { " (secret)" } else { "" };
         format!("{}.{}{note}", manifest.name, setting.name)
     };
-    write_names(&mut text, "settings", manifest.settings.iter().map(setting));
+    list_names(
+        &mut listing,
+        "settings",
+        manifest.settings.iter().map(setting),
+    );
     let permissions = &manifest.permissions;
     let network = if permissions.network {
         "network"
@@ -374,19 +384,15 @@ fn describe_process(record: &InstalledPlugin) -> String {
         .map(|path| format!("writes {path}"));
     let all = ["workspace", network].map(str::to_owned).into_iter();
     let all = all.chain(reads).chain(writes);
-    write_names(
-        &mut text,
-        "sandbox",
-        all.map(|part| super::sanitize_line(&part)),
-    );
-    text
+    list_names(&mut listing, "sandbox", all);
+    listing
 }
 
-/// Writes a line with a list of names, unless the list is empty.
-fn write_names(text: &mut String, label: &str, names: impl Iterator<Item = String>) {
+/// Adds a row with names, unless there are none.
+fn list_names(listing: &mut Listing, label: &str, names: impl Iterator<Item = String>) {
     let names: Vec<_> = names.collect();
     if !names.is_empty() {
-        let _ = writeln!(text, "{label}: {}", names.join(", "));
+        listing.row(format!("{label}: {}", names.join(", ")));
     }
 }
 
@@ -407,7 +413,7 @@ fn replaced_tools(descriptor: &Descriptor, builtin: &Framework) -> Vec<String> {
 }
 
 /// Lists the hooks, tools, channels and commands of a plugin.
-fn describe_capabilities(descriptor: &Descriptor, builtin: &Framework) -> String {
+fn list_capabilities(descriptor: &Descriptor, builtin: &Framework) -> Listing {
     let replaced = replaced_tools(descriptor, builtin);
     let tool_label = |name: &String| {
         let is_builtin = replaced.contains(name);
@@ -428,13 +434,10 @@ fn describe_capabilities(descriptor: &Descriptor, builtin: &Framework) -> String
         .commands
         .iter()
         .map(|command| command.name.clone());
-    let mut text = String::new();
-    write_names(&mut text, "hooks", hooks);
-    write_names(&mut text, "tools", tools);
-    write_names(&mut text, "channels", channels);
-    write_names(&mut text, "commands", commands);
-    if text.is_empty() {
-        text.push_str("implements no hooks, tools, channels, or commands\n");
-    }
-    text
+    let mut listing = Listing::default();
+    list_names(&mut listing, "hooks", hooks);
+    list_names(&mut listing, "tools", tools);
+    list_names(&mut listing, "channels", channels);
+    list_names(&mut listing, "commands", commands);
+    listing.or_row("implements no hooks, tools, channels, or commands")
 }

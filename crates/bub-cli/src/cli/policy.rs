@@ -1,6 +1,6 @@
 //! `bub policy`: shows the tool policy and explains decisions.
 
-use std::{fmt::Write, process::ExitCode};
+use std::process::ExitCode;
 
 use bub::CommandContext;
 use bub_agent::{
@@ -13,7 +13,7 @@ use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, Framework, Result, Role, Sender, ToolSpec};
 use bub_settings::{SettingSource, Settings};
 
-use super::{output, probe};
+use super::{listing::Listing, probe};
 
 /// Exit code if the call requires an approval.
 const EXIT_WOULD_ASK: u8 = 3;
@@ -58,7 +58,7 @@ pub(super) async fn run(context: CommandContext, args: PolicyArgs) -> Result<Exi
     let policy = Policy::new(settings);
     match args.command {
         PolicyCommand::Explain(args) => explain_call(&context, &policy, args),
-        PolicyCommand::List => output::print_untrusted(&rules_text(framework, &policy, settings)),
+        PolicyCommand::List => list_rules(framework, &policy, settings),
     }
 }
 
@@ -93,26 +93,26 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
         sender.to_string()
     };
     let origin = &decision.origin;
-    let mut text = format!(
-        "{}: {} for {} ({sender_name})\nbecause: {} ({origin})\n",
-        tool.name,
-        decision.action.name(),
-        sender.role.name(),
-        decision.rule
-    );
+    let (action, role) = (decision.action.name(), sender.role.name());
+    let mut listing = Listing::default();
+    listing.row(format!(
+        "{}: {action} for {role} ({sender_name})",
+        tool.name
+    ));
+    listing.row(format!("because: {} ({origin})", decision.rule));
     if let Some(reason) = &decision.reason {
-        let _ = writeln!(text, "reason: {reason}");
+        listing.row(format!("reason: {reason}"));
     }
     if decision.action != PolicyAction::Deny && is_confined {
-        text.push_str("note: only files in the workspace\n");
+        listing.row("note: only files in the workspace");
     }
     if decision.action == PolicyAction::Ask {
         let timeout = policy.approval_timeout().as_secs();
         let approvers: Vec<_> = decision.approvers.iter().map(|role| role.name()).collect();
-        let _ = writeln!(text, "note: approved by {}", approvers.join(" or "));
-        let _ = writeln!(text, "note: denied if not answered within {timeout} s");
+        listing.row(format!("note: approved by {}", approvers.join(" or ")));
+        listing.row(format!("note: denied if not answered within {timeout} s"));
     }
-    output::print_untrusted(&text)?;
+    listing.print()?;
     Ok(match decision.action {
         PolicyAction::Allow => ExitCode::SUCCESS,
         PolicyAction::Ask => ExitCode::from(EXIT_WOULD_ASK),
@@ -167,27 +167,25 @@ pub(super) fn unmatchable_rules<'a>(
         .filter_map(move |rule| Some((rule, rule.unmatchable_reason(&tools)?)))
 }
 
-fn rules_text(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
-    let mut text = String::new();
+fn list_rules(framework: &Framework, policy: &Policy, settings: &Settings) -> Result<ExitCode> {
+    let mut listing = Listing::default();
     let unmatchable: Vec<_> = unmatchable_rules(framework, policy).collect();
     for rule in policy.rules() {
         let (number, summary, origin) = (rule.number, rule.summary(), &rule.origin);
-        let _ = writeln!(text, "{number}. {summary} ({origin})");
+        listing.row(format!("{number}. {summary} ({origin})"));
         let mut reasons = unmatchable.iter();
         if let Some((_, reason)) = reasons.find(|(other, _)| other.number == number) {
-            let _ = writeln!(text, "   never matches: {reason}");
+            listing.row(format!("   never matches: {reason}"));
         }
         if let Some(risk) = rule.risk() {
-            let _ = writeln!(text, "   danger: {risk}");
+            listing.row(format!("   danger: {risk}"));
         }
     }
     for (role, summary) in Policy::defaults() {
-        let _ = writeln!(text, "{}: {summary} (default)", role.name());
+        listing.row(format!("{}: {summary} (default)", role.name()));
     }
-    text.push_str("owners: this terminal");
-    for owner in settings.get(&OWNERS) {
-        text.extend([", ", &owner]);
-    }
-    text.push('\n');
-    text
+    let mut owners = vec!["this terminal".to_owned()];
+    owners.extend(settings.get(&OWNERS));
+    listing.row(format!("owners: {}", owners.join(", ")));
+    listing.print()
 }

@@ -1,7 +1,6 @@
 //! `bub skill`: lists, shows, checks and creates skills.
 
 use std::{
-    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,7 +10,7 @@ use bub_agent::{LoadedSkills, SkillProblem, Skills};
 use bub_kernel::{Error, Result};
 use serde_json::json;
 
-use super::{output, tape::text::format_count};
+use super::{listing::Listing, output, tape::text::format_count};
 
 /// List, show, check, and create skills
 ///
@@ -98,41 +97,37 @@ fn list_skills(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitC
     let all = skills.list(Some(workspace));
     let width = all.iter().map(|skill| skill.name().len()).max();
     let width = width.unwrap_or_default();
-    let mut text = String::new();
+    let mut listing = Listing::default();
     for skill in all {
         let (name, source, description) = (
             skill.name(),
             skill.source().to_string(),
             skill.description(),
         );
-        let _ = if as_json {
-            let line = json!({"name": name, "source": source, "description": description, "location": skill.location(), "env": skill.requested_env()});
-            writeln!(text, "{line}")
+        listing.row(if as_json {
+            json!({"name": name, "source": source, "description": description, "location": skill.location(), "env": skill.requested_env()}).to_string()
         } else {
-            let description = output::sanitize_line(description);
-            writeln!(text, "{name:width$}  {source:7}  {description}")
-        };
+            format!("{name:width$}  {source:7}  {description}")
+        });
     }
     print_problems(&skills.problems(Some(workspace)));
-    output::print(&text)
+    listing.print()
 }
 
 fn check_skills(skills: &Skills, workspace: &Path, directories: &[PathBuf]) -> Result<ExitCode> {
-    let (mut text, mut problems) = (String::new(), Vec::new());
+    let (mut listing, mut problems) = (Listing::default(), Vec::new());
     if directories.is_empty() {
         problems = skills.problems(Some(workspace));
         let available = format_count(skills.list(Some(workspace)).len(), "skill", "skills");
-        let _ = writeln!(text, "{available} available, {} invalid", problems.len());
+        listing.row(format!("{available} available, {} invalid", problems.len()));
     }
     for directory in directories {
         match Skills::check_skill(directory) {
-            Ok(skill) => {
-                let _ = writeln!(text, "ok: {}", skill.name());
-            }
+            Ok(skill) => listing.row(format!("ok: {}", skill.name())),
             Err(problem) => problems.push(problem),
         }
     }
-    output::print(&text)?;
+    listing.print()?;
     print_problems(&problems);
     Ok(ExitCode::from(u8::from(!problems.is_empty())))
 }

@@ -8,7 +8,7 @@ use bub_gateway::{gateway_directory, status};
 use bub_kernel::Result;
 use serde_json::{Value, json};
 
-use super::{gateway, output};
+use super::{gateway, listing::Listing, output};
 
 #[derive(clap::Args)]
 pub(super) struct StatusArgs {
@@ -26,23 +26,28 @@ pub(super) async fn run(
 ) -> Result<ExitCode> {
     let directory = gateway_directory(&context.settings, &name);
     let status = status::send_request(&directory, &json!({"do": "status"})).await?;
-    output::print_untrusted(&match status {
-        Some(status) if json => format!("{status}\n"),
+    if json {
+        let status = status.unwrap_or_else(|| json!({"running": false}));
+        return output::print_untrusted(&format!("{status}\n"));
+    }
+    let mut listing = Listing::default();
+    match status {
         Some(status) => {
-            let mut text = status_text(&name, &status);
+            list_status(&mut listing, &name, &status);
             let workspace = status
                 .get("workspace")
                 .and_then(Value::as_str)
                 .map(Path::new);
             let find = |path| WorkspaceExposure::find(&context.settings, path);
             if let Some(exposure) = workspace.and_then(find) {
-                let _ = writeln!(text, "warning: {exposure}");
+                listing.row(format!("warning: {exposure}"));
             }
-            text
         }
-        None if json => format!("{}\n", json!({"running": false})),
-        None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
-    })
+        None => listing.row(format!(
+            "gateway {name}: not running; start it with `bub gateway`"
+        )),
+    }
+    listing.print()
 }
 
 /// Describes the roles of users in one line.
@@ -62,9 +67,9 @@ pub(super) fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// Returns a text in an answer of the gateway in one line, or an empty string.
-pub(super) fn line(value: &Value) -> String {
-    output::sanitize_line(value.as_str().unwrap_or_default())
+/// Returns a text in an answer of the gateway, or an empty string.
+pub(super) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default().trim()
 }
 
 /// Returns the items of a list in an answer of the gateway.
@@ -72,74 +77,69 @@ pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn status_text(name: &str, status: &Value) -> String {
+fn list_status(listing: &mut Listing, name: &str, status: &Value) {
     let is_stopping = status["stopping"] == true;
     let state = if is_stopping { "stopping" } else { "running" };
-    let mut text = format!("gateway {name}: {state}, pid {}\n", count(&status["pid"]));
+    listing.row(format!(
+        "gateway {name}: {state}, pid {}",
+        count(&status["pid"])
+    ));
     for channel in items(&status["channels"]) {
-        let _ = write!(
-            text,
+        let mut row = format!(
             "channel {}: {}, {} accepted, {} undelivered",
-            line(&channel["name"]),
-            line(&channel["state"]),
+            text(&channel["name"]),
+            text(&channel["state"]),
             count(&channel["accepted"]),
             count(&channel["undelivered"]),
         );
         // A gateway of the previous release has only the old key.
         let access = channel.get("access").unwrap_or(&channel["audience"]);
         for (label, detail) in [("last error", &channel["last_error"]), ("access", access)] {
-            let detail = line(detail);
+            let detail = text(detail);
             if !detail.is_empty() {
-                let _ = write!(text, "; {label}: {detail}");
+                let _ = write!(row, "; {label}: {detail}");
             }
         }
-        text.push('\n');
+        listing.row(row);
     }
     for service in items(&status["services"]) {
-        let (name, state) = (line(&service["name"]), line(&service["state"]));
-        let _ = write!(text, "service {name}: {state}");
-        let last_error = line(&service["last_error"]);
-        if !last_error.is_empty() {
-            let _ = write!(text, "; last error: {last_error}");
-        }
-        text.push('\n');
+        let (name, state) = (text(&service["name"]), text(&service["state"]));
+        listing.row(match text(&service["last_error"]) {
+            "" => format!("service {name}: {state}"),
+            error => format!("service {name}: {state}; last error: {error}"),
+        });
     }
-    let _ = writeln!(
-        text,
+    listing.row(format!(
         "messages: {} unfinished in {} sessions, {} turns running",
         count(&status["unfinished"]),
         count(&status["busy_sessions"]),
         count(&status["running_turns"]),
-    );
+    ));
     // A gateway of the previous release has only the old key.
     let failed = status.get("failed").unwrap_or(&status["given_up"]);
-    let _ = writeln!(
-        text,
+    listing.row(format!(
         "replies: {} undelivered ({} failed, {} unclaimed); see `bub outbox list`",
         count(&status["undelivered"]),
         count(failed),
         count(&status["unclaimed"]),
-    );
+    ));
     if let Some(process) = status.get("process") {
-        let _ = writeln!(
-            text,
+        listing.row(format!(
             "process: {} MB, {} open files, {} tasks",
             count(&process["memory_mb"]),
             count(&process["files"]),
             count(&process["tasks"]),
-        );
+        ));
     }
     let owners = items(&status["owners"]).filter_map(Value::as_str);
     let owners: Vec<_> = owners.map(str::to_owned).collect();
-    let _ = writeln!(text, "{}", roles_line(&owners));
+    listing.row(roles_line(&owners));
     for session in items(&status["sessions"]) {
-        let _ = writeln!(
-            text,
+        listing.row(format!(
             "session {}: {} unfinished, {} running",
-            line(&session["id"]),
+            text(&session["id"]),
             count(&session["unfinished"]),
             count(&session["running"]),
-        );
+        ));
     }
-    text
 }

@@ -1,7 +1,6 @@
 //! `bub trust`: trusts a workspace, and lists and removes the decisions about workspaces.
 
 use std::{
-    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,7 +10,7 @@ use bub_kernel::{Error, Result};
 use bub_settings::{TrustRecord, TrustReport, WorkspaceTrust};
 use serde_json::json;
 
-use super::output;
+use super::{listing::Listing, output};
 
 #[derive(clap::Args)]
 #[command(
@@ -50,15 +49,14 @@ pub(super) async fn run(context: CommandContext, args: TrustArgs) -> Result<Exit
     let text = match args.command {
         Some(TrustCommand::List { json }) => {
             let records = trust.records().map_err(|error| invalid(&error))?;
-            if json {
-                records_json(&records)
-            } else {
-                records_text(&records)
+            if !json {
+                return list_records(&records).print();
             }
+            records_json(&records)
         }
         Some(TrustCommand::Remove { directory }) => {
             let workspace = resolve_directory(&directory);
-            let shown = workspace.display();
+            let shown = output::sanitize_line(&workspace.to_string_lossy());
             if !trust.forget(&workspace).map_err(|error| invalid(&error))? {
                 return Err(Error::invalid_input(format!(
                     "unknown workspace `{shown}`; run `bub trust list` to list workspaces"
@@ -75,12 +73,12 @@ pub(super) async fn run(context: CommandContext, args: TrustArgs) -> Result<Exit
             }
         },
     };
-    output::print_untrusted(&text)
+    output::print(&text)
 }
 
 /// Trusts the files in a report. Returns the list of these files.
 fn trust_workspace(trust: &WorkspaceTrust, mut report: TrustReport) -> Result<String> {
-    let workspace = report.workspace.display().to_string();
+    let workspace = output::sanitize_line(&report.workspace.to_string_lossy());
     if report.items.is_empty() {
         return Ok(format!(
             "{workspace}: nothing to trust; it has no .env, skills, mcp.json, plugins, or AGENTS.md\n"
@@ -117,8 +115,8 @@ fn state(record: &TrustRecord) -> &'static str {
     }
 }
 
-fn records_text(records: &[TrustRecord]) -> String {
-    let mut text = String::new();
+fn list_records(records: &[TrustRecord]) -> Listing {
+    let mut listing = Listing::default();
     for record in records {
         let items = record.items.iter().map(|item| {
             let path = item.path.strip_prefix(&record.workspace);
@@ -126,12 +124,9 @@ fn records_text(records: &[TrustRecord]) -> String {
         });
         let items = items.collect::<Vec<_>>().join(", ");
         let workspace = record.workspace.display();
-        let _ = writeln!(text, "{:8}  {workspace}  {items}", state(record));
+        listing.row(format!("{:8}  {workspace}  {items}", state(record)));
     }
-    if text.is_empty() {
-        text.push_str("no trusted workspaces\n");
-    }
-    text
+    listing.or_row("no trusted workspaces")
 }
 
 fn records_json(records: &[TrustRecord]) -> String {

@@ -8,7 +8,7 @@ use bub_kernel::{Error, Result};
 use bub_model::Catalog;
 use serde_json::{Value, json};
 
-use super::{output, tape::text};
+use super::{listing::format_columns, output, tape::text};
 
 /// Show token usage and cost by session, model, or day
 ///
@@ -60,7 +60,7 @@ fn usage_table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
     };
     lines.extend(rows.iter().chain([&total]).map(|row| {
         [
-            output::sanitize_line(&row.name),
+            row.name.clone(),
             row.calls.to_string(),
             row.tokens.input.to_string(),
             row.tokens.cached.to_string(),
@@ -68,7 +68,7 @@ fn usage_table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
             cost_text(row),
         ]
     }));
-    text::format_columns(&lines)
+    format_columns(&lines)
 }
 
 /// Returns the cost of a row. Calls without a known price never count as free.

@@ -1,6 +1,9 @@
 //! Tests the commands with valid input.
 
-use std::{os::unix::fs::PermissionsExt, process::Stdio};
+use std::{os::unix::fs::PermissionsExt, path::Path, process::Stdio};
+
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::json;
 
 use crate::sandbox::{Run, Sandbox, bub};
 
@@ -84,6 +87,101 @@ fn hooks_names_a_plugin_that_is_not_in_use() {
         "{report}"
     );
     assert!(report.contains("run_model: faulty\n"), "{report}");
+}
+
+// Issue 22, point 8: names and texts of others cannot add rows or control the terminal, also through a pipe.
+#[test]
+fn listings_show_hostile_text_in_its_row() {
+    const HOSTILE: &str = "x\u{1b}[2J\r\n\u{9b}31m\tforged: \u{202e}allow";
+    let sandbox = Sandbox::new();
+    let rule = json!({"tools": ["bash"], "action": "ask", "reason": HOSTILE});
+    let config = json!({
+        "model": format!("openai:{HOSTILE}"),
+        "owners": [format!("telegram:{HOSTILE}")],
+        "policy": {"rules": [rule]},
+    });
+    // YAML accepts the character only as an escape.
+    let config = config.to_string().replace('\u{9b}', "\\u009b");
+    sandbox.write("home/config.yml", &config);
+    let user =
+        json!({"channel": "telegram", "id": "1", "name": HOSTILE, "owner": false, "since": 0});
+    let pairings = json!({"people": [user], "requests": []});
+    sandbox.write("home/pairings.json", &pairings.to_string());
+    let plugins = json!({"plugins": [{"manifest": {"name": HOSTILE}}]});
+    sandbox.write("home/plugins.json", &plugins.to_string());
+    let workspace = format!("workspace/{HOSTILE}");
+    sandbox.write(&format!("{workspace}/AGENTS.md"), "x");
+    let directory = sandbox.workspace().join(HOSTILE);
+    sandbox.bub(["trust", directory.to_str().unwrap()]).ok();
+    sandbox.bub(["run", ",help", "--session-id", HOSTILE, "--channel", "lab"]);
+    let mut shown = 0;
+    for (command, rows) in [
+        ("policy list", 5),
+        ("policy explain bash cmd=ls", 5),
+        ("trust list", 1),
+        ("pair list", 1),
+        ("plugin list", 1),
+        ("tape list", 2),
+        ("usage", 1),
+        ("config list --changed", 5),
+        ("outbox list", 1),
+        ("status", 1),
+        ("skill check", 1),
+    ] {
+        let run = sandbox.bub(command.split(' '));
+        let is_control = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!run.stdout.contains(is_control), "{command}: {run:?}");
+        assert_eq!(run.stdout.lines().count(), rows, "{command}: {run:?}");
+        shown += usize::from(run.stdout.contains("x␛[2J"));
+    }
+    assert_eq!(shown, 7, "the commands print the text");
+    for command in ["models", "hooks", "doctor --offline", "skill list"] {
+        let run = sandbox.bub(command.split(' '));
+        assert!(!run.stdout.contains(['\x1b', '\u{9b}', '\r']), "{run:?}");
+        let is_forged = |line: &str| line.trim_start().starts_with("forged");
+        assert!(!run.stdout.lines().any(is_forged), "{run:?}");
+    }
+}
+
+// Opening a pipe that no one writes to would block forever.
+#[test]
+fn a_pipe_in_place_of_a_file_does_not_stop_bub() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    model.otherwise(Reply::text("fine"));
+    let base = format!("{}/v1", model.url());
+    let mut command = sandbox.command(Path::new("mkfifo"));
+    for file in [
+        "AGENTS.md",
+        ".env",
+        "mcp.json",
+        ".agents/skills/x/SKILL.md",
+        ".agents/skills/y",
+        ".bub/plugins",
+    ] {
+        let path = sandbox.workspace().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        command.arg(path);
+    }
+    assert!(command.status().unwrap().success());
+    for args in [
+        &["run", "hello"][..],
+        &["chat"],
+        &["trust"],
+        &["doctor", "--offline"],
+        &["skill", "list"],
+    ] {
+        let mut command = sandbox.command(Path::new("timeout"));
+        command.arg("60").arg(bub()).args(args);
+        let settings = [
+            ("BUB_MODEL", "openai:small"),
+            ("BUB_API_KEY", "k"),
+            ("BUB_API_BASE", &base),
+        ];
+        command.envs(settings).stdin(Stdio::null());
+        let run = Run::from_output(command.output().unwrap());
+        assert_ne!(run.code, Some(124), "{args:?} did not end: {run:?}");
+        assert!(args[0] != "run" || run.stdout.contains("fine"), "{run:?}");
+    }
 }
 
 #[test]

@@ -48,6 +48,37 @@ fn findings(run: &Run, check: &str) -> Vec<String> {
         .collect()
 }
 
+/// Returns all paths below a directory.
+fn paths_below(directory: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let is_dir = |path: &&std::path::PathBuf| path.is_dir() && !path.is_symlink();
+    let below: Vec<_> = paths.iter().filter(is_dir).cloned().collect();
+    paths.extend(below.iter().flat_map(|path| paths_below(path)));
+    paths
+}
+
+// `doctor` changes nothing: the check of the sandbox needs a directory, and removes it.
+#[test]
+fn it_leaves_nothing_behind() {
+    let sandbox = Sandbox::new();
+    sandbox.write("workspace/.git/HEAD", "ref: refs/heads/main\n");
+    sandbox.write("temp/file", "");
+    let root = sandbox.workspace().parent().unwrap().to_owned();
+    let temp = root.join("temp");
+    let before = paths_below(&root);
+    for profile in ["workspace", "read-only", "off"] {
+        let variables = [
+            ("BUB_SANDBOX_PROFILE", profile),
+            ("TMPDIR", temp.to_str().unwrap()),
+        ];
+        let run = doctor(&sandbox, &variables, &["--offline"]);
+        assert!(run.stdout.contains("sandbox"), "{run:?}");
+        assert_eq!(paths_below(&root), before, "{profile}");
+    }
+}
+
 // L7: a rule with an unknown name has no effect.
 #[test]
 fn rules_of_the_policy_that_never_fit_are_found() {

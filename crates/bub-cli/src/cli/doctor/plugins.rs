@@ -3,10 +3,7 @@
 use bub_kernel::PluginState;
 use bub_plugin::InstalledPlugins;
 
-use super::{
-    super::{plugin, sanitize_line},
-    CheckContext, Finding,
-};
+use super::{super::plugin, CheckContext, Finding};
 
 pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let (mut active, mut findings) = (Vec::new(), Vec::new());
@@ -23,24 +20,24 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         let record = records.find(|record| *record.manifest.name == *name);
         let problem = |record| plugin::start_problem(check_context.framework, record);
         let (problem, fix) = match (&status.state, record.zip(record.and_then(problem))) {
-            (PluginState::Active, None) => {
-                active.push(name);
-                continue;
+            (PluginState::Failed(reason), _) => {
+                let fix =
+                    format!("correct the reported problem, or run `bub plugin remove {name}`");
+                (reason.clone(), fix)
             }
-            (PluginState::Active, Some((record, problem))) => {
+            (_, Some((record, problem))) => {
                 let path = bub_plugin::quote_for_shell(&record.pinned);
                 (
                     problem,
                     format!("run `bub plugin add {path}` again, or `bub plugin remove {name}`"),
                 )
             }
-            (PluginState::Failed(reason), _) => {
-                let fix =
-                    format!("correct the reported problem, or run `bub plugin remove {name}`");
-                (reason.clone(), fix)
+            (_, None) => {
+                active.push(name);
+                continue;
             }
         };
-        let text = sanitize_line(&format!("{name}: {problem}"));
+        let text = format!("{name}: {problem}");
         findings.push(Finding::error(text, fix));
     }
     findings.insert(0, Finding::ok(active.join(", ")));

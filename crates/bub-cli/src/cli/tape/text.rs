@@ -1,18 +1,18 @@
-//! Formats tapes as text for a terminal: the content of entries, dates, sizes, columns and colors. Escapes control
+//! Formats tapes as text for a terminal: the content of entries, dates, sizes and colors. Escapes control
 //! characters.
 
 use std::{
     fmt::{Display, Write as _},
     io::IsTerminal as _,
-    iter::repeat_n,
 };
 
 use bub::logging::should_use_color;
 use bub_settings::Settings;
 use bub_tape::{Entry, EntryKind, codec};
-use bub_terminal::{columns, sanitize::is_unsafe_char};
+use bub_terminal::sanitize::is_unsafe_char;
 use serde_json::Value;
 
+pub(super) use crate::cli::listing::format_columns;
 pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line};
 
 /// Replaces control characters in a line, truncates it to `max_chars` characters, and appends `…` if it was longer.
@@ -90,27 +90,6 @@ where
     N: Copy + Display + From<u8> + PartialEq,
 {
     format!("{number} {}", if number == 1.into() { one } else { many })
-}
-
-/// Aligns rows in columns. The width of the last column is not limited.
-pub(in crate::cli) fn format_columns(rows: &[impl AsRef<[String]>]) -> String {
-    let mut widths = Vec::new();
-    for row in rows {
-        let row = row.as_ref();
-        widths.resize(row.len().max(widths.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = columns(cell).max(*width);
-        }
-    }
-    let format_row = |row: &[String]| {
-        let mut text = String::new();
-        for (width, cell) in widths.iter().zip(row) {
-            text.push_str(cell);
-            text.extend(repeat_n(' ', width - columns(cell) + 2));
-        }
-        text.trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(|row| format_row(row.as_ref())).collect()
 }
 
 /// Whether results are colored. The text is complete without colors.
@@ -277,14 +256,5 @@ mod tests {
             [0, 999, 1000, 1_550_000].map(format_bytes),
             ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]
         );
-    }
-
-    #[test]
-    fn columns_are_aligned_by_cells() {
-        let rows = [
-            ["你好".to_owned(), "x".to_owned()],
-            ["a".to_owned(), String::new()],
-        ];
-        assert_eq!(format_columns(&rows), "你好  x\na\n");
     }
 }
