@@ -192,9 +192,10 @@ impl FileAccess {
     ) -> Option<String> {
         let path = arguments.get("path").and_then(Value::as_str);
         let path = path.filter(|_| tool.name.starts_with("fs."))?;
-        let usage = match tool.read_only {
-            true => FileUse::Read,
-            false => FileUse::Change,
+        let usage = if tool.read_only {
+            FileUse::Read
+        } else {
+            FileUse::Change
         };
         let scope = FileScope {
             sender,

@@ -84,7 +84,7 @@ async fn media_part(item: &MediaItem) -> Result<Option<Value>> {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
         MediaKind::Audio => audio_part(&url),
-        MediaKind::Document => None,
+        _ => None,
     })
 }
 

@@ -108,6 +108,7 @@ impl ToolRunner<'_> {
                 }
                 Err(error) => Err(error),
             },
+            _ => Err(ToolDecision::denial_error(&name, None)),
         };
         let outcome = ToolOutcome {
             result,
@@ -156,9 +157,8 @@ impl ToolRunner<'_> {
         call_id: Option<&str>,
     ) -> Result<()> {
         let policy = &self.agent.policy;
-        let (turn, caller) = (self.turn(), self.context.caller);
-        let files = &self.agent.files;
-        let policy_decision = policy.evaluate_in_turn(files, turn, caller, tool, arguments);
+        let (turn, files) = (self.turn(), &self.agent.files);
+        let policy_decision = policy.evaluate_in_turn(files, &self.context, tool, arguments);
         match policy_decision.action {
             PolicyAction::Allow => Ok(()),
             PolicyAction::Deny => Err(policy_decision.denial_error(&tool.name)),

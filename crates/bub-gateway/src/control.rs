@@ -48,7 +48,7 @@ pub(crate) async fn answer_approval(
         ApprovalAnswer::Approved => "Approved.",
         ApprovalAnswer::ApprovedForSession => "Approved for this session.",
         ApprovalAnswer::ApprovedAlways => "Approved for always.",
-        ApprovalAnswer::Denied(_) => "Denied.",
+        _ => "Denied.",
     };
     let (text, is_decided) = if id.is_empty() {
         let usage = if is_approval {

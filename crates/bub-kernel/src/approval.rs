@@ -18,7 +18,8 @@ use crate::{
 };
 
 /// A tool call that is waiting for a user's decision.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ApprovalRequest {
     /// Random id of the request. A request is answered at most once.
     pub id: String,
@@ -40,6 +41,7 @@ pub struct ApprovalRequest {
 
 /// Who may answer an approval request, and how. Other processes do not get it.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ApprovalTerms {
     /// The arguments with their secrets. Set only for the user at the terminal in which bub runs, and only if the call
     /// has secrets.
@@ -123,6 +125,7 @@ fn escape_invisible(text: &str) -> String {
 
 /// A user's answer to an approval request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ApprovalAnswer {
     /// The call is allowed, once.
     Approved,

@@ -132,11 +132,19 @@ impl From<Map<String, Value>> for CommandArgs {
 
 /// The context of a command handler.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct CliContext {
     /// The framework. Its running scope is not open.
     pub framework: Framework,
     /// The argument values.
     pub args: CommandArgs,
+}
+
+impl CliContext {
+    /// Creates the context of a command.
+    pub fn new(framework: Framework, args: CommandArgs) -> Self {
+        Self { framework, args }
+    }
 }
 
 /// The function that runs a command and returns its exit code.

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::{error::Error, ids::TurnId};
 
 /// A model call that is about to be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct LlmRequest {
     /// The run that the call belongs to.
     pub run_id: TurnId,
@@ -21,8 +22,22 @@ pub struct LlmRequest {
     pub max_tokens: Option<u64>,
 }
 
+impl LlmRequest {
+    /// Creates a request without tools and without a maximum number of tokens.
+    pub fn new(run_id: TurnId, model: impl Into<String>, messages: Vec<Value>) -> Self {
+        Self {
+            run_id,
+            model: model.into(),
+            messages: Arc::new(messages),
+            tool_names: Vec::new(),
+            max_tokens: None,
+        }
+    }
+}
+
 /// The result of a model call.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct LlmResult {
     /// The run that the call belongs to.
     pub run_id: TurnId,
@@ -40,6 +55,7 @@ pub struct LlmResult {
 
 /// The decision of `before_llm_call`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum LlmDecision {
     /// Make the call with this request.
     Proceed(LlmRequest),

@@ -11,6 +11,7 @@ use crate::{BoxFuture, error::Result};
 /// The kind of a media item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
 pub enum MediaKind {
     /// An image.
     Image,

@@ -101,6 +101,7 @@ impl PluginContext<'_> {
 
 /// Whether a plugin is active.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PluginState {
     /// The plugin's hooks are registered.
     Active,
@@ -110,6 +111,7 @@ pub enum PluginState {
 
 /// The name and state of a plugin that was added to the framework.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PluginStatus {
     /// The name of the plugin.
     pub name: Arc<str>,

@@ -84,6 +84,7 @@ pub struct ToolContext {
 
 /// The caller of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ToolCaller {
     /// A model.
     #[default]
@@ -137,7 +138,7 @@ pub trait Tool: Send + Sync + 'static {
 }
 
 /// A tool call that the model requested.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolCall {
     /// The run that the call belongs to.
     pub run_id: TurnId,
@@ -158,6 +159,7 @@ pub struct ToolOutcome {
 
 /// The decision of `before_tool_call`.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum ToolDecision {
     /// Make the call, with these arguments if given.
     Proceed(Option<Map<String, Value>>),

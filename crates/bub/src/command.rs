@@ -233,10 +233,8 @@ impl AppCommand {
         } = plugin;
         let command = args::to_clap_command(&spec);
         let mut app_command = Self::new(command, move |context: CommandContext| {
-            run(CliContext {
-                args: args::to_command_args(&spec, &context.matches),
-                framework: context.framework,
-            })
+            let args = args::to_command_args(&spec, &context.matches);
+            run(CliContext::new(context.framework, args))
         });
         app_command.source = if is_fallback {
             CommandSource::Fallback

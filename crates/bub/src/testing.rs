@@ -235,7 +235,7 @@ impl RuntimeOptions {
         let framework = add_plugins
             .fold(builder, |builder, add| add(builder))
             .build();
-        for PluginStatus { name, state } in framework.plugins() {
+        for PluginStatus { name, state, .. } in framework.plugins() {
             if let PluginState::Failed(reason) = state {
                 let message = format!("cannot create plugin `{name}`: {reason}");
                 return Err(Error::config(message));

@@ -86,6 +86,7 @@ impl AgentLoop {
                     }
                 }
                 StepRequest::Reset { archive } => self.reset_tape(archive, prompt).await?,
+                _ => {}
             }
         }
         Ok(has_requests)

@@ -76,11 +76,9 @@ impl AgentLoop {
         self.agent.check_daily_limit(&models).await?;
         let started = Instant::now();
         let outcome = self.call_model(&gate.request, loop_state).await;
-        let mut result = LlmResult {
-            run_id: self.turn.id().clone(),
-            duration: started.elapsed(),
-            ..LlmResult::default()
-        };
+        let mut result = LlmResult::default();
+        result.run_id.clone_from(self.turn.id());
+        result.duration = started.elapsed();
         let (answer, model) = match outcome {
             Ok(answer) => answer,
             Err(failure) => {
@@ -169,13 +167,9 @@ impl AgentLoop {
                     ContextBudget::Tight(_) | ContextBudget::Exceeded | ContextBudget::Fits => {}
                 }
             }
-            let request = LlmRequest {
-                run_id: self.turn.id().clone(),
-                model,
-                messages: Arc::new(messages),
-                tool_names: self.tools.model_names(),
-                max_tokens: Some(answer),
-            };
+            let mut request = LlmRequest::new(self.turn.id().clone(), model, messages);
+            request.tool_names = self.tools.model_names();
+            request.max_tokens = Some(answer);
             return Ok(PreparedCall {
                 request,
                 entries: view.entries,

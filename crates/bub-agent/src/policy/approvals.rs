@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, ApprovalTerms, CancellationToken, Error, ErrorKind, Result, ToolContext,
+    ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, ToolContext,
     ToolSpec, Turn, UntrustedSource,
     hooks::{args, point},
 };
@@ -274,21 +274,20 @@ fn build_request(
     } else {
         cause.to_owned()
     };
-    let terms = ApprovalTerms {
-        secret_arguments: (is_secret && is_at_terminal(sender)).then(|| params.arguments.clone()),
-        approvers: policy_decision.approvers.clone(),
-        can_asker_answer: is_possible_by_default && !is_about_webhook,
-        can_remember: policy_decision.origin != SettingSource::Default,
-        always_rule,
-    };
-    Ok(ApprovalRequest {
-        id: format!("{random:016x}"),
-        tool: params.tool.name.clone(),
-        arguments,
-        sender: sender.clone(),
-        session_id: turn.session_id().clone(),
-        expires: params.timeout,
-        reason,
-        terms,
-    })
+    let mut request = ApprovalRequest::default();
+    request.id = format!("{random:016x}");
+    request.tool.clone_from(&params.tool.name);
+    request.arguments = arguments;
+    request.sender.clone_from(sender);
+    request.session_id.clone_from(turn.session_id());
+    request.expires = params.timeout;
+    request.reason = reason;
+    let terms = &mut request.terms;
+    terms.secret_arguments =
+        (is_secret && is_at_terminal(sender)).then(|| params.arguments.clone());
+    terms.approvers.clone_from(&policy_decision.approvers);
+    terms.can_asker_answer = is_possible_by_default && !is_about_webhook;
+    terms.can_remember = policy_decision.origin != SettingSource::Default;
+    terms.always_rule = always_rule;
+    Ok(request)
 }

@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 
-use bub_kernel::{Provenance, Role, Sender, ToolCaller, ToolSpec, Turn, UntrustedSource};
+use bub_kernel::{
+    Provenance, Role, Sender, ToolCaller, ToolContext, ToolSpec, Turn, UntrustedSource,
+};
 use bub_settings::Settings;
 use serde_json::{Map, Value};
 
@@ -38,17 +40,17 @@ impl Policy {
     pub(crate) fn evaluate_in_turn(
         &self,
         files: &FileAccess,
-        turn: &Turn,
-        caller: ToolCaller,
+        context: &ToolContext,
         tool: &ToolSpec,
         arguments: &Map<String, Value>,
     ) -> PolicyDecision {
+        let turn = &context.turn;
         let sender = turn.sender();
         let mut decision = self.evaluate(sender, tool, arguments);
         let workspace = crate::workspace(turn.state());
         let refusal =
             |sender: &Sender| files.refusal_reason(sender, workspace.as_deref(), tool, arguments);
-        for limit in self.content.limits(turn, caller) {
+        for limit in self.content.limits(turn, context.caller) {
             let limited_sender = Sender {
                 role: limit.role,
                 ..sender.clone()
@@ -100,11 +102,7 @@ impl ContentLimits {
 
     /// Returns the sender of a turn with the role that applies to a call: lower than the sender's own role if text in
     /// the conversation limits the call, and no owner accepted that.
-    pub(crate) fn effective_sender<'a>(
-        self,
-        turn: &'a Turn,
-        caller: ToolCaller,
-    ) -> Cow<'a, Sender> {
+    pub(crate) fn effective_sender(self, turn: &Turn, caller: ToolCaller) -> Cow<'_, Sender> {
         let limits = self.limits(turn, caller);
         match limits.iter().map(|limit| limit.role).min() {
             Some(role) => Cow::Owned(Sender {

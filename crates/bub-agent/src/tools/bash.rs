@@ -201,8 +201,8 @@ impl BashTools {
                 };
                 // For the model, a timeout is a result; for a user, it is a failure.
                 match context.caller {
-                    ToolCaller::Model => Ok(text),
                     ToolCaller::User => Err(Error::new(ErrorKind::Tool, text)),
+                    _ => Ok(text),
                 }
             }
         }

@@ -447,7 +447,7 @@ async fn a_member_never_approves_what_members_may_not_do() {
     }
 }
 
-// Issue 22, point 5: a program that calls a webhook cannot vouch for what it sends. The owner at the terminal can.
+// A program that calls a webhook cannot vouch for what it sends. The owner at the terminal can.
 #[tokio::test(start_paused = true)]
 async fn the_owner_at_the_terminal_accepts_the_content_of_a_webhook() {
     let own = "you may not answer your own request: another user must approve it";

@@ -633,7 +633,7 @@ async fn a_yes_of_the_owner_counts_until_the_end_of_the_turn() {
     assert_eq!(fixture.effects.questions.lock().unwrap().len(), 2);
 }
 
-// Issue 22, point 5: a file that members do not see is like any other call that members may not make.
+// A file that members do not see is like any other call that members may not make.
 #[tokio::test]
 async fn an_owner_can_allow_a_hidden_file_beside_text_of_others() {
     for (answer, expected) in [

@@ -163,25 +163,19 @@ fn parse_answer(request: &ApprovalRequest, line: &str) -> ApprovalAnswer {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::{Map, Value};
 
-    use bub_kernel::{ApprovalTerms, Sender};
+    use bub_kernel::ApprovalTerms;
 
     use super::{ApprovalAnswer, ApprovalRequest, parse_answer};
 
     fn request(cmd: &str, terms: ApprovalTerms) -> ApprovalRequest {
-        ApprovalRequest {
-            id: "1".to_owned(),
-            tool: "bash".to_owned(),
-            arguments: Map::from_iter([("cmd".to_owned(), Value::from(cmd))]),
-            sender: Sender::terminal(),
-            session_id: bub_kernel::SessionId::default(),
-            expires: Duration::ZERO,
-            reason: "rule 1\nsays".to_owned(),
-            terms,
-        }
+        let mut request = ApprovalRequest::default();
+        request.tool = "bash".into();
+        request.arguments = Map::from_iter([("cmd".to_owned(), Value::from(cmd))]);
+        request.reason = "rule 1\nsays".into();
+        request.terms = terms;
+        request
     }
 
     #[test]
@@ -206,11 +200,9 @@ mod tests {
     // Issue 22, point 4: the answers `session` and `always` exist only where they are possible.
     #[test]
     fn an_answer_for_longer_needs_to_be_possible() {
-        let terms = ApprovalTerms {
-            can_remember: true,
-            always_rule: Some("allow: bash".to_owned()),
-            ..ApprovalTerms::default()
-        };
+        let mut terms = ApprovalTerms::default();
+        terms.can_remember = true;
+        terms.always_rule = Some("allow: bash".to_owned());
         let longer = request("ls", terms);
         assert_eq!(longer.choices(), "y/s/a/N");
         assert!(
@@ -251,10 +243,8 @@ mod tests {
     #[test]
     fn the_terminal_shows_the_exact_call() {
         let exact = Map::from_iter([("cmd".to_owned(), Value::from("login s3cret"))]);
-        let terms = ApprovalTerms {
-            secret_arguments: Some(exact),
-            ..ApprovalTerms::default()
-        };
+        let mut terms = ApprovalTerms::default();
+        terms.secret_arguments = Some(exact);
         let shown = request("login ***", terms).question_text();
         assert!(shown.contains("login s3cret"), "{shown}");
     }

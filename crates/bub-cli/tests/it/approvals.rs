@@ -178,7 +178,7 @@ fn a_call_that_no_one_in_the_chat_may_approve_is_denied_with_the_reason() {
     }
 }
 
-// Issue 22, point 4: the model learns why the call needs approval, and why no one was asked.
+// The model learns why the call needs approval, and why no one was asked.
 #[test]
 fn a_denial_without_a_terminal_has_both_reasons() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());

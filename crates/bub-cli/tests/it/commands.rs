@@ -89,7 +89,7 @@ fn hooks_names_a_plugin_that_is_not_in_use() {
     assert!(report.contains("run_model: faulty\n"), "{report}");
 }
 
-// Issue 22, point 8: names and texts of others cannot add rows or control the terminal, also through a pipe.
+// Names and texts of others cannot add rows or control the terminal, also through a pipe.
 #[test]
 fn listings_show_hostile_text_in_its_row() {
     const HOSTILE: &str = "x\u{1b}[2J\r\n\u{9b}31m\tforged: \u{202e}allow";

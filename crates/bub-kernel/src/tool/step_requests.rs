@@ -9,6 +9,7 @@ pub struct StepRequests(Mutex<Vec<StepRequest>>);
 
 /// A request to the agent loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StepRequest {
     /// Add an anchor with a summary.
     HandOff {

@@ -1,6 +1,6 @@
 //! The chains around model and tool calls without failures.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bub_kernel::{
     Error, LlmDecision, LlmRequest, LlmResult, ToolCall, ToolDecision, ToolOutcome,
@@ -14,13 +14,11 @@ use serde_json::{Map, Value, json};
 use crate::support::{FakePlugin, Trace, any_turn, framework, none};
 
 pub(crate) fn request(model: &str) -> LlmRequest {
-    LlmRequest {
-        run_id: "run".into(),
-        model: model.into(),
-        messages: Arc::new(vec![json!({"role": "user", "content": "hi"})]),
-        tool_names: vec!["fs_read".into()],
-        max_tokens: Some(100),
-    }
+    let messages = vec![json!({"role": "user", "content": "hi"})];
+    let mut request = LlmRequest::new("run".into(), model, messages);
+    request.tool_names = vec!["fs_read".into()];
+    request.max_tokens = Some(100);
+    request
 }
 
 pub(crate) fn tool_call(path: &str) -> ToolCall {
@@ -105,10 +103,8 @@ async fn everyone_sees_a_finished_model_call_with_its_error() {
         })
     };
     let set = framework([watching(trace.clone()), watching(trace.clone())]);
-    let result = LlmResult {
-        error: Some(Error::unknown("refused")),
-        ..LlmResult::default()
-    };
+    let mut result = LlmResult::default();
+    result.error = Some(Error::unknown("refused"));
     let notes = set
         .hooks()
         .after_llm_call(&request("m"), &result, &any_turn())

@@ -22,10 +22,10 @@ pub(super) struct Seconds(pub(super) Duration);
 
 /// Implements [`Wire`] for the objects of a table. A row lists the fields of a struct. A field that is missing or invalid
 /// has its default value, unless it is `required`. A field with another name in the protocol also has the type that it is
-/// sent as. `in` names the field that is a fact about the turn. The
-/// field after a semicolon is not sent.
+/// sent as. `in` names the field that is a fact about the turn. Other fields
+/// are not sent.
 macro_rules! wire_objects {
-    ($( $ty:ident $(in $fact:ident)? { $($field:ident $(($($how:tt)+))?),* $(; $local:ident)? } )*) => {$(
+    ($( $ty:ident $(in $fact:ident)? { $($field:ident $(($($how:tt)+))?),* } )*) => {$(
         impl Wire for $ty {
             fn encode(&self) -> Value {
                 let mut fields = Map::new();
@@ -39,9 +39,10 @@ macro_rules! wire_objects {
             fn decode(value: Value) -> Result<Self> {
                 let mut fields = Map::decode(value)?;
                 let mut take = |name| fields.remove(name).unwrap_or_default();
-                Ok(Self {$(
-                    $field: wire_objects!(@decode take(wire_objects!(@name $field $($($how)+)?)), $($($how)+)?),
-                )* $($local: Default::default(),)? })
+                let mut object = Self::default();
+                $( object.$field =
+                    wire_objects!(@decode take(wire_objects!(@name $field $($($how)+)?)), $($($how)+)?); )*
+                Ok(object)
             }
 
             fn schema() -> Value {
@@ -76,7 +77,7 @@ wire_objects! {
     ToolCall in run_id { run_id, tool, arguments (required) }
     TurnSnapshot { session_id, is_running, running_count, pending_count, steering_count }
     ApprovalRequest in session_id {
-        id, tool, arguments (required), sender, session_id, expires ("expires_seconds" as Seconds), reason; terms
+        id, tool, arguments (required), sender, session_id, expires ("expires_seconds" as Seconds), reason
     }
 }
 
@@ -289,6 +290,7 @@ impl Wire for LlmDecision {
         match self {
             Self::Proceed(request) => json!({"proceed": request.encode()}),
             Self::Finish(text) => json!({"finish": text}),
+            _ => Value::Null,
         }
     }
 
@@ -315,6 +317,8 @@ impl Wire for ToolDecision {
             Self::Proceed(arguments) => json!({"proceed": arguments}),
             Self::Replace(result) => json!({"replace": result}),
             Self::Deny(reason) => json!({"deny": reason}),
+            // Not a decision, so the call is denied.
+            _ => Value::Null,
         }
     }
 
@@ -377,6 +381,7 @@ impl Wire for ApprovalAnswer {
             Self::ApprovedForSession => json!({"approved": true, "scope": "session"}),
             Self::ApprovedAlways => json!({"approved": true, "scope": "always"}),
             Self::Denied(reason) => json!({"approved": false, "reason": reason}),
+            _ => json!({"approved": false}),
         }
     }
 

@@ -103,13 +103,10 @@ async fn observe_model_hooks(turn: &Turn, results: &mut Map<String, Value>) {
         framework.system_prompt(&prompt, turn).unwrap().into(),
     );
     for model in ["finish", "change", "plain"] {
-        let request = LlmRequest {
-            run_id: "r".into(),
-            model: model.to_owned(),
-            messages: vec![json!({"role": "user", "content": "hi"})].into(),
-            tool_names: vec!["a".to_owned()],
-            max_tokens: Some(5),
-        };
+        let messages = vec![json!({"role": "user", "content": "hi"})];
+        let mut request = LlmRequest::new("r".into(), model, messages);
+        request.tool_names = vec!["a".to_owned()];
+        request.max_tokens = Some(5);
         let args = args::BeforeLlmCall {
             request: &request,
             state,

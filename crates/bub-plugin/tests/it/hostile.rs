@@ -904,16 +904,10 @@ async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
             )
         }
         "request_approval" => {
-            let request = ApprovalRequest {
-                id: "1".to_owned(),
-                tool: "t".to_owned(),
-                arguments: serde_json::Map::new(),
-                sender: bub_kernel::Sender::default(),
-                session_id: session_id.clone(),
-                expires: BUDGET,
-                reason: String::new(),
-                terms: bub_kernel::ApprovalTerms::default(),
-            };
+            let mut request = ApprovalRequest::default();
+            request.tool = "t".into();
+            request.session_id = session_id.clone();
+            request.expires = BUDGET;
             let args = args::RequestApproval {
                 request: &request,
                 state: turn.state(),
@@ -929,13 +923,7 @@ async fn outcome(fixture: &HostilePluginFixture, hook: &str) -> String {
             )
         }
         "before_llm_call" => {
-            let request = LlmRequest {
-                run_id: "r".into(),
-                model: "m".to_owned(),
-                messages: Vec::new().into(),
-                tool_names: Vec::new(),
-                max_tokens: None,
-            };
+            let request = LlmRequest::new("r".into(), "m", Vec::new());
             let gate = hooks.before_llm_call(request, &turn).await;
             format!("{} {:?}", gate.request.model, gate.finish)
         }

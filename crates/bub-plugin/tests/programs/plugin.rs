@@ -146,10 +146,11 @@ impl Probe {
     async fn before_llm_call(&self, request: &LlmRequest) -> Option<LlmDecision> {
         match request.model.as_str() {
             "finish" => Some(LlmDecision::Finish("finished".to_owned())),
-            "change" => Some(LlmDecision::Proceed(LlmRequest {
-                model: "changed".to_owned(),
-                ..request.clone()
-            })),
+            "change" => {
+                let mut request = request.clone();
+                request.model = "changed".into();
+                Some(LlmDecision::Proceed(request))
+            }
             _ => None,
         }
     }

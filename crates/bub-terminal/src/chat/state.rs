@@ -218,7 +218,7 @@ impl ChatState {
                     ApprovalAnswer::ApprovedAlways => {
                         "allowed always; the rule is in the config file"
                     }
-                    ApprovalAnswer::Denied(_) => "denied",
+                    _ => "denied",
                 };
                 let _ = sender.send(answer);
                 self.view.show_notice(notice, Style::YELLOW);
