@@ -168,6 +168,47 @@ const ROWS: &[ClassifyCase] = &[
         r#"{"error":"the input length exceeds the context length"}"#,
         ShrinkContext,
     ),
+    // Local servers that must keep the start of a conversation.
+    ClassifyCase(
+        Some(400),
+        r#"{"error":"Trying to keep the first 15857 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough. Try to load the model with a larger context length, or provide a shorter input"}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        None,
+        r#"{"error":{"message":"The number of tokens to keep from the initial prompt is greater than the context length. Try to load the model with a larger context length, or provide a shorter input"}}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        Some(400),
+        r#"{"error":"Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)"}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        None,
+        r#"{"error":"Reached context length of 4096 tokens with model (arch: qwen2) that does not currently support mid-generation context overflow."}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        Some(400),
+        r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)","type":"invalid_request_error"}}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        Some(400),
+        r#"{"error":{"message":"model max length exceeded, max length:8192","type":"invalid_request_error"}}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        Some(400),
+        r#"{"error":{"message":"Input token length too long","type":"invalid_request_error"}}"#,
+        ShrinkContext,
+    ),
+    ClassifyCase(
+        Some(400),
+        r#"{"error":{"message":"total message size 2113433 exceeds limit 2097152","type":"invalid_request_error"}}"#,
+        ShrinkContext,
+    ),
     // A limit on the answer is not an overflow of the conversation.
     ClassifyCase(
         Some(400),

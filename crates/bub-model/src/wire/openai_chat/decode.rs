@@ -95,7 +95,11 @@ impl ChatCompletionsDecoder {
             let function = function.as_ref().unwrap_or(&call);
             self.push_call_delta(call.u64("index"), &id, function, answer)?;
         }
-        if let Some(function) = delta.object("function_call") {
+        // Some servers add an empty call to each message.
+        let function = delta.object("function_call");
+        let has_content =
+            |call: &RawObject<'_>| call.text("name").is_some() || call.text("arguments").is_some();
+        if let Some(function) = function.filter(has_content) {
             self.push_call_delta(Some(0), "", &function, answer)?;
         }
         Ok(())

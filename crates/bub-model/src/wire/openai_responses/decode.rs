@@ -63,12 +63,10 @@ impl ResponsesDecoder {
             .with_item(index, &id, |item| item.streamed = true);
     }
 
-    /// Handles the start of an item. Only tool calls matter.
+    /// Handles the start of an item. Only calls of functions matter. Servers report the tools that they run themselves
+    /// as other items, such as `custom_tool_call`. bub declares only functions, so those calls are never for bub.
     fn start_item(&mut self, index: Option<u64>, item: &RawObject<'_>, answer: &mut Answer) {
-        let is_call = matches!(
-            item.str("type").as_deref(),
-            Some("function_call" | "custom_tool_call")
-        );
+        let is_call = item.str("type").as_deref() == Some("function_call");
         let item_id = item.str("id").unwrap_or_default();
         let is_known = |state: &mut ResponseItem| state.call.is_some();
         if !is_call || self.items.with_item(index, &item_id, is_known) {
@@ -92,8 +90,8 @@ impl ResponsesDecoder {
         });
         match (&*kind, call) {
             (_, Some(call)) if !streamed => {
-                let arguments = item.text("arguments").or_else(|| item.text("input"));
-                answer.push_arguments(call, arguments.unwrap_or_default().into_owned());
+                let arguments = item.text("arguments").unwrap_or_default();
+                answer.push_arguments(call, arguments.into_owned());
             }
             ("message", _) => self.finish_message(item, streamed, answer),
             ("reasoning", _) => self.finish_reasoning(item, streamed, answer),
@@ -185,14 +183,11 @@ impl FrameDecoder for ResponsesDecoder {
             }
             "response.output_item.added" => self.start_item(index, &item(), answer),
             "response.output_item.done" => self.finish_item(index, &item(), answer),
-            "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+            "response.function_call_arguments.delta" => {
                 self.push_arguments(&frame, delta(), false, answer);
             }
             "response.function_call_arguments.done" => {
                 self.push_arguments(&frame, frame.text("arguments"), true, answer);
-            }
-            "response.custom_tool_call_input.done" => {
-                self.push_arguments(&frame, frame.text("input"), true, answer);
             }
             "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {
                 self.finish_response(&frame.object("response").unwrap_or_default(), answer)?;

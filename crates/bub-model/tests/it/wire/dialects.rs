@@ -3,7 +3,7 @@
 use bub_model::{Completion, FinishReason, ModelError, ModelErrorKind, RecoveryAction, WireFormat};
 use serde_json::{Value, json};
 
-use super::support::{complete, sse};
+use super::support::{DecodeBody as _, complete, sse};
 
 fn decode(wire: WireFormat, frames: &[Value]) -> Result<Completion, ModelError> {
     complete(wire, &sse(frames))
@@ -336,7 +336,7 @@ fn events_of_responses_become_text_reasoning_and_calls() {
             json!({"type": "function_call", "id": "fc_2", "name": "g"}),
         ),
         json!({"type": "response.function_call_arguments.done", "output_index": 3, "item_id": "fc_2", "arguments": "{\"b\":2}"}),
-        // A call that arrives complete, and a custom tool call.
+        // A call that arrives complete, and a call of a tool that the server runs itself.
         item(
             "response.output_item.done",
             4,
@@ -345,9 +345,15 @@ fn events_of_responses_become_text_reasoning_and_calls() {
         item(
             "response.output_item.added",
             5,
-            json!({"type": "custom_tool_call", "id": "ct", "call_id": "call_4", "name": "i"}),
+            json!({"type": "custom_tool_call", "id": "ct", "call_id": "call_4", "name": "x_keyword_search"}),
         ),
         json!({"type": "response.custom_tool_call_input.delta", "output_index": 5, "item_id": "ct", "delta": "{}"}),
+        json!({"type": "response.custom_tool_call_input.done", "output_index": 5, "item_id": "ct", "input": "{}"}),
+        item(
+            "response.output_item.done",
+            5,
+            json!({"type": "custom_tool_call", "id": "ct", "call_id": "call_4", "name": "x_keyword_search", "input": "{}", "status": "completed"}),
+        ),
         json!({"type": "response.something_new", "output_index": 9}),
         json!({"type": "response.completed", "response": {"status": "completed", "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13, "input_tokens_details": {"cached_tokens": 2}}}}),
     ];
@@ -361,8 +367,7 @@ fn events_of_responses_become_text_reasoning_and_calls() {
         [
             ("call_1", "f", "{\"a\":1}"),
             ("fc_2", "g", "{\"b\":2}"),
-            ("call_3", "h", "{}"),
-            ("call_4", "i", "{}")
+            ("call_3", "h", "{}")
         ]
     );
     let usage = found.usage.unwrap();
@@ -564,4 +569,32 @@ fn a_list_of_one_is_the_one_in_it() {
             );
         }
     }
+}
+
+#[test]
+fn an_empty_function_call_in_a_message_is_no_call() {
+    let empty = json!({"arguments": "", "name": ""});
+    let body = json!({"choices": [{"message": {"content": "hi", "function_call": empty}, "finish_reason": "stop"}]});
+    let found = WireFormat::ChatCompletions
+        .decode(body.to_string().as_bytes(), &bub_model::Quirks::default())
+        .unwrap();
+    assert_eq!(
+        (found.text.as_str(), found.tool_calls.len(), found.finish),
+        ("hi", 0, FinishReason::Stop)
+    );
+    let streamed = chat(&[
+        delta(&json!({"content": "hi", "function_call": empty})),
+        stop("stop"),
+    ]);
+    assert_eq!(
+        (streamed.text.as_str(), streamed.tool_calls.len()),
+        ("hi", 0)
+    );
+    // A call in several deltas still has all of its parts.
+    let called = chat(&[
+        delta(&json!({"function_call": {"name": "f", "arguments": ""}})),
+        delta(&json!({"function_call": {"arguments": "{}"}})),
+        stop("function_call"),
+    ]);
+    assert_eq!(calls(&called), [("call_0", "f", "{}")]);
 }
