@@ -175,6 +175,8 @@ async fn no_provider_ever_gets_the_key_of_another() {
     let fixture = models_fixture()
         .config(&format!("api_key:\n{}", yaml.concat()))
         .env("AZURE_OPENAI_ENDPOINT", "https://a.example")
+        .env("AZURE_ANTHROPIC_API_BASE", "https://c.example")
+        .env("OTARI_API_BASE", "https://o.example")
         .env("DATABRICKS_HOST", "https://d.example");
     for name in &names {
         let endpoint = fixture.endpoint(&format!("{name}:x")).await.unwrap();

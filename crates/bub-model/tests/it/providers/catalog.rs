@@ -7,14 +7,15 @@ use serde_json::json;
 
 use super::fixture::{ModelsFixture, header, models_fixture};
 
-// H-91: the providers of the Python version that use one of the four wire formats.
+// H-91, P-18: the providers of the Python version that use one of the four wire formats.
 #[test]
 fn the_providers_of_the_python_version_are_there() {
     let catalog = Catalog::new(&models_fixture().settings()).unwrap();
     let names = "openai openrouter anthropic gemini deepseek groq mistral ollama xai moonshot zai minimax \
                  dashscope together fireworks deepinfra perplexity azure azureopenai github nebius sambanova \
                  llama inception requesty telnyx qiniu portkey gmi edenai atlascloud neosantara databricks \
-                 cerebras lmstudio llamacpp llamafile vllm huggingface cohere";
+                 cerebras lmstudio llamacpp llamafile vllm huggingface cohere azureanthropic meta mzai otari \
+                 cascadia kenari liner";
     for name in names.split_whitespace() {
         assert!(catalog.get(name).is_some(), "{name}");
     }

@@ -129,7 +129,8 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_offered() 
     );
     let mut requests = fixture.network.requests();
     requests.sort();
-    let ports = [11434, 1234, 8000, 8080].map(|port| format!("http://127.0.0.1:{port}/v1/models"));
+    let ports =
+        [11434, 1234, 8000, 8080, 9090].map(|port| format!("http://127.0.0.1:{port}/v1/models"));
     assert_eq!(
         requests, ports,
         "each port is queried once; llama.cpp and llamafile share a port"
