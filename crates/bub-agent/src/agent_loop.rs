@@ -102,10 +102,20 @@ impl AgentLoop {
         self.events.send(event).await;
     }
 
-    /// Begins a step. `prompt` is the new prompt of the step, if it has one.
+    /// Begins a step, unless it exceeds the limit. `prompt` is the new prompt of the step, if it has one.
     fn begin_step(&self, number: u64, prompt: Option<&Prompt>) {
+        if self.step_limit_error(number).is_some() {
+            return;
+        }
         let prompt = prompt.map(|prompt| truncate(&prompt.text(), MAX_EVENT_PROMPT_CHARS));
         self.tape().begin_step(number, prompt.as_deref());
+    }
+
+    /// Returns an error if a step exceeds the maximum number of steps per turn.
+    fn step_limit_error(&self, number: u64) -> Option<Error> {
+        let max_steps = self.agent.settings.get(AgentSettings::MAX_STEPS)?;
+        let text = format!("max_steps_reached={max_steps}");
+        (number > max_steps).then(|| Error::new(ErrorKind::Unknown, text))
     }
 
     /// Runs steps until the turn is done or fails.
@@ -123,7 +133,6 @@ impl AgentLoop {
             Some(ResumePoint::Command(_)) | None => (0, "", false),
         };
         self.tape().append_later(self.loop_start_event(&prompt));
-        let max_steps = self.agent.settings.get(AgentSettings::MAX_STEPS);
         let (mut prompt, mut number, mut loop_state) = (prompt, steps + 1, LoopState::default());
         if !sent_text.is_empty() {
             self.send_text(sent_text).await;
@@ -136,9 +145,7 @@ impl AgentLoop {
         }
         let mut overflows = 0;
         loop {
-            if let Some(max_steps) = max_steps.filter(|max_steps| number > *max_steps) {
-                let text = format!("max_steps_reached={max_steps}");
-                let error = Error::new(ErrorKind::Unknown, text);
+            if let Some(error) = self.step_limit_error(number) {
                 return Err(self.record_failure(error).await);
             }
             let span = tracing::error_span!("step", number);

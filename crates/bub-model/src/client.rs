@@ -7,11 +7,12 @@
 //! | Timeout | Default | Consequence |
 //! |---|---|---|
 //! | connecting | 15 s | retry |
-//! | no data before or between events | 120 s (`model_idle_timeout_seconds`) | one retry, if no event was emitted |
-//! | only comments and pings, or a call without streaming | 5 × the idle timeout | one retry, if no event was emitted |
+//! | no data before or between events | 120 s (`model_idle_timeout_seconds`) | one retry, unless text was emitted last |
+//! | only comments and pings, or a call without streaming | 5 × the idle timeout | one retry, unless text was emitted last |
 //! | call of one model, retries included | none (`model_timeout_seconds`) | next model |
 //!
-//! If the caller can discard events ([`CallOptions::restartable`]), a call is also retried after events were emitted.
+//! A call that fails in reasoning or in a tool call is retried, after a `Restart` event. If the caller can discard text
+//! ([`CallOptions::restartable`]), a call is also retried if it fails in its text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,8 +65,8 @@ pub struct CallOptions {
     pub timeout: Option<Duration>,
     /// Cancelling this token ends the call with an error of kind `Cancelled`.
     pub cancel: CancellationToken,
-    /// Whether the caller discards all received events when it receives [`ModelEvent::Restart`]. If so, an interrupted
-    /// stream is retried. Default: false.
+    /// Whether the caller can discard text when it receives [`ModelEvent::Restart`]. If so, a stream that is
+    /// interrupted in its text is retried too. Default: false.
     ///
     /// [`ModelEvent::Restart`]: crate::ModelEvent::Restart
     pub restartable: bool,

@@ -5,8 +5,8 @@
 //!   affect earlier candidates.
 //! - A candidate is retried after temporary errors. After other errors, or if the retries fail, the next candidate is
 //!   tried. Two errors end the call at once: the conversation is too long, or the call was cancelled.
-//! - After the first event was emitted, nothing is retried unless the caller can discard events
-//!   ([`CallOptions::restartable`]).
+//! - An answer that fails in its text is not retried unless the caller can discard text
+//!   ([`CallOptions::restartable`]). An answer that fails in its reasoning or in a tool call is retried.
 //! - If all candidates fail, the error is that of the first one. It contains the errors of the others.
 
 use std::collections::VecDeque;

@@ -17,7 +17,7 @@ impl AgentLoop {
         self.hand_off("auto_handoff/context_overflow", state)
             .await?;
         // The failed model call counts as a step.
-        if let Some(end) = self.tape().end_step("auto_handoff", None) {
+        if let Some(end) = self.tape().end_step("auto_handoff", Some(error)) {
             self.tape().append_later(end);
         }
         Ok(())

@@ -208,6 +208,11 @@ impl AgentLoop {
                     });
                     self.events.send(StreamEvent::Retry(data)).await;
                 }
+                // The stream was interrupted before its tool calls were complete, and starts again.
+                ModelEvent::Restart => {
+                    is_first = true;
+                    self.tape().discard_partial_text();
+                }
                 _ => {}
             }
             accumulator.push(event);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     harness::AgentFixture,
     recording::tape_of,
-    turn_loop::{entries, events, shown},
+    turn_loop::{entries, events, shown, step_statuses},
 };
 
 fn overflow() -> Reply {
@@ -81,11 +81,13 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
             .ends_with("new question")
     );
     assert!(digest["goal"].as_str().unwrap().ends_with("old question"));
-    let steps: Vec<_> = events(&entries, "loop.step")
-        .iter()
-        .map(|step| step["status"].clone())
-        .collect();
-    assert_eq!(steps, ["ok", "continue", "auto_handoff", "ok"]);
+    assert_eq!(
+        step_statuses(&entries),
+        ["1 ok", "1 continue", "2 auto_handoff", "3 ok"]
+    );
+    // H-71: the step that overflowed has the error of the provider.
+    let steps = events(&entries, "loop.step");
+    assert_eq!(steps[2]["error"], state["error"]);
 
     // The entries of the turn are shown again after the anchor; the old conversation is not.
     let shown = shown(&server);
@@ -105,6 +107,35 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
         1
     );
     running.close().await.unwrap();
+}
+
+// S-65: the texts of servers that have no error code lead to a handoff too.
+#[tokio::test]
+async fn an_overflow_in_the_words_of_local_servers_hands_off() {
+    for text in [
+        "Trying to keep the first 15857 tokens when context the overflows. However, the model is loaded with context \
+         length of only 4096 tokens, which is not enough.",
+        "The number of tokens to keep from the initial prompt is greater than the context length.",
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)",
+        "total message size 2113433 exceeds limit 2097152",
+    ] {
+        let server = ModelServer::start();
+        server.script(Reply::status(400).with_json(&json!({"error": text})));
+        server.script(Reply::text("done"));
+        let fixture = AgentFixture::asking(&server.url());
+        let running = fixture.framework.open_scope().await.unwrap();
+        let message = ChannelMessage::new("s", "lab", "question");
+        let result = fixture.own_turn(message).await.unwrap();
+        assert_eq!(result.model_output, "done", "{text}");
+        let entries = entries(&fixture, "s").await;
+        let anchor = *anchors(&entries).last().unwrap();
+        assert_eq!(
+            anchor.name(),
+            Some("auto_handoff/context_overflow"),
+            "{text}"
+        );
+        running.close().await.unwrap();
+    }
 }
 
 // S-65: a second overflow in the same turn fails the turn.

@@ -38,6 +38,32 @@ pub(crate) fn shown(server: &ModelServer) -> Vec<Value> {
     request["messages"].as_array().unwrap()[1..].to_vec()
 }
 
+/// Returns the number and the status of each step. Checks that each step has exactly one status, after its start.
+pub(crate) fn step_statuses(entries: &[Entry]) -> Vec<String> {
+    let (mut open, mut statuses) = (None, Vec::new());
+    for entry in entries {
+        let data = entry.data().cloned().unwrap_or_default();
+        match entry.name() {
+            Some("loop.step.start") => {
+                let number = data["step"].as_u64();
+                assert_eq!(
+                    std::mem::replace(&mut open, number),
+                    None,
+                    "a step without status"
+                );
+            }
+            Some("loop.step") => {
+                assert_eq!(open.take(), data["step"].as_u64(), "a status without step");
+                let status = data["status"].as_str().unwrap();
+                statuses.push(format!("{} {status}", data["step"]));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(open, None, "a step without status");
+    statuses
+}
+
 fn message(text: &str) -> Inbound {
     owned(ChannelMessage::new("s", "lab", text))
 }
@@ -326,9 +352,11 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
     assert_eq!(error.message(), "max_steps_reached=3");
     assert_eq!(server.requests().len(), 3);
     let entries = entries(&fixture, "s").await;
+    let failure = entries.iter().rfind(|entry| entry.kind == EntryKind::Error);
+    assert_eq!(failure.unwrap().payload["message"], "max_steps_reached=3");
     assert_eq!(
-        events(&entries, "loop.step").last().unwrap()["error"],
-        "max_steps_reached=3"
+        step_statuses(&entries),
+        ["1 continue", "2 continue", "3 continue"]
     );
     running.close().await.unwrap();
 }
@@ -560,6 +588,35 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
     );
 }
 
+// A stream that breaks in a tool call is repeated, because no tool has run. The tape has the second answer only.
+#[tokio::test]
+async fn an_answer_that_breaks_in_a_tool_call_is_repeated_and_its_tool_runs_once() {
+    let server = ModelServer::start();
+    let command = r#"{"cmd": "echo ran >> log"}"#;
+    let busy = json!({"type": "overloaded_error", "message": "Overloaded"});
+    let first = Reply::text("I look.").call("a", "bash", command);
+    server.script(first.error_event(busy));
+    server.script(Reply::text("I look again.").call("b", "bash", command));
+    server.script(Reply::text("done"));
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.open_scope().await.unwrap();
+    let result = fixture
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    assert_eq!(result.model_output, "I look.\n\nI look again.\n\ndone");
+    let log = fixture.dir.path().join("workspace/log");
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "ran\n");
+    let entries = entries(&fixture, "s").await;
+    let calls = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::ToolCall);
+    let calls: Vec<_> = calls.map(|entry| &entry.payload["content"]).collect();
+    assert_eq!(calls, ["I look again."]);
+    assert_eq!(step_statuses(&entries), ["1 continue", "2 ok"]);
+    running.close().await.unwrap();
+}
+
 // If a turn is cancelled during a tool call, the command ends, the tape stays valid, and the next turn sees the call
 // as interrupted.
 #[tokio::test]
@@ -599,10 +656,7 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
         tokio::task::yield_now().await;
     }
     let entries = entries(&fixture, "s").await;
-    assert_eq!(
-        events(&entries, "loop.step").last().unwrap()["status"],
-        "error"
-    );
+    assert_eq!(step_statuses(&entries), ["1 error"]);
     let view = tape_of(&fixture, "s")
         .view(&ViewOptions::new())
         .await

@@ -68,6 +68,13 @@ impl TurnTape {
         }
     }
 
+    /// Removes the partial answer of the step, because the model starts it again.
+    pub fn discard_partial_text(&self) {
+        if let Some(step) = &mut self.progress.lock().step {
+            step.text.clear();
+        }
+    }
+
     /// Sets the ids of the step's tool calls. The calls are on the tape, but their results are not.
     pub fn begin_calls(&self, ids: Vec<String>) {
         let states = vec![CallState::Waiting; ids.len()];

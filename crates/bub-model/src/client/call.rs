@@ -44,14 +44,25 @@ pub(crate) struct ModelCall {
     resume_at: Option<Instant>,
     /// Errors of the models that failed.
     failures: Vec<ModelError>,
-    /// Whether the caller has received a part of the answer.
-    has_emitted: bool,
+    /// The last part of the answer that the caller has received.
+    emitted: EmittedPart,
     /// Error of the attempt, handled after the pending events are emitted.
     attempt_error: Option<ModelError>,
     /// Error that ends the call, returned after the pending events are emitted.
     final_error: Option<ModelError>,
     /// Whether the answer is complete or the call has failed.
     done: bool,
+}
+
+/// The last part of an answer that a call has emitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum EmittedPart {
+    #[default]
+    Nothing,
+    /// Text, which users may have seen.
+    Text,
+    /// Reasoning or a part of a tool call. Callers use these only when the answer is complete.
+    Internal,
 }
 
 /// The model that a call tries now, and the number of attempts so far.
@@ -83,7 +94,7 @@ impl ModelCall {
             pending: VecDeque::new(),
             resume_at: None,
             failures: Vec::new(),
-            has_emitted: false,
+            emitted: EmittedPart::default(),
             attempt_error: None,
             final_error: None,
             done: false,
@@ -117,9 +128,10 @@ impl ModelCall {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 match event {
-                    ModelEvent::Restart => self.has_emitted = false,
+                    ModelEvent::Restart => self.emitted = EmittedPart::Nothing,
                     ModelEvent::Retry(_) => {}
-                    _ => self.has_emitted = true,
+                    ModelEvent::Text(_) => self.emitted = EmittedPart::Text,
+                    _ => self.emitted = EmittedPart::Internal,
                 }
                 return Some(Ok(event));
             }
@@ -224,10 +236,11 @@ impl ModelCall {
     async fn handle_attempt_error(&mut self, error: ModelError) -> Result<()> {
         self.attempt = None;
         let error = self.annotated_error(error);
-        if self.has_emitted && !self.options.restartable {
+        let emitted = std::mem::take(&mut self.emitted);
+        if emitted == EmittedPart::Text && !self.options.restartable {
             return Err(error);
         }
-        if std::mem::take(&mut self.has_emitted) {
+        if emitted != EmittedPart::Nothing {
             self.pending.push_back(ModelEvent::Restart);
         }
         if error.action == RecoveryAction::Reauthenticate && self.renew_credentials().await {

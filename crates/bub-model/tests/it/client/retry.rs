@@ -270,6 +270,33 @@ async fn after_the_first_event_a_broken_stream_is_not_repeated() {
     }
 }
 
+/// Reasoning and tool calls are used only when the answer is complete, so nothing was done with them yet.
+#[tokio::test]
+async fn a_stream_that_breaks_in_reasoning_or_in_a_tool_call_is_repeated() {
+    for wire in WireFormat::ALL {
+        for reply in [
+            Reply::new().reasoning("let me think about it"),
+            Reply::deltas(["I look. "]).call("c", "read", "{}"),
+        ] {
+            let server = ModelServer::start();
+            let busy = json!({"type": "overloaded_error", "message": "Overloaded"});
+            server
+                .script(reply.error_event(busy))
+                .script(Reply::text("fresh"));
+            let (events, error) =
+                collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
+            assert_eq!(error, None, "{wire:?}");
+            assert_eq!(server.requests().len(), 2, "{wire:?}");
+            let answer = completion(events).unwrap();
+            assert_eq!(
+                (answer.text.as_str(), answer.tool_calls.len()),
+                ("fresh", 0),
+                "{wire:?}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
     for wire in WireFormat::ALL {
