@@ -39,6 +39,7 @@ mod skills;
 mod spill;
 mod steering;
 mod system_prompt;
+mod tool_definition;
 mod tool_runner;
 mod tool_set;
 pub mod tools;

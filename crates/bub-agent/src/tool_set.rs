@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bub_kernel::{Result, Tool};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{agent_loop::estimate_tokens, tools};
+use crate::{agent_loop::estimate_tokens, tool_definition::tool_definition, tools};
 
 /// The tools of a turn in registration order, with their definitions for the model.
 pub(crate) struct ToolSet {
@@ -20,7 +20,10 @@ impl ToolSet {
     /// Creates a set of these tools.
     pub(crate) fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let names = tools.iter().map(|tool| tool.spec().model_name()).collect();
-        let definitions: Vec<Value> = tools.iter().map(|tool| tool_definition(&**tool)).collect();
+        let definitions: Vec<Value> = tools
+            .iter()
+            .map(|tool| tool_definition(tool.spec()))
+            .collect();
         let tokens = estimate_tokens(definitions.iter());
         Self {
             tools,
@@ -69,16 +72,4 @@ impl ToolSet {
     pub(crate) fn is_read_only(&self, name: &str) -> bool {
         self.find(name).is_ok_and(|tool| tool.spec().read_only)
     }
-}
-
-fn tool_definition(tool: &dyn Tool) -> Value {
-    let spec = tool.spec();
-    json!({
-        "type": "function",
-        "function": {
-            "name": spec.model_name(),
-            "description": spec.description,
-            "parameters": spec.parameters,
-        },
-    })
 }
