@@ -209,6 +209,20 @@ impl Agent {
         Ok(self.client.stream(candidates, request, options))
     }
 
+    /// Encodes a request as the provider of the model would get it. Returns the path and the body.
+    pub(crate) fn encode_request(
+        &self,
+        model: &ModelId,
+        request: &ChatRequest,
+    ) -> Result<(String, Value)> {
+        let models = self.models.clone()?;
+        let encoded = models
+            .encode_request(model, request)
+            .map_err(access_error)?;
+        let body = serde_json::from_slice(&encoded.body).unwrap_or_default();
+        Ok((encoded.path, body))
+    }
+
     /// Parses a model such as `provider:model`. The provider may be an alias.
     pub(crate) fn resolve_model(&self, model: &str) -> Result<ModelId> {
         let models = self.models.clone()?;

@@ -26,10 +26,8 @@ use bub_tape::Entry;
 use serde_json::{Value, json};
 use tracing::Instrument as _;
 
-pub(crate) use self::{
-    budget::{Calibration, estimate_tokens},
-    handoff::entries_from,
-};
+pub use self::budget::estimate_tokens;
+pub(crate) use self::{budget::Calibration, handoff::entries_from};
 use self::{repeat_guard::RepeatGuard, step::StepError};
 use crate::{
     agent::{Agent, AgentTask},

@@ -46,6 +46,7 @@ pub mod tools;
 pub mod usage;
 
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
+pub use agent_loop::estimate_tokens;
 pub use builtin::{BuiltinAgent, BuiltinOptions};
 pub use exposure::WorkspaceExposure;
 pub use sandbox::Sandbox;

@@ -11,6 +11,7 @@ mod approve;
 mod chat;
 mod completions;
 mod config;
+mod debug;
 mod doctor;
 mod exit;
 mod gateway;
@@ -147,6 +148,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
             "Show token usage and cost by session, model, or day",
             usage::run,
         ),
+        AppCommand::with_args("debug", "Show what the model would get", debug::run),
         AppCommand::with_args("skill", "List, show, check, and create skills", skill::run),
         AppCommand::with_args(
             "policy",

@@ -12,6 +12,7 @@ use crate::{
     ids::{MessageId, SessionId},
     lifespan::Lifespan,
     outbound::Outbound,
+    preview::RequestPreview,
     provenance::{Provenance, UntrustedSource},
     receipt::InboundReceipt,
     sender::{Role, Sender},
@@ -46,6 +47,9 @@ pub struct Inbound {
     pub receipt: Option<Arc<InboundReceipt>>,
     /// The sources of text in the message that the sender does not control.
     pub untrusted: BTreeSet<UntrustedSource>,
+    /// Receives the request to the model, which is then not sent; see
+    /// [`Framework::preview_request`](crate::Framework::preview_request).
+    pub preview: Option<RequestPreview>,
     sender: Option<Arc<Sender>>,
     session_id: Option<SessionId>,
 }

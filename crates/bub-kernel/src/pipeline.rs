@@ -317,7 +317,7 @@ async fn run_stages(turn: &Turn) -> Result<TurnResult> {
 }
 
 /// Records the prompt and the messages that were queued before the turn. If that fails, the model stage does not run.
-async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
+pub(crate) async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
     let tape = turn.tape();
     tape.set_prompt_fingerprint(prompt);
     // A resumed turn takes queued messages at its next step. If it has no further step, they are left for the next
@@ -335,7 +335,7 @@ async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
 
 /// Runs the model stage and collects the answer in `output`. If the stage fails or is cancelled, `output` holds the
 /// partial answer.
-async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<()> {
+pub(crate) async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<()> {
     let framework = turn.framework();
     let args = args::RunModel::new(prompt, turn.session_id(), turn.state(), turn);
     let Some(mut stream) = framework.hooks().run_model_stage(args).await? else {

@@ -10,8 +10,8 @@ use crate::fetch::Fetch;
 use crate::local::{self, LocalServer};
 use crate::models_report::ModelsReport;
 use crate::{
-    AccessError, Catalog, CredentialError, Endpoint, KeySource, LoginFactory, ModelId, Provider,
-    ProviderLogin, settings::ModelSettings,
+    AccessError, Catalog, ChatRequest, CredentialError, Endpoint, HttpRequest, KeySource,
+    LoginFactory, ModelId, Provider, ProviderLogin, settings::ModelSettings,
 };
 
 /// The models that are available with the current settings: catalog, keys and logins.
@@ -279,6 +279,23 @@ impl Models {
                 suggestion: self.catalog.closest_name(id.provider()).map(str::to_owned),
                 config_file: self.settings.config_file().to_owned(),
             })
+    }
+
+    /// Encodes a request as the provider of the model would get it, without looking for a key.
+    pub fn encode_request(
+        &self,
+        id: &ModelId,
+        request: &ChatRequest,
+    ) -> Result<HttpRequest, AccessError> {
+        let provider = self.find_provider(id)?;
+        let wire = provider.wire_format_at(&self.keys.base_url(provider)?);
+        let quirks = provider.quirks();
+        let request = ChatRequest {
+            model: id.model().to_owned(),
+            stream: request.stream && quirks.streaming,
+            ..request.clone()
+        };
+        Ok(wire.encode(&request, &quirks))
     }
 
     fn plain_endpoint(

@@ -68,7 +68,7 @@ pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBu
 }
 
 /// Estimates the tokens of a list of messages or tool definitions.
-pub(crate) fn estimate_tokens<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
+pub fn estimate_tokens<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values
         .into_iter()
         .map(|value| TOKENS_PER_MESSAGE + value_tokens(value))

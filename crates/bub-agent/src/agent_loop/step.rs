@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
-use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent};
+use bub_kernel::{
+    Error, ErrorKind, LlmRequest, LlmResult, PreviewedRequest, Prompt, Result, StreamEvent,
+};
 use bub_model::{
     Accumulator, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelErrorKind,
     ModelEvent, ModelEventStream, ModelId, RecoveryAction,
@@ -65,6 +67,10 @@ impl AgentLoop {
         let (hooks, turn) = (self.hooks(), &self.turn);
         let gate = hooks.before_llm_call(prepared.request, turn).await;
         self.tape().append_hook_decisions(&gate.notes);
+        if let Some(preview) = &self.turn.inbound().preview {
+            preview.set(self.preview(&gate.request, prepared.entries)?);
+            return Ok(StepOutcome::Done);
+        }
         let mut chat = self.tape().new_step_record();
         (chat.system, chat.view) = (Some(system), prepared.entries);
         chat.model = Some(gate.request.model.clone());
@@ -221,23 +227,42 @@ impl AgentLoop {
     }
 
     fn start_model_stream(&self, llm_request: &LlmRequest) -> Result<ModelEventStream> {
-        let settings = &self.agent.settings;
         let models = self.models_for_request(llm_request)?;
+        let request = self.chat_request(llm_request);
+        let options = CallOptions {
+            cancel: self.cancel.clone(),
+            ..CallOptions::from_settings(&self.agent.settings)
+        };
+        self.agent.start_model_call(models, request, options)
+    }
+
+    /// Builds the request of a model call. The client adds the model to it.
+    fn chat_request(&self, llm_request: &LlmRequest) -> ChatRequest {
         let effort = self.turn.state().get_str("reasoning_effort");
-        let request = ChatRequest {
+        ChatRequest {
             messages: Arc::clone(&llm_request.messages),
             tools: self.tools.definitions_for(&llm_request.tool_names),
             max_tokens: llm_request.max_tokens,
             reasoning_effort: effort.filter(|effort| !effort.is_empty()),
             stream: true,
-            extra: settings.get(AgentSettings::COMPLETION_ARGS),
+            extra: self.agent.settings.get(AgentSettings::COMPLETION_ARGS),
             ..ChatRequest::default()
-        };
-        let options = CallOptions {
-            cancel: self.cancel.clone(),
-            ..CallOptions::from_settings(settings)
-        };
-        self.agent.start_model_call(models, request, options)
+        }
+    }
+
+    /// Returns the request of a model call as the provider would get it.
+    fn preview(&self, llm_request: &LlmRequest, view: Vec<EntryId>) -> Result<PreviewedRequest> {
+        let request = self.chat_request(llm_request);
+        let model = self.agent.resolve_model(&llm_request.model)?;
+        let (path, body) = self.agent.encode_request(&model, &request)?;
+        Ok(PreviewedRequest {
+            model: llm_request.model.clone(),
+            messages: request.messages,
+            tools: request.tools,
+            view,
+            path,
+            body,
+        })
     }
 
     /// Returns the models to try for a request. A model that a hook selected has no fallbacks.

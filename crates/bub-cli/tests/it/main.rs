@@ -22,6 +22,7 @@ mod config;
 mod config_edit;
 mod configuration;
 mod confined_commands;
+mod debug;
 mod docs;
 mod doctor;
 mod example_tests;
