@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask api`, `cargo xtask bench`, `cargo xtask dist`,
+//! Development tasks: `cargo xtask agent-bench`, `cargo xtask api`, `cargo xtask bench`, `cargo xtask dist`,
 //! `cargo xtask licenses` and `cargo xtask picture`.
 #![allow(
     clippy::indexing_slicing,
@@ -17,6 +17,7 @@ use std::{
 
 use serde_json::Value;
 
+mod agent_bench;
 mod api;
 mod baseline;
 mod bench;
@@ -27,12 +28,24 @@ mod picture;
 mod report;
 
 const USAGE: &str = "\
-usage: cargo xtask api [--check]
+usage: cargo xtask agent-bench --model MODEL [--api-base URL] [--bub PATH] [--original VENV] [--only NAME]… [--limit N]
+                               [--slow] [--timeout SECONDS] [--results PATH]
+       cargo xtask api [--check]
        cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
        cargo xtask dist [--images]
        cargo xtask licenses
        cargo xtask picture
 
+agent-bench let a model solve the tasks in xtask/agent-bench/tasks, and compare programs
+          --model MODEL     the model, as provider:model
+          --api-base URL    the base URL of its provider
+          --bub PATH        run this program instead of building one in release mode
+          --original VENV   also run the Python version of this virtual environment
+          --only NAME       run only a task (read-word) or a group of tasks (edits)
+          --limit N         run only the first N tasks
+          --slow            also run tasks that need many tokens
+          --timeout SECONDS end a message after this time [default: 600]
+          --results PATH    keep results in this file; tasks with a result are skipped [default: target/agent-bench/results.jsonl]
 api     write the public API of the crate `bub` to crates/bub/public-api.txt
           --check       compare the API with the file instead
 bench   run every benchmark of the workspace, print tables and write target/bench.json
@@ -55,6 +68,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        ["agent-bench", options @ ..] => agent_bench::AgentBenchOptions::parse(options)
+            .and_then(|options| agent_bench::run(&options)),
         ["api"] => api::run(false),
         ["api", "--check"] => api::run(true),
         ["bench", options @ ..] => {
