@@ -76,6 +76,7 @@ impl AgentBenchOptions {
         Ok(all
             .map(|(name, executable)| Program {
                 name: name.to_owned(),
+                needs_trust: name == "bub",
                 executable,
                 model: self.model.clone(),
                 api_base: self.api_base.clone(),

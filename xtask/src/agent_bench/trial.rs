@@ -34,6 +34,8 @@ pub(crate) struct Program {
     pub(crate) model: String,
     pub(crate) api_base: Option<String>,
     pub(crate) timeout: Duration,
+    /// Whether it uses the skills of a workspace only after `bub trust`.
+    pub(crate) needs_trust: bool,
 }
 
 impl Program {
@@ -45,6 +47,10 @@ impl Program {
         fs::create_dir_all(&workspace)?;
         fs::create_dir_all(&home)?;
         task.write_files(&workspace)?;
+        if self.needs_trust {
+            let mut command = self.command(&workspace, &home);
+            command.arg("trust").stdout(Stdio::null()).status()?;
+        }
         let started = Instant::now();
         let mut answer = String::new();
         let mut is_late = false;
@@ -77,16 +83,10 @@ impl Program {
         }))
     }
 
-    /// Sends one message. Returns `None` if the program does not end in time.
-    fn run_prompt(
-        &self,
-        prompt: &str,
-        workspace: &Path,
-        home: &Path,
-    ) -> io::Result<Option<Output>> {
+    /// Returns a command with the settings of the benchmark.
+    fn command(&self, workspace: &Path, home: &Path) -> Command {
         let mut command = Command::new(&self.executable);
         command
-            .args(["run", prompt])
             .current_dir(workspace)
             .env("HOME", home)
             .env("BUB_HOME", home.join(".bub"))
@@ -96,11 +96,22 @@ impl Program {
             .env("BUB_MAX_STEPS", "8")
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
             .stderr(Stdio::null());
         if let Some(api_base) = &self.api_base {
             command.env("BUB_API_BASE", api_base);
         }
+        command
+    }
+
+    /// Sends one message. Returns `None` if the program does not end in time.
+    fn run_prompt(
+        &self,
+        prompt: &str,
+        workspace: &Path,
+        home: &Path,
+    ) -> io::Result<Option<Output>> {
+        let mut command = self.command(workspace, home);
+        command.args(["run", prompt]).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let started = Instant::now();
         while child.try_wait()?.is_none() {

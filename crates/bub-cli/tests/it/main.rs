@@ -10,6 +10,7 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod agent_bench;
 mod agent_kill;
 mod answers;
 mod approvals;
