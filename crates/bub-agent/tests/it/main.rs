@@ -19,6 +19,7 @@ mod injections;
 mod model;
 mod policy;
 mod prompt;
+mod python_requests;
 mod recording;
 mod session_notes;
 mod shell;
