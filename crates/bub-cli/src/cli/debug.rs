@@ -16,7 +16,7 @@ use bub_tape::{Entry, EntryId, EntryKind, EntryRange, Tape};
 use futures_util::TryStreamExt as _;
 use serde_json::{Value, json};
 
-use super::{output, tape::text};
+use super::{listing::format_columns, output, tape::text};
 
 /// Show what the model would get
 #[derive(clap::Args)]
@@ -256,7 +256,7 @@ fn part_table(parts: &[Part]) -> String {
             tokens.to_string(),
         ]
     }));
-    text::format_columns(&lines)
+    format_columns(&lines)
 }
 
 /// The last request of a session, as its tape records it.
