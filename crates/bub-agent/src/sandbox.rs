@@ -4,14 +4,16 @@
 
 use std::{
     fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use bub_kernel::{Role, Sender, SessionId, ToolCaller};
-use bub_sandbox::{Confinement, Launcher, PathAccess, ResourceLimits, SandboxProfile};
+use bub_sandbox::{
+    Confinement, Launcher, PathAccess, ResourceLimits, SandboxProfile, hold_temp_directory,
+    remove_temp_directory,
+};
 use bub_settings::{FromSettings, Settings};
 use sha2::{Digest, Sha256};
 
@@ -92,7 +94,12 @@ impl Sandbox {
         session: &SessionId,
         workspace: &Path,
     ) -> io::Result<Confinement> {
-        let temp = self.temp_directory(session)?;
+        let temp = self.temp_directory(session, workspace);
+        if !temp.is_dir() {
+            remove_old_directories(&self.settings.home().join(TEMP_DIRECTORY));
+        }
+        // From here on, the supervisor of the command holds it.
+        let _held = hold_temp_directory(&temp)?;
         self.confinement_with_temp(profile, sender, &temp, workspace)
     }
 
@@ -161,19 +168,18 @@ impl Sandbox {
         }
     }
 
-    /// Returns the private temporary directory of a session. Creates it, and removes old ones of other sessions.
-    fn temp_directory(&self, session: &SessionId) -> io::Result<PathBuf> {
+    /// Returns the path of the private temporary directory of a session in a workspace.
+    fn temp_directory(&self, session: &SessionId, workspace: &Path) -> PathBuf {
         let root = self.settings.home().join(TEMP_DIRECTORY);
-        let digest = Sha256::digest(session.as_bytes());
+        let workspace = resolve(workspace);
+        let digest = Sha256::new()
+            .chain_update(workspace.as_os_str().as_encoded_bytes())
+            .chain_update([0])
+            .chain_update(session.as_bytes())
+            .finalize();
         let start = digest.iter().take(8);
         let number = start.fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
-        let directory = root.join(format!("{number:016x}"));
-        if !directory.is_dir() {
-            remove_old_directories(&root);
-            let mut builder = fs::DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(&directory)?;
-        }
-        Ok(directory)
+        root.join(format!("{number:016x}"))
     }
 }
 
@@ -225,14 +231,15 @@ fn resolve(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Removes temporary directories that have not been used for a while. Ignores errors: the next call retries.
+/// Removes temporary directories that have not been used for a while, except those of running commands. Ignores errors:
+/// the next call retries.
 fn remove_old_directories(root: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries {
         let modified = entry.metadata().and_then(|found| found.modified());
         let age = modified.ok().and_then(|modified| modified.elapsed().ok());
         if age.is_some_and(|age| age > TEMP_TTL) {
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = remove_temp_directory(&entry.path());
         }
     }
 }

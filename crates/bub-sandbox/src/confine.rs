@@ -27,7 +27,7 @@ use std::io;
 use crate::Confinement;
 
 pub(crate) use control_group::ControlGroup;
-pub(crate) use watch::watch;
+pub(crate) use watch::{EndSignals, watch};
 
 /// Directories with programs, libraries and their configuration.
 pub(crate) const SYSTEM_DIRECTORIES: &[&str] = &[

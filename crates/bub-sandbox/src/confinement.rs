@@ -196,6 +196,10 @@ const SHARED_TOOL_NAMES: &[(&str, &[&str])] = &[
     ("bin", &["bin"]),
 ];
 
+/// Caches below a home directory that are private to the session and writable. The rest of the home directory is
+/// read-only: what a tool writes there would be lost.
+const PRIVATE_CACHE_NAMES: &[&str] = &[".cache", ".gradle", ".m2", ".npm", ".yarn", "go"];
+
 /// Caches below a home directory that tools write to, by the name of the grant. Without a grant, tools can read them.
 pub const GRANTS: &[(&str, &[&str])] = &[
     (
@@ -286,6 +290,16 @@ impl Confinement {
             self.writable.extend(paths);
         }
         true
+    }
+
+    /// Returns the caches that are private to the session: where they are, and where the command sees them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn private_caches(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+        let home = self.home.iter().filter(|home| **home != self.workspace);
+        home.flat_map(|home| {
+            let cache = |name: &&str| (self.temp.join(format!(".home-{name}")), home.join(name));
+            PRIVATE_CACHE_NAMES.iter().map(cache)
+        })
     }
 
     /// Returns the arguments that make a supervisor confine its command. They come after

@@ -6,8 +6,10 @@
 //! * `init`: the first process of a confined command, between the supervisor and the command.
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
-//!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace.
-//!   [`PathAccess`] is what a confinement allows at a path.
+//!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace,
+//!   with the git directories that `repositories` finds.
+//!   [`PathAccess`] is what a confinement allows at a path. [`hold_temp_directory`] keeps the temporary directory of a
+//!   command from being removed.
 
 #[cfg(target_os = "linux")]
 mod confine;
@@ -17,8 +19,10 @@ mod launcher;
 mod path_access;
 mod piped;
 mod protection;
+mod repositories;
 mod seatbelt;
 mod supervisor;
+mod temp;
 
 pub use confinement::{
     Confinement, GRANTS, ParseSandboxProfileError, ResourceLimits, SandboxProfile,
@@ -30,3 +34,4 @@ pub use seatbelt::seatbelt_profile;
 pub use supervisor::{
     CONFINEMENT_FAILED_CODE, KILL, PROCESS_NAME, SUBCOMMAND, TERMINATE, supervise,
 };
+pub use temp::{hold_temp_directory, remove_temp_directory};

@@ -5,15 +5,24 @@
 //! way. [`WorkspaceRecord`] records them before the command. After it, what the command put there gets another name.
 
 use std::{
-    collections::BTreeSet,
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs::{self, File},
     hash::{BuildHasher, RandomState},
-    io::{Read, Write},
-    os::unix::fs::symlink,
+    io::{self, Write},
+    os::unix::{fs::symlink, net::UnixDatagram},
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
-use crate::{Confinement, path_access::is_below};
+use crate::{
+    Confinement, hold_temp_directory,
+    path_access::is_below,
+    repositories::{
+        GIT_NAMES, GitPlace, Search, Stamp, configured_paths, entries, git_directory_outside,
+        is_git_directory, is_git_name,
+    },
+};
 
 /// Protected names in the workspace.
 pub(crate) const WORKSPACE_NAMES: &[&str] = &[
@@ -29,57 +38,15 @@ pub(crate) const WORKSPACE_NAMES: &[&str] = &[
     "GEMINI.md",
     "mcp.json",
 ];
-/// Protected names in the directory `.git` of a repository. The directory itself stays writable.
-const GIT_NAMES: &[&str] = &[
-    "commondir",
-    "config",
-    "config.worktree",
-    "hooks",
-    "info/attributes",
-    "modules",
-];
-/// Names of a home directory that is the workspace, which programs read at their start. Others that start with a period
-/// are protected if they exist.
-const HOME_NAMES: &[&str] = &[
-    ".bash_profile",
-    ".bashrc",
-    ".config",
-    ".gitconfig",
-    ".local",
-    ".profile",
-    ".ssh",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-];
-/// Directories in which tools store what they generate. They are not searched for repositories.
-const GENERATED_NAMES: &[&str] = &[".git", ".venv", "node_modules", "target", "venv"];
-/// How many directories are searched for repositories.
-const MAX_SEARCHED_COUNT: usize = 512;
-/// How many names of a directory are searched.
-const MAX_ENTRY_COUNT: usize = 4096;
-/// How many levels below the workspace are searched for repositories.
-const MAX_SEARCHED_DEPTH: usize = 4;
-/// Maximum bytes of a configuration of git.
-const MAX_CONFIG_BYTES: u64 = 64 * 1024;
-/// Keys of a repository's configuration that run no program.
-const PLAIN_CONFIG_KEYS: &[(&str, &[&str])] = &[
-    (
-        "core",
-        &[
-            "bare",
-            "filemode",
-            "ignorecase",
-            "logallrefupdates",
-            "precomposeunicode",
-            "repositoryformatversion",
-            "symlinks",
-        ],
-    ),
-    ("branch", &["merge", "rebase", "remote"]),
-    ("remote", &["fetch", "url"]),
-    ("user", &["email", "name"]),
-];
+/// Directories in which tools store what they generate. Git directories there are checked after a command, not made
+/// read-only: tools remove and create them again.
+const GENERATED_NAMES: &[&str] = &[".venv", "node_modules", "target", "venv"];
+/// How many git directories and sockets are protected by mounts. Others are checked after a command.
+const MAX_MOUNT_COUNT: usize = 64;
+/// How long the workspace is searched before a command.
+const SEARCH_LIMIT: Duration = Duration::from_secs(2);
+/// How long the workspace is searched after a command. A command needs longer to create what takes as long to search.
+const FINAL_SEARCH_LIMIT: Duration = Duration::from_secs(30);
 
 /// What was at a protected path before the command.
 enum Before {
@@ -87,47 +54,72 @@ enum Before {
     Link(PathBuf),
 }
 
-/// Protected paths that cannot be made read-only, and the repositories, before a command.
+/// Protected paths that cannot be made read-only, and the git directories, before a command.
 pub(crate) struct WorkspaceRecord {
     workspace: PathBuf,
     paths: Vec<(PathBuf, Before)>,
-    repositories: BTreeSet<PathBuf>,
+    /// Places of git whose parts are read-only or among `paths`.
+    mounted: BTreeSet<PathBuf>,
+    /// Other places of git.
+    stamps: BTreeMap<PathBuf, Stamp>,
+    /// Whether `mounted` and `stamps` are all places. Otherwise, others may have existed.
+    is_complete: bool,
+    /// Names that start with a period in the home directory, if it is the workspace.
+    home_names: Option<BTreeSet<PathBuf>>,
+    hidden: Vec<PathBuf>,
+    started: SystemTime,
+    /// Keeps the temporary directory of the command.
+    _temp: Option<File>,
     can_write: bool,
 }
 
 impl WorkspaceRecord {
-    /// Completes the protected paths of a confinement with those that depend on the content of the workspace, and makes
-    /// the repository that contains the workspace readable.
+    /// Completes the protected paths of a confinement with those that depend on the content of the workspace, hides
+    /// sockets of other programs, and makes the repository that contains the workspace readable.
     pub(crate) fn new(confinement: &mut Confinement) -> Self {
+        let started = SystemTime::now();
         let workspace = confinement.workspace.clone();
         let home = confinement.home.clone();
+        let home = home.as_deref();
         confinement
             .readable
-            .extend(git_directory_outside(&workspace, home.as_deref()));
+            .extend(git_directory_outside(&workspace, home));
         // What a link leads to is hidden, too.
         let hidden = confinement.hidden.iter();
         let hidden: Vec<_> = hidden.flat_map(|path| path.canonicalize()).collect();
         confinement.hidden.extend(hidden);
-        let repositories = find_repositories(&workspace);
+        let search = Search::new(&workspace, &confinement.hidden, SEARCH_LIMIT);
+        let sockets = search.sockets.iter().filter(|path| has_listener(path));
+        confinement
+            .hidden
+            .extend(sockets.take(MAX_MOUNT_COUNT).cloned());
         let mut protected: BTreeSet<PathBuf> = confinement.protected.drain(..).collect();
-        protected.insert(workspace.join(".git"));
-        let roots = repositories.iter().chain([&workspace]);
-        for root in roots {
-            let names = GIT_NAMES.iter().map(|name| root.join(".git").join(name));
-            protected.extend(names);
-            protected.extend(configured_paths(&root.join(".git/config"), root));
+        let (mut mounted, mut stamps) = (BTreeSet::new(), BTreeMap::new());
+        for path in &search.order {
+            let Some(place) = search.places.get(path) else {
+                continue;
+            };
+            if mounted.len() >= MAX_MOUNT_COUNT || is_generated(&workspace, path) {
+                stamps.insert(path.clone(), Stamp::new(path, *place));
+                continue;
+            }
+            mounted.insert(path.clone());
+            if *place == GitPlace::Link {
+                protected.insert(path.clone());
+                continue;
+            }
+            protected.extend(GIT_NAMES.iter().map(|name| path.join(name)));
+            for config in ["config", "config.worktree"] {
+                let root = path.parent().unwrap_or(path);
+                protected.extend(configured_paths(&path.join(config), root, home));
+            }
         }
-        if let Some(home) = &home {
-            protected.extend(configured_paths(&home.join(".gitconfig"), &workspace));
+        if let Some(home) = home {
+            let config = home.join(".gitconfig");
+            protected.extend(configured_paths(&config, &workspace, Some(home)));
         }
-        if home.as_ref() == Some(&workspace) {
-            protected.extend(HOME_NAMES.iter().map(|name| workspace.join(name)));
-            let names = entries(&workspace).filter(|path| {
-                let name = path.file_name().unwrap_or_default();
-                name.as_encoded_bytes().starts_with(b".") && name != ".git"
-            });
-            protected.extend(names);
-        }
+        let home_names = (home == Some(&workspace)).then(|| home_names(&workspace));
+        protected.extend(home_names.iter().flatten().cloned());
         let mut paths = Vec::new();
         for path in &protected {
             match fs::symlink_metadata(path) {
@@ -137,18 +129,23 @@ impl WorkspaceRecord {
                     paths.push((path.clone(), Before::Link(target)));
                     confinement.protected.extend(path.canonicalize());
                 }
-                // Git writes to it. Its parts are protected.
-                Ok(found) if found.is_dir() && path.ends_with(".git") => {}
                 Ok(_) => confinement.protected.push(path.clone()),
             }
         }
         let is_inside = |path: &PathBuf| path != &workspace && path.starts_with(&workspace);
         confinement.protected.retain(is_inside);
+        paths.retain(|(path, _)| is_inside(path));
         Self {
             can_write: confinement.can_write,
+            hidden: confinement.hidden.clone(),
+            is_complete: search.is_complete,
             workspace,
             paths,
-            repositories,
+            mounted,
+            stamps,
+            home_names,
+            started,
+            _temp: hold_temp_directory(&confinement.temp).ok(),
         }
     }
 
@@ -160,17 +157,10 @@ impl WorkspaceRecord {
             return;
         }
         let mut moved = Vec::new();
-        // A repository that the command created is new with all its parts.
-        let is_new = |path: &Path| {
-            let mut above = path.ancestors();
-            let git = above.find(|path| path.ends_with(".git"));
-            git.and_then(Path::parent)
-                .is_some_and(|root| !self.repositories.contains(root))
-        };
         for (path, before) in &self.paths {
             let now = fs::symlink_metadata(path);
             match (before, now) {
-                (Before::Nothing, Ok(_)) if !is_new(path) => moved.extend(move_aside(path)),
+                (Before::Nothing, Ok(_)) => moved.extend(move_aside(path)),
                 (Before::Link(target), now)
                     if fs::read_link(path).ok().as_ref() != Some(target) =>
                 {
@@ -183,10 +173,17 @@ impl WorkspaceRecord {
                 _ => {}
             }
         }
-        let now = find_repositories(&self.workspace);
-        for root in now.difference(&self.repositories) {
-            let suspicious = suspicious_paths(root, &self.workspace);
-            moved.extend(suspicious.iter().filter_map(|path| move_aside(path)));
+        if let Some(before) = &self.home_names {
+            let now = home_names(&self.workspace);
+            let new = now.difference(before);
+            moved.extend(new.filter_map(|path| move_aside(path)));
+        }
+        let search = Search::new(&self.workspace, &self.hidden, FINAL_SEARCH_LIMIT);
+        for (path, place) in &search.places {
+            if !self.is_unchanged(path, *place) {
+                let suspicious = search.suspicious_paths(path, *place);
+                moved.extend(suspicious.iter().filter_map(|path| move_aside(path)));
+            }
         }
         for (path, name) in moved {
             let path = path.strip_prefix(&self.workspace).unwrap_or(&path);
@@ -196,7 +193,47 @@ impl WorkspaceRecord {
                 path.display()
             );
         }
+        if !search.is_complete {
+            let _ = writeln!(
+                output,
+                "bub: the workspace has too many directories to search all for new repositories: check them before you run git there"
+            );
+        }
     }
+
+    /// Returns whether a place of git is as it was before the command.
+    fn is_unchanged(&self, path: &Path, place: GitPlace) -> bool {
+        let now = || Stamp::new(path, place);
+        match self.stamps.get(path) {
+            Some(before) => *before == now(),
+            None if self.mounted.contains(path) => true,
+            None => !self.is_complete && now().is_older_than(path, self.started),
+        }
+    }
+}
+
+/// Returns whether a path is in a directory with generated files.
+fn is_generated(workspace: &Path, path: &Path) -> bool {
+    let inside = path.strip_prefix(workspace).unwrap_or(path);
+    inside
+        .iter()
+        .any(|part| GENERATED_NAMES.iter().any(|name| part == *name))
+}
+
+/// Returns the paths in a home directory that start with a period. The search for repositories finds `.git`.
+fn home_names(home: &Path) -> BTreeSet<PathBuf> {
+    let is_dotfile = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b".") && !is_git_name(name)
+    };
+    entries(home).filter(is_dotfile).collect()
+}
+
+/// Returns whether a program listens at a socket. The program does not notice: a datagram cannot be connected to a
+/// stream.
+fn has_listener(path: &Path) -> bool {
+    let connected = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    !connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Returns whether bub's own tools must not write to a path without links: a command would not keep its changes there.
@@ -209,17 +246,32 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let Ok(inside) = path.strip_prefix(workspace) else {
         return false;
     };
-    let is_git = |part: &Path| part.as_os_str().eq_ignore_ascii_case(".git");
-    let mut rest = inside.iter().map(Path::new);
-    if rest.any(is_git) {
+    let mut rest = inside.iter();
+    if rest.any(is_git_name) {
         let rest: PathBuf = rest.collect();
-        let mut names = GIT_NAMES.iter().map(Path::new);
+        let data = ["modules", "worktrees"].iter();
+        let mut names = GIT_NAMES.iter().chain(data).map(Path::new);
         return rest.as_os_str().is_empty() || names.any(|name| is_below(&rest, name));
     }
+    let is_in_repository = |directory: &Path| {
+        let below = path.strip_prefix(directory).unwrap_or(path);
+        let first = below.iter().next().unwrap_or_default();
+        let mut names = GIT_NAMES.iter().map(Path::new);
+        // A write must not make a repository of a directory.
+        is_git_directory(directory, first)
+            && (names.any(|name| is_below(below, name))
+                || !is_git_directory(directory, OsStr::new("")))
+    };
+    let mut above = path.ancestors().skip(1);
+    if above.any(|directory| directory.starts_with(workspace) && is_in_repository(directory)) {
+        return true;
+    }
     let is_workspace_home = home.as_ref() == Some(workspace);
-    let config = configured_paths(&workspace.join(".git/config"), workspace).into_iter();
+    let config =
+        configured_paths(&workspace.join(".git/config"), workspace, home.as_deref()).into_iter();
     let user_config = home.iter().map(|home| home.join(".gitconfig"));
-    let user_config = user_config.flat_map(|config| configured_paths(&config, workspace));
+    let user_config =
+        user_config.flat_map(|config| configured_paths(&config, workspace, home.as_deref()));
     let links = confinement.protected.iter();
     let links = links.flat_map(|path| path.canonicalize());
     let mut all = config.chain(user_config).chain(links);
@@ -236,158 +288,4 @@ fn move_aside(path: &Path) -> Option<(PathBuf, String)> {
     let name = format!("{name}.sandbox-{random:08x}");
     fs::rename(path, path.with_file_name(&name)).ok()?;
     Some((path.to_owned(), name))
-}
-
-/// Returns the directories at or below `workspace` that are repositories. The search has limits.
-fn find_repositories(workspace: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut level = vec![workspace.to_owned()];
-    let mut searched = 0;
-    for _ in 0..=MAX_SEARCHED_DEPTH {
-        let mut next = Vec::new();
-        for directory in &level {
-            searched += 1;
-            if searched > MAX_SEARCHED_COUNT {
-                return found;
-            }
-            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-            for entry in entries.take(MAX_ENTRY_COUNT) {
-                let name = entry.file_name();
-                if name == ".git" {
-                    found.insert(directory.clone());
-                }
-                let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                if is_directory && !GENERATED_NAMES.iter().any(|generated| name == *generated) {
-                    next.push(entry.path());
-                }
-            }
-        }
-        level = next;
-    }
-    found
-}
-
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path())
-}
-
-/// Returns the beginning of a small text file, or an empty text.
-fn read_text(path: &Path) -> String {
-    let mut text = String::new();
-    // Opening a pipe would wait for a writer.
-    if path.is_file() {
-        let file = fs::File::open(path).map(|file| file.take(MAX_CONFIG_BYTES));
-        let read = file.and_then(|mut file| file.read_to_string(&mut text));
-        if read.is_err() {
-            text.clear();
-        }
-    }
-    text
-}
-
-/// Returns the paths that a configuration of git names as its hooks or as further configuration.
-fn configured_paths(config: &Path, root: &Path) -> Vec<PathBuf> {
-    let text = read_text(config);
-    let directory = config.parent().unwrap_or(root);
-    let path = |line: &str| {
-        let (key, value) = line.split_once('=')?;
-        let value = value.trim().trim_matches('"');
-        // A section may be on the same line.
-        let key = key.rsplit(']').next().unwrap_or(key).trim();
-        let base = match key.to_ascii_lowercase().as_str() {
-            "hookspath" => root,
-            "path" => directory,
-            _ => return None,
-        };
-        base.join(value).canonicalize().ok()
-    };
-    text.lines().filter_map(path).collect()
-}
-
-/// Returns the parts of a repository that a command created which would run programs of the command.
-fn suspicious_paths(root: &Path, workspace: &Path) -> Vec<PathBuf> {
-    let git = root.join(".git");
-    let Ok(found) = fs::symlink_metadata(&git) else {
-        return Vec::new();
-    };
-    if !found.is_dir() {
-        // The working tree of a repository whose configuration is protected.
-        let directory = linked_directory(&git);
-        let parent = workspace.join(".git/worktrees");
-        let is_worktree = !found.is_symlink() && directory.is_some_and(|d| d.starts_with(parent));
-        return if is_worktree { Vec::new() } else { vec![git] };
-    }
-    let mut paths = vec![git.join("commondir"), git.join("config.worktree")];
-    let config = git.join("config");
-    let is_plain_file = fs::symlink_metadata(&config).is_ok_and(|found| found.is_file());
-    if !is_plain_file || !is_plain_config(&config) {
-        paths.push(config);
-    }
-    let hooks = git.join("hooks");
-    let is_sample = |path: PathBuf| path.extension().is_some_and(|kind| kind == "sample");
-    if hooks.is_symlink() || !entries(&hooks).all(is_sample) {
-        paths.push(hooks);
-    }
-    paths.retain(|path| fs::symlink_metadata(path).is_ok());
-    paths
-}
-
-/// Returns whether a configuration of git contains only keys that run no program, in the form in which git writes them.
-fn is_plain_config(path: &Path) -> bool {
-    let is_small = path
-        .metadata()
-        .is_ok_and(|found| found.len() < MAX_CONFIG_BYTES);
-    let Ok(text) = fs::read_to_string(path) else {
-        return false;
-    };
-    let mut keys: &[&str] = &[];
-    is_small
-        && text.lines().map(str::trim).all(|line| {
-            if let Some(section) = line.strip_prefix('[') {
-                let name = section.strip_suffix(']').unwrap_or_default();
-                let (name, rest) = name.split_once(' ').unwrap_or((name, "\"\""));
-                let known = PLAIN_CONFIG_KEYS.iter().find(|(known, _)| *known == name);
-                keys = known.map_or(&[], |(_, keys)| keys);
-                let inner = rest
-                    .strip_prefix('"')
-                    .and_then(|rest| rest.strip_suffix('"'));
-                let is_plain = |text: &str| !text.contains(['"', '\\', ']', '[', '#', ';']);
-                return known.is_some() && inner.is_some_and(is_plain);
-            }
-            let Some((key, value)) = line.split_once('=') else {
-                return line.is_empty();
-            };
-            keys.contains(&key.trim()) && !value.contains(['"', '\\', '#', ';'])
-        })
-}
-
-/// Returns the directory that a file `.git` names.
-fn linked_directory(file: &Path) -> Option<PathBuf> {
-    let text = read_text(file);
-    let path = text.strip_prefix("gitdir:")?.trim();
-    file.parent()?.join(path).canonicalize().ok()
-}
-
-/// Returns the directory with the data of the repository that contains the workspace, if it is outside. Git needs to read
-/// it in a subdirectory of a repository, and in a working tree that `git worktree` added.
-fn git_directory_outside(workspace: &Path, home: Option<&Path>) -> Option<PathBuf> {
-    let is_private = |root: &Path| home.is_some_and(|home| home.starts_with(root));
-    let mut roots = workspace.ancestors();
-    let root = roots.find(|root| root.join(".git").exists())?;
-    let git = root.join(".git");
-    if root.parent().is_none() || is_private(root) || git.is_symlink() {
-        return None;
-    }
-    if git.is_dir() {
-        return (root != workspace && git.join("HEAD").is_file()).then_some(git);
-    }
-    // The repository must name the working tree, too. Otherwise a file in the workspace could open any directory.
-    let directory = linked_directory(&git)?;
-    let back = read_text(&directory.join("gitdir"));
-    let common = directory.join(read_text(&directory.join("commondir")).trim());
-    let common = common.canonicalize().ok()?;
-    let is_linked = Path::new(back.trim()).canonicalize().ok()? == git.canonicalize().ok()?
-        && directory.starts_with(common.join("worktrees"));
-    (is_linked && !common.starts_with(workspace) && !is_private(&common)).then_some(common)
 }

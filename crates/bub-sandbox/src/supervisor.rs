@@ -33,6 +33,8 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus,
 };
 
+#[cfg(target_os = "linux")]
+use crate::confine::EndSignals;
 use crate::{
     Confinement,
     init::{self, InitMode},
@@ -117,14 +119,21 @@ fn parse_confinement(json: &OsString) -> io::Result<(Confinement, WorkspaceRecor
 /// Runs a confined command until it ends, and returns its exit code.
 fn run_unsupervised(confinement: &OsString, command: &[OsString]) -> ExitCode {
     let start = || {
+        let signals = EndSignals::block()?;
         let (confinement, record) = parse_confinement(confinement)?;
         let mut init = init::confined_command(&confinement, InitMode::Direct, command)?;
-        Ok((init.spawn()?, record))
+        Ok((init.spawn()?, record, signals))
     };
-    let (mut child, record) = match start() {
+    let (mut child, record, signals) = match start() {
         Ok(started) => started,
         Err(error) => return init::report_failure(command, &error),
     };
+    if let Some(first) = Pid::from_raw(child.id().cast_signed())
+        && signals.watch(first).is_err()
+    {
+        // Without the first process, the kernel ends all others.
+        let _ = child.kill();
+    }
     let status = child.wait();
     record.restore(&mut io::stderr());
     status.map_or(ExitCode::FAILURE, |status| {
@@ -132,6 +141,21 @@ fn run_unsupervised(confinement: &OsString, command: &[OsString]) -> ExitCode {
         // The first process of the command was killed.
         code.map_or(ExitCode::FAILURE, ExitCode::from)
     })
+}
+
+/// Nothing: other systems have no way to read signals without `unsafe`.
+#[cfg(not(target_os = "linux"))]
+struct EndSignals;
+
+#[cfg(not(target_os = "linux"))]
+impl EndSignals {
+    fn block() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    fn watch(&self, _first: Pid) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns the socket to bub, which is stdin.

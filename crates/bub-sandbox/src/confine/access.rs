@@ -73,7 +73,9 @@ pub(super) fn restrict(confinement: &Confinement) -> io::Result<()> {
     let home: Option<&PathBuf> = confinement.home.as_ref();
     // An empty directory covers the home directory, unless it is the workspace.
     let is_covered = |home: &&PathBuf| !home.starts_with(&confinement.workspace);
-    rules = allow(rules, home.filter(is_covered), write)?;
+    rules = allow(rules, home.filter(is_covered), read)?;
+    let caches = confinement.private_caches();
+    rules = allow(rules, caches.map(|(_, cache)| cache), write)?;
     let status = rules.restrict_self().map_err(io::Error::other)?;
     match status.ruleset {
         RulesetStatus::NotEnforced => Err(io::Error::other(

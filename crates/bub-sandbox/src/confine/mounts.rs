@@ -127,7 +127,7 @@ fn plan(confinement: &Confinement) -> io::Result<Vec<Change>> {
         changes.push(Change {
             path,
             content: Content::Empty,
-            is_writable: true,
+            is_writable: false,
         });
     }
     for path in &confinement.hidden {
@@ -152,6 +152,11 @@ fn plan(confinement: &Confinement) -> io::Result<Vec<Change>> {
     attach(workspace, workspace, confinement.can_write)?;
     for target in TEMP_DIRECTORIES.iter().map(Path::new) {
         attach(&confinement.temp, target, true)?;
+    }
+    for (source, target) in confinement.private_caches() {
+        // Ignore errors: a command may have put something else there. It has no cache then.
+        let _ = fs::DirBuilder::new().mode(0o700).create(&source);
+        attach(&source, &target, true)?;
     }
     let data = SYSTEM_DATA.iter().map(Path::new);
     for path in data.chain(confinement.readable.iter().map(PathBuf::as_path)) {
@@ -219,11 +224,12 @@ fn is_visible(confinement: &Confinement, path: &Path) -> bool {
             .any(|hidden| path.starts_with(hidden))
 }
 
-/// Opens what is at a path. In the workspace, no part of the path may be a link: another command can replace a directory
-/// by one at any time.
+/// Opens what is at a path. In the workspace and the temporary directory, no part of the path may be a link: another
+/// command can replace a directory by one at any time.
 fn open_path(confinement: &Confinement, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = if path.starts_with(&confinement.workspace) {
+    let own = [&confinement.workspace, &confinement.temp];
+    let resolve = if own.iter().any(|root| path.starts_with(root)) {
         ResolveFlags::NO_SYMLINKS
     } else {
         ResolveFlags::empty()

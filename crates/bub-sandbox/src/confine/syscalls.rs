@@ -89,6 +89,32 @@ const SOCKET_FAMILIES: &[i32] = &[
     libc::AF_INET6,
     libc::AF_NETLINK,
 ];
+/// Bits of a mode with which a program has the rights of the file's owner or group. Outside the sandbox, they would apply.
+const SET_ID_BITS: &[u32] = &[libc::S_ISUID, libc::S_ISGID];
+/// Calls with a mode, and the number of that argument.
+const MODE_CALLS: &[(c_long, u8)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    (libc::SYS_mknodat, 2),
+];
+#[cfg(target_arch = "x86_64")]
+const MODE_CALLS_OF_ARCHITECTURE: &[(c_long, u8)] = &[
+    (libc::SYS_chmod, 1),
+    (libc::SYS_creat, 1),
+    (libc::SYS_mknod, 1),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const MODE_CALLS_OF_ARCHITECTURE: &[(c_long, u8)] = &[];
+/// Calls that open a file, and the number of the argument with flags. The mode follows, if they create a file.
+#[cfg(target_arch = "x86_64")]
+const OPEN_CALLS: &[(c_long, u8)] = &[(libc::SYS_openat, 2), (libc::SYS_open, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const OPEN_CALLS: &[(c_long, u8)] = &[(libc::SYS_openat, 2)];
+/// Flags with which a call creates a file.
+const CREATE_FLAGS: &[i32] = &[libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
+/// Calls whose arguments are in memory, where a filter cannot check them. Programs fall back to others.
+const UNCHECKABLE: &[c_long] = &[libc::SYS_clone3, libc::SYS_openat2];
 /// Requests that type into a terminal.
 const TERMINAL_REQUESTS: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX];
 /// Bit of system calls of the x32 interface, which are other numbers for the same calls.
@@ -100,7 +126,9 @@ pub(super) fn restrict() -> io::Result<()> {
     for call in REFUSED.iter().chain(REFUSED_ON_ARCHITECTURE) {
         refused.insert(*call, Vec::new());
     }
-    let flags = NAMESPACE_FLAGS.iter().map(|flag| flag_rule(0, *flag));
+    let flags = NAMESPACE_FLAGS
+        .iter()
+        .map(|flag| bits_rule([(0, flag.cast_unsigned())]));
     refused.insert(libc::SYS_clone, flags.collect::<io::Result<_>>()?);
     refused.insert(
         libc::SYS_socket,
@@ -110,12 +138,20 @@ pub(super) fn restrict() -> io::Result<()> {
         .iter()
         .map(|request| value_rule(1, *request));
     refused.insert(libc::SYS_ioctl, requests.collect::<io::Result<_>>()?);
+    for (call, mode) in MODE_CALLS.iter().chain(MODE_CALLS_OF_ARCHITECTURE) {
+        let bits = SET_ID_BITS.iter().map(|bit| bits_rule([(*mode, *bit)]));
+        refused.insert(*call, bits.collect::<io::Result<_>>()?);
+    }
+    for (call, flags) in OPEN_CALLS {
+        let bits = SET_ID_BITS.iter().flat_map(|bit| {
+            let creates = CREATE_FLAGS.iter().map(|flag| flag.cast_unsigned());
+            creates.map(move |flag| bits_rule([(*flags, flag), (flags + 1, *bit)]))
+        });
+        refused.insert(*call, bits.collect::<io::Result<_>>()?);
+    }
     install(refused, libc::EPERM)?;
-    // The arguments of `clone3` are in memory, where a filter cannot check them. Programs fall back to `clone`.
-    install(
-        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
-        libc::ENOSYS,
-    )
+    let uncheckable = UNCHECKABLE.iter().map(|call| (*call, Vec::new()));
+    install(uncheckable.collect(), libc::ENOSYS)
 }
 
 /// Installs a filter that answers the given calls with an error.
@@ -137,10 +173,13 @@ fn install(calls: BTreeMap<c_long, Vec<SeccompRule>>, error: i32) -> io::Result<
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Matches calls whose argument contains a flag.
-fn flag_rule(argument: u8, flag: i32) -> io::Result<SeccompRule> {
-    let flag = u64::from(flag.cast_unsigned());
-    rule([(argument, SeccompCmpOp::MaskedEq(flag), flag)])
+/// Matches calls whose arguments contain all the bits.
+fn bits_rule(bits: impl IntoIterator<Item = (u8, u32)>) -> io::Result<SeccompRule> {
+    let condition = |(argument, bits)| {
+        let bits = u64::from(bits);
+        (argument, SeccompCmpOp::MaskedEq(bits), bits)
+    };
+    rule(bits.into_iter().map(condition))
 }
 
 /// Matches calls whose argument has a value.

@@ -36,7 +36,7 @@ fn work_in_the_workspace_and_its_temporary_directory_succeeds() {
         "echo x > /tmp/x && cat /tmp/x /var/tmp/x && mktemp -d",
         "cat /etc/passwd /proc/self/status > /dev/null && ls /usr /proc/self/fd",
         "exec 3<>/dev/tcp/127.0.0.1/1; test $? = 1 && test -d /sys/class/net/lo",
-        "echo in > ~/cache && cat ~/cache && test ! -e ~/secret",
+        "! echo in > ~/data && ! mkdir ~/.config && echo in > ~/.cache/x && cat ~/.cache/x && test ! -e ~/secret",
         "(sleep 0.01; true) & wait; setsid true; timeout 5 true",
         "git init -q other && cd other && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
         "git status > /dev/null; cat .git/config .env",
@@ -71,6 +71,9 @@ fn files_outside_cannot_be_read_or_written() {
         "ls /root | grep -q .",
         "head -c1 /dev/vda /dev/sda /dev/mem",
         "mknod node b 1 1",
+        // A core file, whose place may be a program outside.
+        "sh -c 'ulimit -c unlimited; kill -SEGV $$'",
+        "bash -c 'kill -SEGV $$'; ls | grep core",
     ] {
         assert_refused(SandboxProfile::Workspace, script);
     }
@@ -253,6 +256,62 @@ fn a_program_with_the_set_user_id_bit_gains_nothing() {
     }
 }
 
+// Outside the sandbox, the bits would give other users the rights of the file's owner.
+#[test]
+fn files_with_the_set_user_id_bit_cannot_be_created() {
+    for script in [
+        "chmod u+s file",
+        "chmod g+s file",
+        "chmod 6755 file",
+        "install -m 4755 file other",
+        "cp file other && python3 -c 'import os; os.fchmod(os.open(\"other\", os.O_RDONLY), 0o4755)'",
+        "python3 -c 'import os; os.open(\"new\", os.O_CREAT | os.O_WRONLY, 0o4755)'",
+        "python3 -c 'import os; os.open(\".\", os.O_TMPFILE | os.O_RDWR, 0o4755)'",
+        "python3 -c 'import os; os.mknod(\"new\", 0o104755)'",
+        // creat, fchmodat2, and openat2 whose mode is in memory.
+        "python3 -c 'import ctypes; l=ctypes.CDLL(None); exit(l.syscall(85,b\"new\",0o4755) < 0)'",
+        "python3 -c 'import ctypes; l=ctypes.CDLL(None); exit(l.syscall(452,-100,b\"file\",0o4755,0) < 0)'",
+        "python3 -c 'import ctypes; l=ctypes.CDLL(None); h=(ctypes.c_uint64*3)(0o101,0o4755,0); exit(l.syscall(437,-100,b\"new\",h,24) < 0)'",
+    ] {
+        for fixture in SandboxFixture::for_each_user() {
+            let confinement = fixture.confinement(SandboxProfile::Workspace);
+            let output = fixture.run(&confinement, script);
+            let found = fixture.run_outside("find . -perm /6000 -type f");
+            assert!(!output.status.success(), "{script}: {output:?}");
+            assert_eq!(found.stdout, b"", "{script}");
+        }
+    }
+    assert_works(
+        SandboxProfile::Workspace,
+        "chmod 1777 . && chmod 755 file && install -m 700 file other && umask 0 && touch new",
+    );
+}
+
+// A socket that another program has in the workspace. One that no program listens at can be replaced.
+#[test]
+fn a_socket_of_another_program_in_the_workspace_cannot_be_reached() {
+    use std::os::unix::{fs::PermissionsExt, net::UnixListener};
+    for fixture in SandboxFixture::for_each_user() {
+        let path = fixture.path("home/work/d/live");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        let live = UnixListener::bind(&path).unwrap();
+        live.set_nonblocking(true).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        drop(UnixListener::bind(fixture.path("home/work/stale")).unwrap());
+        fixture.give_home();
+        let script =
+            "python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.connect(\"d/live\")'";
+        for profile in [SandboxProfile::Workspace, SandboxProfile::ReadOnly] {
+            let output = fixture.run(&fixture.confinement(profile), script);
+            assert!(!output.status.success(), "{output:?}");
+        }
+        assert!(live.accept().is_err(), "no one connected");
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let output = fixture.run(&confinement, "mv d e || rm stale");
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
 // Double fork, setsid, a closed output: the process belongs to the namespace of the command.
 #[test]
 fn no_process_survives_its_command_or_a_killed_supervisor() {
@@ -272,6 +331,32 @@ fn no_process_survives_its_command_or_a_killed_supervisor() {
         supervised.child.wait().unwrap();
         // The end of the output: no process has it any more.
         stdout.read_to_end(&mut Vec::new()).unwrap();
+    }
+}
+
+// `bub sandbox` that is ended with its command: what it planted is renamed all the same.
+#[test]
+fn a_command_that_is_ended_early_leaves_nothing_behind() {
+    use std::io::Read;
+    let plant = "trap '' TERM; echo evil > AGENTS.md; git init -q new; git -C new config core.fsmonitor ./evil; echo up; while true; do sleep 1000; done";
+    for signal in ["TERM", "INT", "HUP", "KILL"] {
+        for fixture in SandboxFixture::for_each_user() {
+            let confinement = fixture.confinement(SandboxProfile::Workspace);
+            // The shell stands for bub: it starts the command and ends.
+            let mut child = fixture.start_below_shell(&confinement, plant);
+            let mut stdout = child.stdout.take().unwrap();
+            let mut up = [0; 3];
+            stdout.read_exact(&mut up).unwrap();
+            let target = child.id();
+            let output = fixture.run_outside(&format!("kill -{signal} {target}"));
+            assert!(output.status.success(), "{output:?}");
+            child.wait().unwrap();
+            // The process that renames has the output, too.
+            stdout.read_to_end(&mut Vec::new()).unwrap();
+            let work = fixture.path("home/work");
+            assert!(!work.join("AGENTS.md").exists(), "{signal}");
+            assert!(!work.join("new/.git/config").exists(), "{signal}");
+        }
     }
 }
 

@@ -139,6 +139,21 @@ impl SandboxFixture {
         Supervised { control, child }
     }
 
+    /// Starts a script in `bash`, confined, as the child of a process that waits for it.
+    pub(crate) fn start_below_shell(&self, confinement: &Confinement, script: &str) -> Child {
+        let confined = confinement.command(&launcher(), "bash").unwrap();
+        let mut command = Command::new("python3");
+        command.args([
+            "-c",
+            "import signal, subprocess, sys\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nsubprocess.call(sys.argv[1:])",
+        ]);
+        command
+            .arg(confined.get_program())
+            .args(confined.get_args());
+        command.arg("-c").arg(script).stdout(Stdio::piped());
+        self.prepare(&mut command).spawn().unwrap()
+    }
+
     /// Runs a script in `bash` without confinement, in the workspace.
     pub(crate) fn run_outside(&self, script: &str) -> Output {
         let mut command = Command::new("bash");

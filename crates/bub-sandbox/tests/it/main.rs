@@ -4,5 +4,6 @@
 
 mod escapes;
 mod harness;
+mod repositories;
 mod work;
 mod workspace;

@@ -107,7 +107,7 @@ fn a_repository_that_a_command_creates_works_and_runs_no_programs_outside() {
             assert!(!config.exists(), "{evil}: {output:?}");
         });
     }
-    let script = "git init -q sub && echo x > sub/.git/hooks/pre-commit && ln -s /tmp other && mkdir f && echo 'gitdir: ../sub/.git' > f/.git";
+    let script = "git init -q sub && echo x > sub/.git/hooks/pre-commit && ln -s /tmp other && mkdir f && echo 'gitdir: /tmp' > f/.git";
     for_each_run(remove, script, |fixture, output| {
         assert!(output.status.success(), "{output:?}");
         assert!(fixture.path("home/work/sub/.git/config").exists());
@@ -176,10 +176,16 @@ fn a_home_directory_as_workspace_keeps_its_secrets_and_startup_files() {
         }
         let output = fixture.run(
             &confinement,
-            "echo x > ~/.profile; echo x > ~/note && cat ~/note",
+            "mkdir -p ~/.config/autostart; for n in .profile .newrc .config/autostart/x; do echo x > ~/$n; done; ln -s note ~/.linkrc; echo x > ~/note && cat ~/note",
         );
         assert!(output.status.success(), "{output:?}");
-        assert!(!home.join(".profile").exists());
+        let text = String::from_utf8_lossy(&output.stderr);
+        for name in [".profile", ".newrc", ".config", ".linkrc"] {
+            assert!(!home.join(name).exists(), "{name}");
+            let note = format!("bub: the sandbox renamed `{name}` to `");
+            assert!(text.contains(&note), "{name}: {text}");
+        }
+        assert!(home.join("note").exists());
     }
 }
 

@@ -1,0 +1,410 @@
+//! Where git finds repositories in a workspace, and whether a repository runs programs.
+//!
+//! Git uses a directory as its own if it contains `HEAD`, and `objects` and `refs` or `commondir`. Its name does not
+//! matter. A file or link `.git` names such a directory.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ffi::OsStr,
+    fs,
+    io::Read,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// Protected names in a git directory. The directory itself stays writable.
+pub(crate) const GIT_NAMES: &[&str] = &[
+    "commondir",
+    "config",
+    "config.worktree",
+    "hooks",
+    "info/attributes",
+];
+/// Directories of `.git` in which no one works. A new file `.git` that leads there is refused.
+const DATA_NAMES: &[&str] = &["logs", "objects", "refs"];
+/// Maximum bytes of a configuration of git.
+const MAX_CONFIG_BYTES: u64 = 64 * 1024;
+/// By how much the times of files can differ from the clock.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+/// Keys of a repository's configuration that run no program.
+const PLAIN_CONFIG_KEYS: &[(&str, &[&str])] = &[
+    (
+        "core",
+        &[
+            "autocrlf",
+            "bare",
+            "eol",
+            "filemode",
+            "ignorecase",
+            "logallrefupdates",
+            "precomposeunicode",
+            "repositoryformatversion",
+            "sharedrepository",
+            "sparsecheckout",
+            "sparsecheckoutcone",
+            "symlinks",
+            WORKTREE_KEY,
+        ],
+    ),
+    ("branch", &["merge", "rebase", "remote"]),
+    (
+        "extensions",
+        &[
+            "objectformat",
+            "refstorage",
+            "relativeworktrees",
+            "worktreeconfig",
+        ],
+    ),
+    ("pull", &["ff", "rebase"]),
+    ("push", &["autosetupremote", "default"]),
+    ("remote", &["fetch", "mirror", "pushurl", "tagopt", "url"]),
+    ("submodule", &["active", "branch", "url"]),
+    ("user", &["email", "name"]),
+];
+/// The key that names the working tree of a git directory elsewhere.
+const WORKTREE_KEY: &str = "worktree";
+
+/// What git finds at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GitPlace {
+    /// A git directory: the data of a repository, of a submodule or of a working tree.
+    Directory,
+    /// A file or link `.git`, which names a git directory.
+    Link,
+}
+
+/// What a search of the workspace found.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    pub(crate) places: BTreeMap<PathBuf, GitPlace>,
+    /// The places in the order of their depth.
+    pub(crate) order: Vec<PathBuf>,
+    /// Sockets in the file system.
+    pub(crate) sockets: Vec<PathBuf>,
+    /// Whether the search reached all directories before the time limit.
+    pub(crate) is_complete: bool,
+}
+
+impl Search {
+    /// Searches `workspace` and all directories below it, the upper ones first. Does not follow links, and does not search
+    /// `hidden` directories.
+    pub(crate) fn new(workspace: &Path, hidden: &[PathBuf], limit: Duration) -> Self {
+        let started = Instant::now();
+        let mut search = Self::default();
+        let mut waiting = VecDeque::from([workspace.to_owned()]);
+        while let Some(directory) = waiting.pop_front() {
+            if started.elapsed() > limit {
+                return search;
+            }
+            search.read_directory(&directory, &mut waiting);
+            let is_visible = |path: &PathBuf| !hidden.contains(path);
+            if waiting.back().is_some_and(|last| !is_visible(last)) {
+                waiting.retain(is_visible);
+            }
+        }
+        search.is_complete = true;
+        search
+    }
+
+    fn read_directory(&mut self, directory: &Path, waiting: &mut VecDeque<PathBuf>) {
+        let is_named_git = directory.file_name().is_some_and(is_git_name);
+        let mut parts = GitParts::default();
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            parts.add(&name);
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            let is_data = || is_named_git && DATA_NAMES.iter().any(|data| name == *data);
+            if kind.is_socket() {
+                self.sockets.push(entry.path());
+            } else if kind.is_dir() {
+                if !is_data() {
+                    waiting.push_back(entry.path());
+                }
+            } else if is_git_name(&name) {
+                self.add(entry.path(), GitPlace::Link);
+            }
+        }
+        if is_named_git || parts.are_complete() {
+            self.add(directory.to_owned(), GitPlace::Directory);
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, place: GitPlace) {
+        self.order.push(path.clone());
+        self.places.insert(path, place);
+    }
+
+    fn has_directory(&self, path: &Path) -> bool {
+        self.places.get(path) == Some(&GitPlace::Directory)
+    }
+
+    /// Returns the parts of a place which make git run programs that are not from the system, or which lead to data that
+    /// was not searched.
+    pub(crate) fn suspicious_paths(&self, path: &Path, place: GitPlace) -> Vec<PathBuf> {
+        match place {
+            GitPlace::Link => {
+                let target = linked_directory(path).filter(|_| !path.is_symlink());
+                let is_known = target.is_some_and(|target| self.has_directory(&target));
+                (!is_known).then(|| path.to_owned()).into_iter().collect()
+            }
+            GitPlace::Directory => {
+                let parts = self.suspicious_parts(path);
+                // Other files of a directory that is not only for git keep their names.
+                let is_for_git = path.iter().any(is_git_name);
+                if parts.is_empty() || is_for_git {
+                    parts
+                } else {
+                    vec![path.join("HEAD")]
+                }
+            }
+        }
+    }
+
+    fn suspicious_parts(&self, git: &Path) -> Vec<PathBuf> {
+        let mut parts = Vec::new();
+        let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
+        let common = git.join("commondir");
+        if exists(&common) && !self.is_worktree(git, &common) {
+            parts.push(common);
+        }
+        for name in ["config", "config.worktree"] {
+            let config = git.join(name);
+            let is_file = fs::symlink_metadata(&config).is_ok_and(|found| found.is_file());
+            let is_plain = || is_plain_config(&config, |tree| self.is_tree_of(git, tree));
+            if exists(&config) && !(is_file && is_plain()) {
+                parts.push(config);
+            }
+        }
+        let hooks = git.join("hooks");
+        let is_sample = |path: PathBuf| path.extension().is_some_and(|kind| kind == "sample");
+        if hooks.is_symlink() || !entries(&hooks).all(is_sample) {
+            parts.push(hooks);
+        }
+        parts
+    }
+
+    /// Returns whether a git directory is that of a working tree, which has the configuration of a known repository.
+    fn is_worktree(&self, git: &Path, common: &Path) -> bool {
+        let target = git.join(read_text(common).trim()).canonicalize();
+        target.is_ok_and(|target| {
+            self.has_directory(&target) && git.parent() == Some(&target.join("worktrees"))
+        })
+    }
+
+    /// Returns whether `tree` is a directory that names `git` as its repository.
+    fn is_tree_of(&self, git: &Path, tree: &str) -> bool {
+        let link = git.join(tree).canonicalize().map(|tree| tree.join(".git"));
+        link.is_ok_and(|link| {
+            self.places.get(&link) == Some(&GitPlace::Link)
+                && linked_directory(&link).is_some_and(|target| target == git)
+        })
+    }
+}
+
+/// The entries of a directory by which git recognizes it.
+#[derive(Default)]
+struct GitParts {
+    has_head: bool,
+    has_objects: bool,
+    has_refs: bool,
+    has_common: bool,
+}
+
+impl GitParts {
+    fn add(&mut self, name: &OsStr) {
+        self.has_head |= name.eq_ignore_ascii_case("HEAD");
+        self.has_objects |= name.eq_ignore_ascii_case("objects");
+        self.has_refs |= name.eq_ignore_ascii_case("refs");
+        self.has_common |= name.eq_ignore_ascii_case("commondir");
+    }
+
+    fn are_complete(&self) -> bool {
+        self.has_head && (self.has_common || self.has_objects && self.has_refs)
+    }
+}
+
+/// Returns whether git uses a directory as its own, if it also contains `added`.
+pub(crate) fn is_git_directory(directory: &Path, added: &OsStr) -> bool {
+    let mut parts = GitParts::default();
+    parts.add(added);
+    for name in ["HEAD", "objects", "refs", "commondir"] {
+        if fs::symlink_metadata(directory.join(name)).is_ok() {
+            parts.add(name.as_ref());
+        }
+    }
+    parts.are_complete()
+}
+
+/// Returns whether a name is `.git`, also where the file system ignores case.
+pub(crate) fn is_git_name(name: &OsStr) -> bool {
+    name.eq_ignore_ascii_case(".git")
+}
+
+/// Identity and time of the last change of the parts of a place. A command cannot set this time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(Vec<(PathBuf, u64, i64, i64)>);
+
+impl Stamp {
+    pub(crate) fn new(path: &Path, place: GitPlace) -> Self {
+        let parts = match place {
+            GitPlace::Link => vec![path.to_owned()],
+            GitPlace::Directory => {
+                let named = GIT_NAMES.iter().map(|name| path.join(name));
+                named.chain(entries(&path.join("hooks"))).collect()
+            }
+        };
+        let stamp = |path: PathBuf| {
+            let found = fs::symlink_metadata(&path).ok()?;
+            Some((path, found.ino(), found.ctime(), found.ctime_nsec()))
+        };
+        let mut stamps: Vec<_> = parts.into_iter().filter_map(stamp).collect();
+        stamps.sort();
+        Self(stamps)
+    }
+
+    /// Returns whether the place at `path` and all its parts were last changed before `time`.
+    pub(crate) fn is_older_than(&self, path: &Path, time: SystemTime) -> bool {
+        let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        // The clock of a file system can be late.
+        let time = time.saturating_sub(CLOCK_TOLERANCE).as_secs();
+        let is_older = |seconds: i64| u64::try_from(seconds).is_ok_and(|seconds| seconds < time);
+        let head = path.join("HEAD");
+        let mut own = [path, &head].into_iter().flat_map(fs::symlink_metadata);
+        own.all(|found| is_older(found.ctime())) && self.0.iter().all(|part| is_older(part.2))
+    }
+}
+
+pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+/// Returns the beginning of a small text file, or an empty text.
+pub(crate) fn read_text(path: &Path) -> String {
+    let mut text = String::new();
+    // Opening a pipe would wait for a writer.
+    if path.is_file() {
+        let file = fs::File::open(path).map(|file| file.take(MAX_CONFIG_BYTES));
+        let read = file.and_then(|mut file| file.read_to_string(&mut text));
+        if read.is_err() {
+            text.clear();
+        }
+    }
+    text
+}
+
+/// Returns the paths that a configuration of git names as its hooks, as further configuration, or as a program. They may
+/// not exist yet.
+pub(crate) fn configured_paths(config: &Path, root: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+    let directory = config.parent().unwrap_or(root);
+    let resolve = |base: &Path, value: &str| {
+        let below_home = value.strip_prefix("~/").zip(home);
+        let path = below_home.map_or_else(|| base.join(value), |(below, home)| home.join(below));
+        let parent = path.parent()?.canonicalize().ok()?;
+        path.canonicalize()
+            .ok()
+            .or(Some(parent.join(path.file_name()?)))
+    };
+    let mut paths = Vec::new();
+    for line in read_text(config).lines() {
+        let Some((key, value)) = line.split_once('=') else {
+            continue;
+        };
+        let value = value.trim().trim_matches('"');
+        // A section may be on the same line.
+        let key = key.rsplit(']').next().unwrap_or(key).trim();
+        match key.to_ascii_lowercase().as_str() {
+            "hookspath" => paths.extend(resolve(root, value)),
+            "path" => paths.extend(resolve(directory, value)),
+            key if is_plain_key(key) => {}
+            _ => {
+                let words = value.split(|c: char| c.is_whitespace() || "'\"\\;&|()".contains(c));
+                let named = words.filter(|word| !word.is_empty());
+                let named = named.filter_map(|word| resolve(root, word));
+                paths.extend(named.filter(|path| path.is_file()));
+            }
+        }
+    }
+    paths
+}
+
+fn is_plain_key(key: &str) -> bool {
+    let mut keys = PLAIN_CONFIG_KEYS.iter().flat_map(|(_, keys)| *keys);
+    keys.any(|plain| *plain == key)
+}
+
+/// Returns whether a configuration of git contains only keys that run no program, in the form in which git writes them.
+/// `is_tree` returns whether a value may be the working tree.
+fn is_plain_config(path: &Path, is_tree: impl Fn(&str) -> bool) -> bool {
+    let is_small = path
+        .metadata()
+        .is_ok_and(|found| found.len() < MAX_CONFIG_BYTES);
+    let Ok(text) = fs::read_to_string(path) else {
+        return false;
+    };
+    let mut keys: &[&str] = &[];
+    is_small
+        && text.lines().map(str::trim).all(|line| {
+            if let Some(section) = line.strip_prefix('[') {
+                let name = section.strip_suffix(']').unwrap_or_default();
+                let (name, rest) = name.split_once(' ').unwrap_or((name, "\"\""));
+                let known = PLAIN_CONFIG_KEYS
+                    .iter()
+                    .find(|(known, _)| known.eq_ignore_ascii_case(name));
+                keys = known.map_or(&[], |(_, keys)| keys);
+                let inner = rest
+                    .strip_prefix('"')
+                    .and_then(|rest| rest.strip_suffix('"'));
+                let is_plain = |text: &str| !text.contains(['"', '\\', ']', '[', '#', ';']);
+                return known.is_some() && inner.is_some_and(is_plain);
+            }
+            let Some((key, value)) = line.split_once('=') else {
+                return line.is_empty();
+            };
+            let (key, value) = (key.trim(), value.trim());
+            keys.iter().any(|known| known.eq_ignore_ascii_case(key))
+                && !value.contains(['"', '\\', '#', ';'])
+                && !names_helper(value)
+                && (!key.eq_ignore_ascii_case(WORKTREE_KEY) || is_tree(value))
+        })
+}
+
+/// Returns whether an address names a program that git starts to reach it, as in `ext::command`.
+fn names_helper(address: &str) -> bool {
+    let helper = address.split_once("::").map(|(helper, _)| helper);
+    helper.is_some_and(|helper| !helper.contains(['/', ':', '[']))
+}
+
+/// Returns the directory that a file `.git` names.
+pub(crate) fn linked_directory(file: &Path) -> Option<PathBuf> {
+    let text = read_text(file);
+    let path = text.strip_prefix("gitdir:")?.trim();
+    file.parent()?.join(path).canonicalize().ok()
+}
+
+/// Returns the directory with the data of the repository that contains the workspace, if it is outside. Git needs to read
+/// it in a subdirectory of a repository, and in a working tree that `git worktree` added.
+pub(crate) fn git_directory_outside(workspace: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let is_private = |root: &Path| home.is_some_and(|home| home.starts_with(root));
+    let mut roots = workspace.ancestors();
+    let root = roots.find(|root| root.join(".git").exists())?;
+    let git = root.join(".git");
+    if root.parent().is_none() || is_private(root) || git.is_symlink() {
+        return None;
+    }
+    if git.is_dir() {
+        return (root != workspace && git.join("HEAD").is_file()).then_some(git);
+    }
+    // The repository must name the working tree, too. Otherwise a file in the workspace could open any directory.
+    let directory = linked_directory(&git)?;
+    let back = read_text(&directory.join("gitdir"));
+    let common = directory.join(read_text(&directory.join("commondir")).trim());
+    let common = common.canonicalize().ok()?;
+    let is_linked = Path::new(back.trim()).canonicalize().ok()? == git.canonicalize().ok()?
+        && directory.starts_with(common.join("worktrees"));
+    (is_linked && !common.starts_with(workspace) && !is_private(&common)).then_some(common)
+}

@@ -1,0 +1,366 @@
+//! L7: a command leaves nothing behind that git runs outside the sandbox, wherever in the workspace. Repositories that
+//! run no programs work.
+
+use std::{cell::RefCell, fs, path::Path, process::Output};
+
+use bub_sandbox::{Confinement, SandboxProfile};
+
+use crate::harness::SandboxFixture;
+
+/// Variables that make git independent of the machine, and the program that must not run.
+const SETUP: &str = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+export GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_0=init.defaultBranch GIT_CONFIG_VALUE_0=main
+export GIT_CONFIG_KEY_1=protocol.file.allow GIT_CONFIG_VALUE_1=always
+W=$PWD; EVIL=\"touch $W/owned\"; HOOK=\"#!/bin/sh
+touch $W/owned\"
+evil_directory() { mkdir -p $1/objects $1/refs; echo ref: refs/heads/main > $1/HEAD; printf '[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = %s\\n\\tfsmonitor = touch %s/owned\\n' ${2:-$W} $W > $1/config; }
+";
+
+/// A repository with a submodule, a working tree, a bare repository, a separate git directory and nested repositories.
+const PREPARE: &str = "set -e; rm -rf .git; git init -q; git add file; git commit -qm first
+git init -q origin; git -C origin commit -q --allow-empty -m one; git clone -q --bare origin bare.git
+git submodule --quiet add ./origin sub; git commit -qm sub; git worktree add -q tree
+mkdir data; git init -q --separate-git-dir data/store proj
+git init -q a/b/c/d/e/f/g; git init -q node_modules/x; git init -q target/y";
+
+fn script(fixture: &SandboxFixture, confinement: Option<&Confinement>, text: &str) -> Output {
+    let text = format!("{SETUP}{text}");
+    match confinement {
+        Some(confinement) => fixture.run(confinement, &text),
+        None => fixture.run_outside(&text),
+    }
+}
+
+fn assert_outside(fixture: &SandboxFixture, text: &str) {
+    let output = script(fixture, None, text);
+    assert!(output.status.success(), "{text}: {output:?}");
+}
+
+/// Runs the cases in workspaces with the same content. Each user has a part of the cases.
+fn for_each_workspace(cases: &[(&str, &str)], check: impl Fn(&Path, &str, &Output, &Output)) {
+    let fixtures = SandboxFixture::for_each_user();
+    for (number, fixture) in fixtures.iter().enumerate() {
+        let work = fixture.path("home/work");
+        assert_outside(fixture, PREPARE);
+        assert_outside(fixture, "cp -a $W $W/../template");
+        for (inside, outside) in cases.iter().skip(number).step_by(fixtures.len()) {
+            let confinement = fixture.confinement(SandboxProfile::Workspace);
+            let confined = script(fixture, Some(&confinement), inside);
+            let after = script(fixture, None, outside);
+            check(&work, inside, &confined, &after);
+            assert_outside(
+                fixture,
+                "find $W -mindepth 1 -delete; cp -a $W/../template/. $W",
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_that_a_command_plants_is_run_by_git_outside() {
+    let cases = [
+        // Repositories that exist, at any depth and in generated directories.
+        ("git config core.fsmonitor \"$EVIL\"", "git status"),
+        (
+            "git -C a/b/c/d/e/f/g config core.fsmonitor \"$EVIL\"",
+            "git -C a/b/c/d/e/f/g status",
+        ),
+        (
+            "git -C node_modules/x config core.fsmonitor \"$EVIL\"",
+            "git -C node_modules/x status",
+        ),
+        (
+            "git -C target/y config core.fsmonitor \"$EVIL\"",
+            "git -C target/y status",
+        ),
+        (
+            "echo \"$HOOK\" > target/y/.git/hooks/pre-commit; chmod +x target/y/.git/hooks/*",
+            "git -C target/y commit --allow-empty -m x",
+        ),
+        (
+            "mv a/b/c/d old; mkdir -p a/b/c/d/e/f; git init -q a/b/c/d/e/f/g; git -C a/b/c/d/e/f/g config core.fsmonitor \"$EVIL\"",
+            "git -C a/b/c/d/e/f/g status",
+        ),
+        // Submodules, working trees, separate git directories.
+        (
+            "evil_directory evil $W/sub; echo gitdir: ../evil > sub/.git",
+            "git -C sub status",
+        ),
+        (
+            "rm sub/.git; evil_directory sub/.git $W/sub",
+            "git -C sub status",
+        ),
+        (
+            "git -C sub config core.fsmonitor \"$EVIL\"",
+            "git -C sub status; git status",
+        ),
+        (
+            "echo \"$HOOK\" > .git/modules/sub/hooks/pre-commit; chmod +x .git/modules/sub/hooks/*",
+            "git -C sub commit --allow-empty -m x",
+        ),
+        (
+            "mv .git/modules other; evil_directory .git/modules/sub $W/sub",
+            "git -C sub status",
+        ),
+        (
+            "evil_directory evil $W/tree; echo $W/evil > .git/worktrees/tree/commondir",
+            "git -C tree status",
+        ),
+        (
+            "evil_directory evil $W/tree; rm -r .git/worktrees; mkdir -p .git/worktrees/tree; echo ref: refs/heads/tree > .git/worktrees/tree/HEAD; echo ../../../evil > .git/worktrees/tree/commondir; echo $W/tree/.git > .git/worktrees/tree/gitdir",
+            "git -C tree status",
+        ),
+        (
+            "evil_directory evil $W/tree; echo gitdir: ../evil > tree/.git",
+            "git -C tree status",
+        ),
+        (
+            "git -C proj config core.fsmonitor \"$EVIL\"",
+            "git -C proj status",
+        ),
+        (
+            "echo \"$HOOK\" > data/store/hooks/pre-commit; chmod +x data/store/hooks/*",
+            "git -C proj commit --allow-empty -m x",
+        ),
+        (
+            "mv data/store data/old; evil_directory data/store $W/proj",
+            "git -C proj status",
+        ),
+        (
+            "mv data old; evil_directory data/store $W/proj",
+            "git -C proj status",
+        ),
+        // Bare repositories.
+        (
+            "echo \"$HOOK\" > bare.git/hooks/post-receive; chmod +x bare.git/hooks/*",
+            "git push -q bare.git HEAD:refs/heads/other",
+        ),
+        (
+            "git -C bare.git config core.bare false; git -C bare.git config core.worktree $W; git -C bare.git config core.fsmonitor \"$EVIL\"",
+            "git -C bare.git status",
+        ),
+        (
+            "git init -q --bare new.git; echo \"$HOOK\" > new.git/hooks/post-receive; chmod +x new.git/hooks/*",
+            "git push -q new.git HEAD",
+        ),
+        ("evil_directory docs", "git -C docs status"),
+        (
+            "evil_directory node_modules/evil",
+            "git -C node_modules/evil status",
+        ),
+        (
+            "evil_directory a/b/c/d/e/f/evil",
+            "git -C a/b/c/d/e/f/evil status",
+        ),
+        (
+            "evil_directory docs; mv docs/objects docs/o; ln -s o docs/objects",
+            "git -C docs status",
+        ),
+        // New repositories, also with data where the search does not look.
+        (
+            "git init -q new; git -C new config core.fsmonitor \"$EVIL\"",
+            "git -C new status",
+        ),
+        (
+            "git init -q new; git -C new config alias.st \"!$EVIL\"",
+            "git -C new st",
+        ),
+        (
+            "git init -q new; git -C new config core.hooksPath $W/h; mkdir h; echo \"$HOOK\" > h/pre-commit; chmod +x h/*",
+            "git -C new commit --allow-empty -m x",
+        ),
+        (
+            "git init -q new; git -C new config extensions.worktreeConfig true; printf '[core]\\n\\tfsmonitor = touch %s/owned\\n' $W > new/.git/config.worktree",
+            "git -C new status",
+        ),
+        (
+            "git init -q new; printf '[include]\\n\\tpath = x\\n' >> new/.git/config; printf '[core]\\n\\tfsmonitor = touch %s/owned\\n' $W > new/.git/x",
+            "git -C new status",
+        ),
+        (
+            "git init -q new; git -C new remote add o 'ext::sh -c touch% '$W'/owned'",
+            "git -C new -c protocol.ext.allow=always fetch o",
+        ),
+        (
+            "mkdir new; evil_directory .git/objects/evil $W/new; echo gitdir: ../.git/objects/evil > new/.git",
+            "git -C new status",
+        ),
+        (
+            "mkdir new; evil_directory /tmp/evil $W/new; echo gitdir: ../../../temp/evil > new/.git",
+            "git -C new status",
+        ),
+        (
+            "mkdir new; evil_directory /tmp/evil $W/new; ln -s ../../../temp/evil new/.git",
+            "git -C new status",
+        ),
+        (
+            "git worktree add -q new; evil_directory /tmp/evil $W/new; echo ../../../../../temp/evil > .git/worktrees/new/commondir",
+            "git -C new status",
+        ),
+    ];
+    let succeeded = RefCell::new(Vec::new());
+    for_each_workspace(&cases, |work, inside, _, _| {
+        if work.join("owned").exists() {
+            succeeded.borrow_mut().push(inside.to_owned());
+        }
+    });
+    let succeeded = succeeded.into_inner();
+    assert!(succeeded.is_empty(), "{succeeded:#?}");
+}
+
+#[test]
+fn each_planted_program_would_run_without_the_sandbox() {
+    let fixture = SandboxFixture::for_each_user().remove(0);
+    assert_outside(&fixture, PREPARE);
+    for attack in [
+        "evil_directory docs; git -C docs status",
+        "evil_directory evil $W/sub; echo gitdir: ../evil > sub/.git; git -C sub status",
+        "evil_directory evil $W/tree; echo $W/evil > .git/worktrees/tree/commondir; git -C tree status",
+    ] {
+        assert_outside(&fixture, &format!("{attack}; rm owned"));
+    }
+}
+
+#[test]
+fn a_repository_behind_many_directories_is_found() {
+    for fixture in SandboxFixture::for_each_user() {
+        assert_outside(
+            &fixture,
+            "mkdir -p many/{1..520}; for i in 1 520; do git init -q many/$i/x/y/z/repo; done",
+        );
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let plant = "for i in 1 520; do git -C many/$i/x/y/z/repo config core.fsmonitor \"$EVIL\"; git init -q many/$i/new; git -C many/$i/new config core.fsmonitor \"$EVIL\"; done";
+        script(&fixture, Some(&confinement), plant);
+        let outside =
+            "for i in many/{1,520}/{x/y/z/repo,new}; do git -C $i status; done; test ! -e owned";
+        assert_outside(&fixture, outside);
+    }
+}
+
+// A path that the configuration names, and that does not exist yet.
+#[test]
+fn files_that_the_configuration_names_are_protected_even_before_they_exist() {
+    for fixture in SandboxFixture::for_each_user() {
+        assert_outside(
+            &fixture,
+            "rm -rf .git; git init -q; git config include.path ../.gitconfig.local; git config core.hooksPath hooks
+            mkdir tools; echo true > tools/clean; git config filter.x.clean 'sh ./tools/clean'",
+        );
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let plant = "printf '[core]\\n\\tfsmonitor = %s\\n' \"$EVIL\" > .gitconfig.local; mkdir hooks; echo \"$HOOK\" > hooks/pre-commit; chmod +x hooks/*; echo \"$EVIL\" > tools/clean || mv tools other";
+        let output = script(&fixture, Some(&confinement), plant);
+        assert!(!output.status.success(), "{output:?}");
+        script(
+            &fixture,
+            None,
+            "echo '* filter=x' > .gitattributes; git status; git add -A; git commit -m x",
+        );
+        assert!(!fixture.path("home/work/owned").exists());
+    }
+}
+
+#[test]
+fn repositories_that_run_no_programs_stay_usable() {
+    let cases = [
+        (
+            "git commit -q --allow-empty -m x && git branch other && git tag t",
+            "git log -1",
+        ),
+        (
+            "git clone -q origin copy && git -C copy commit -q --allow-empty -m x",
+            "git -C copy log -1",
+        ),
+        (
+            "git clone -q --bare origin copy.git && git push -q copy.git HEAD:refs/heads/x",
+            "git -C copy.git log -1",
+        ),
+        (
+            "git clone -q --mirror origin mirror.git",
+            "git -C mirror.git log -1",
+        ),
+        (
+            "git push -q bare.git HEAD:refs/heads/x",
+            "git -C bare.git log -1 x",
+        ),
+        (
+            "git worktree add -q new && git -C new commit -q --allow-empty -m x",
+            "git -C new status && git worktree list | grep new",
+        ),
+        (
+            "git -C tree commit -q --allow-empty -m x",
+            "git -C tree log -1",
+        ),
+        (
+            "git -C sub commit -q --allow-empty -m x && git add sub && git commit -qm sub",
+            "git -C sub status && git status",
+        ),
+        (
+            "git -C proj commit -q --allow-empty -m x",
+            "git -C proj log -1",
+        ),
+        (
+            "git init -q --separate-git-dir data/new new && git -C new commit -q --allow-empty -m x",
+            "git -C new log -1",
+        ),
+        (
+            "git init -q new && cd new && git -c protocol.file.allow=always submodule --quiet add ../origin m && git commit -qm x",
+            "git -C new/m status && git -C new status && git -C new submodule status",
+        ),
+        (
+            "git init -q target/new && git -C target/new commit -q --allow-empty -m x && rm -rf target",
+            "test ! -e target",
+        ),
+        (
+            "git -C target/y commit -q --allow-empty -m x",
+            "git -C target/y log -1",
+        ),
+        (
+            "git clone -q --recurse-submodules . /tmp/all && git -C /tmp/all/sub log -1",
+            "true",
+        ),
+        (
+            "git rebase -q --root && git stash list && git gc -q",
+            "git fsck",
+        ),
+    ];
+    for_each_workspace(&cases, |_, inside, confined, after| {
+        assert!(confined.status.success(), "{inside}: {confined:?}");
+        let text = String::from_utf8_lossy(&confined.stderr);
+        assert!(!text.contains("bub:"), "{inside}: {text}");
+        assert!(after.status.success(), "{inside}: {after:?}");
+    });
+}
+
+// What cannot work inside fails with a text that leads to the offer to run it outside.
+#[test]
+fn a_change_of_the_configuration_fails_with_a_clear_reason() {
+    let cases = [
+        ("git config user.name b", ""),
+        ("git submodule update", ""),
+        ("rm -r sub", ""),
+        ("git worktree remove tree", ""),
+    ];
+    for_each_workspace(&cases, |_, inside, confined, _| {
+        assert!(!confined.status.success(), "{inside}: {confined:?}");
+        let text = String::from_utf8_lossy(&confined.stderr);
+        let reasons = ["Device or resource busy", "Read-only file system"];
+        let has_reason = reasons.iter().any(|reason| text.contains(reason));
+        assert!(has_reason, "{inside}: {text}");
+    });
+}
+
+#[test]
+fn what_makes_a_directory_a_repository_gets_another_name() {
+    for fixture in SandboxFixture::for_each_user() {
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let plant = "mkdir config; evil_directory docs; mv docs/objects docs/refs docs/HEAD .";
+        let output = script(&fixture, Some(&confinement), plant);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("renamed `HEAD` to `HEAD.sandbox-"), "{text}");
+        assert!(fixture.path("home/work/config").is_dir());
+        let names = fs::read_dir(fixture.path("home/work/docs"))
+            .unwrap()
+            .count();
+        assert_eq!(names, 1, "the configuration is kept");
+    }
+}
