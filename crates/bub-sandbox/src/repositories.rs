@@ -4,7 +4,7 @@
 //! matter. A file or link `.git` names such a directory.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ffi::OsStr,
     fs,
     io::Read,
@@ -92,16 +92,16 @@ impl Search {
     /// `hidden` directories.
     pub(crate) fn new(workspace: &Path, hidden: &[PathBuf], limit: Duration) -> Self {
         let started = Instant::now();
+        let hidden = hidden.iter().filter(|path| path.starts_with(workspace));
+        let hidden: BTreeSet<_> = hidden.collect();
         let mut search = Self::default();
         let mut waiting = VecDeque::from([workspace.to_owned()]);
         while let Some(directory) = waiting.pop_front() {
             if started.elapsed() > limit {
                 return search;
             }
-            search.read_directory(&directory, &mut waiting);
-            let is_visible = |path: &PathBuf| !hidden.contains(path);
-            if waiting.back().is_some_and(|last| !is_visible(last)) {
-                waiting.retain(is_visible);
+            if !hidden.contains(&directory) {
+                search.read_directory(&directory, &mut waiting);
             }
         }
         search.is_complete = true;
@@ -205,25 +205,23 @@ impl Search {
     }
 }
 
-/// The entries of a directory by which git recognizes it.
+/// Entries of a directory by which git recognizes it as its own.
+const PART_NAMES: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
+
+/// Which of [`PART_NAMES`] a directory has.
 #[derive(Default)]
-struct GitParts {
-    has_head: bool,
-    has_objects: bool,
-    has_refs: bool,
-    has_common: bool,
-}
+struct GitParts([bool; PART_NAMES.len()]);
 
 impl GitParts {
     fn add(&mut self, name: &OsStr) {
-        self.has_head |= name.eq_ignore_ascii_case("HEAD");
-        self.has_objects |= name.eq_ignore_ascii_case("objects");
-        self.has_refs |= name.eq_ignore_ascii_case("refs");
-        self.has_common |= name.eq_ignore_ascii_case("commondir");
+        for (is_found, part) in self.0.iter_mut().zip(PART_NAMES) {
+            *is_found |= name.eq_ignore_ascii_case(part);
+        }
     }
 
     fn are_complete(&self) -> bool {
-        self.has_head && (self.has_common || self.has_objects && self.has_refs)
+        let [head, common, objects, refs] = self.0;
+        head && (common || objects && refs)
     }
 }
 
@@ -231,10 +229,9 @@ impl GitParts {
 pub(crate) fn is_git_directory(directory: &Path, added: &OsStr) -> bool {
     let mut parts = GitParts::default();
     parts.add(added);
-    for name in ["HEAD", "objects", "refs", "commondir"] {
-        if fs::symlink_metadata(directory.join(name)).is_ok() {
-            parts.add(name.as_ref());
-        }
+    let exists = |name: &&str| fs::symlink_metadata(directory.join(name)).is_ok();
+    for name in PART_NAMES.into_iter().filter(exists) {
+        parts.add(name.as_ref());
     }
     parts.are_complete()
 }

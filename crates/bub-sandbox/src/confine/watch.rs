@@ -4,7 +4,10 @@
 
 use std::{
     io::{self, Read},
-    os::unix::net::UnixStream,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
     time::Instant,
 };
 
@@ -21,18 +24,43 @@ use nix::sys::{
 
 use crate::supervisor::{EXIT_GRACE_PERIOD, KILL, signal_descendants};
 
+/// What the process that watches a command is asked to do.
+enum Request {
+    Nothing,
+    /// Send `SIGTERM` to all processes of the command.
+    Terminate,
+    /// Terminate the command, and kill it after a grace period.
+    End,
+    /// Kill the command.
+    Kill,
+}
+
 /// Waits until the first process of the command has ended, and with it all others. Handles the control bytes that bub
 /// sends. When bub exits, ends the command.
 pub(crate) fn watch(mut control: &UnixStream, first: Pid) -> io::Result<()> {
+    let mut byte = [0];
+    wait(first, control.as_fd(), || match control.read(&mut byte) {
+        Ok(1) if byte == [KILL] => Ok(Request::Kill),
+        Ok(1) => Ok(Request::Terminate),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Request::Nothing),
+        _ => Ok(Request::End),
+    })
+}
+
+/// Waits until the first process of the command has ended. When `source` is ready, does what `read` returns.
+fn wait(
+    first: Pid,
+    source: BorrowedFd<'_>,
+    mut read: impl FnMut() -> io::Result<Request>,
+) -> io::Result<()> {
     let process = pidfd_open(first, PidfdFlags::empty())?;
     let mut deadline: Option<Instant> = None;
-    let mut byte = [0];
     loop {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
         let mut sources = vec![PollFd::new(&process, PollFlags::IN)];
         if deadline.is_none() {
-            sources.push(PollFd::new(&control, PollFlags::IN));
+            sources.push(PollFd::new(&source, PollFlags::IN));
         }
         match poll(&mut sources, timeout.as_ref()) {
             Ok(0) => kill_process(first, Signal::KILL)?,
@@ -47,11 +75,11 @@ pub(crate) fn watch(mut control: &UnixStream, first: Pid) -> io::Result<()> {
         if !is_ready(sources.get(1)) {
             continue;
         }
-        match control.read(&mut byte) {
-            Ok(1) if byte == [KILL] => kill_process(first, Signal::KILL)?,
-            Ok(1) => drop(signal_descendants(Signal::TERM)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            _ => {
+        match read()? {
+            Request::Nothing => {}
+            Request::Terminate => drop(signal_descendants(Signal::TERM)),
+            Request::Kill => kill_process(first, Signal::KILL)?,
+            Request::End => {
                 signal_descendants(Signal::TERM);
                 deadline = Some(Instant::now() + EXIT_GRACE_PERIOD);
             }
@@ -83,36 +111,15 @@ impl EndSignals {
     /// Waits until the first process of the command has ended. After a signal, ends the command. A terminal sends the
     /// signals of its keys to the command, too.
     pub(crate) fn watch(&self, first: Pid) -> io::Result<()> {
-        let process = pidfd_open(first, PidfdFlags::empty())?;
-        let mut deadline: Option<Instant> = None;
-        loop {
-            let remaining =
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let timeout = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
-            let mut sources = [
-                PollFd::new(&process, PollFlags::IN),
-                PollFd::new(&self.0, PollFlags::IN),
-            ];
-            match poll(&mut sources, timeout.as_ref()) {
-                Ok(0) => kill_process(first, Signal::KILL)?,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if sources
-                .first()
-                .is_some_and(|source| !source.revents().is_empty())
-            {
-                return Ok(());
-            }
-            while let Some(signal) = self.0.read_signal()? {
-                let is_key = [Signal::INT, Signal::QUIT]
-                    .iter()
-                    .any(|key| u32::try_from(key.as_raw()) == Ok(signal.ssi_signo));
-                if !is_key && deadline.is_none() {
-                    signal_descendants(Signal::TERM);
-                    deadline = Some(Instant::now() + EXIT_GRACE_PERIOD);
-                }
-            }
-        }
+        let keys = [Signal::INT, Signal::QUIT].map(|signal| signal.as_raw().cast_unsigned());
+        wait(first, self.0.as_fd(), || {
+            let signal = self.0.read_signal()?;
+            let is_end = signal.is_some_and(|signal| !keys.contains(&signal.ssi_signo));
+            Ok(if is_end {
+                Request::End
+            } else {
+                Request::Nothing
+            })
+        })
     }
 }

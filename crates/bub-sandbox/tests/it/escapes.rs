@@ -334,7 +334,7 @@ fn no_process_survives_its_command_or_a_killed_supervisor() {
     }
 }
 
-// `bub sandbox` that is ended with its command: what it planted is renamed all the same.
+// `bub sandbox` that is ended with its command: what it planted is renamed anyway.
 #[test]
 fn a_command_that_is_ended_early_leaves_nothing_behind() {
     use std::io::Read;
