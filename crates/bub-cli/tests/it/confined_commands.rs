@@ -1,9 +1,14 @@
 //! Tests that the agent's commands are confined with `sandbox.profile`, through the program.
 
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::Stdio,
+};
+
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
 
-use crate::sandbox::{Run, Sandbox, bub};
+use crate::sandbox::{Run, Sandbox, bub, signal};
 
 const CANARY: &str = "canary-4711";
 
@@ -54,6 +59,50 @@ fn a_command_that_the_sandbox_stops_says_so() {
         "{result}"
     );
     assert!(!sandbox.workspace().join("file").exists());
+}
+
+// L7: `/tmp` is private to a session in one workspace.
+#[test]
+fn workspaces_do_not_share_temporary_files() {
+    let sandbox = Sandbox::new();
+    sandbox.write("other/file", "");
+    let other = sandbox.workspace().with_file_name("other");
+    let command = |script: &'static str| ["sandbox", "sh", "-c", script];
+    sandbox.bub(command("echo first > /tmp/x")).ok();
+    assert_eq!(sandbox.bub(command("cat /tmp/x")).ok(), "first\n");
+    let workspace = ["-w", other.to_str().unwrap()];
+    let there = |script| sandbox.bub(workspace.into_iter().chain(command(script)));
+    assert_eq!(there("cat /tmp/x").code, Some(1));
+    there("echo second > /tmp/x").ok();
+    assert_eq!(sandbox.bub(command("cat /tmp/x")).ok(), "first\n");
+}
+
+// L7: a command that ends with bub leaves nothing behind that works outside.
+#[test]
+fn the_sandbox_renames_what_a_command_planted_also_if_bub_is_ended() {
+    for signal_name in ["TERM", "INT", "KILL"] {
+        let sandbox = Sandbox::new();
+        let mut child = sandbox
+            .command(&bub())
+            .args(["sandbox", "sh", "-c"])
+            .arg("echo evil > AGENTS.md; echo up; sleep 1000")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut String::new()).unwrap();
+        signal(&child, signal_name);
+        let mut notes = String::new();
+        let mut stderr = child.stderr.take().unwrap();
+        stderr.read_to_string(&mut notes).unwrap();
+        child.wait().unwrap();
+        assert!(
+            notes.contains("renamed `AGENTS.md`"),
+            "{signal_name}: {notes}"
+        );
+        assert!(!sandbox.workspace().join("AGENTS.md").exists());
+    }
 }
 
 #[test]
