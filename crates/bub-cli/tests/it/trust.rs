@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 use crate::sandbox::{Run, Sandbox, bub};
 
+#[cfg(target_os = "linux")]
+mod trace;
+
 const OWN_KEY: &str = "own-correct-horse-1";
 const HOSTILE_KEY: &str = "hostile-correct-horse-1";
 
