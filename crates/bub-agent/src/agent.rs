@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext,
-    Prompt, Result, State, StreamEvent, Tool, Turn,
+    Prompt, Result, State, StreamEvent, Turn,
 };
 use bub_model::{
     CallOptions, Candidates, ChatRequest, ChoiceReason, ModelClient, ModelEvent, ModelEventStream,
@@ -24,7 +24,7 @@ use crate::{
     shell::Shells,
     skills::Skills,
     tool_runner::stream_command,
-    tool_set::ToolSet,
+    tool_set::{DESCRIBE_TOOL, ToolSet},
     usage::DailyLimit,
 };
 
@@ -46,6 +46,8 @@ pub struct Agent {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) files: Arc<FileAccess>,
     all_tools: OnceLock<Arc<ToolSet>>,
+    /// All tools, in code mode.
+    code_mode_tools: OnceLock<Arc<ToolSet>>,
 }
 
 /// A function that answers model calls in place of a provider, such as a script in a test or an in-process model.
@@ -94,6 +96,7 @@ impl Agent {
             shells: Arc::new(shells),
             settings,
             all_tools: OnceLock::new(),
+            code_mode_tools: OnceLock::new(),
         }
     }
 
@@ -152,24 +155,28 @@ impl Agent {
 
     /// Returns the tool set for a turn: all tools that a model may call, or only those named in `allowed_tools` of the
     /// state.
-    fn turn_tool_set(&self, turn: &Turn) -> Result<Arc<ToolSet>> {
-        let all = self.all_tools.get_or_init(|| {
-            let tools = turn.framework().tools().iter();
-            // Only users may call the other tools.
-            let model_tools = tools.filter(|tool| tool.spec().agent_use);
-            Arc::new(ToolSet::new(model_tools.cloned().collect()))
-        });
+    pub(crate) fn turn_tool_set(&self, turn: &Turn) -> Result<Arc<ToolSet>> {
+        let code_mode = is_code_mode(turn.state());
+        let cached = if code_mode {
+            &self.code_mode_tools
+        } else {
+            &self.all_tools
+        };
+        let new_set = || Arc::new(ToolSet::new(turn.framework().tools().to_vec(), code_mode));
+        let all = cached.get_or_init(new_set);
         let Some(Value::Array(names)) = turn.state().get("allowed_tools") else {
             return Ok(Arc::clone(all));
         };
         let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-        let tools = crate::tools::select_tools(&names, all.tools())?;
-        Ok(Arc::new(ToolSet::new(tools)))
-    }
-
-    /// Returns the tools that the model may use in a turn.
-    pub(crate) fn allowed_tools(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
-        Ok(self.turn_tool_set(turn)?.tools().to_vec())
+        let mut tools = crate::tools::select_tools(&names, all.tools())?;
+        // It only describes tools that are allowed.
+        let describe = all
+            .tools()
+            .iter()
+            .filter(|tool| tool.spec().name == DESCRIBE_TOOL);
+        tools.extend(describe.filter(|_| !names.is_empty()).cloned());
+        tools.dedup_by(|left, right| Arc::ptr_eq(left, right));
+        Ok(Arc::new(ToolSet::new(tools, code_mode)))
     }
 
     /// Returns the models to try, in order: the model that the state names, or else the configured model and its
@@ -253,6 +260,11 @@ impl Agent {
             .get()
             .ok_or_else(|| Error::unknown("cannot run the hook: bub is shutting down"))
     }
+}
+
+/// Returns whether the session is in code mode.
+pub(crate) fn is_code_mode(state: &State) -> bool {
+    state.get("code_mode") == Some(Value::Bool(true))
 }
 
 fn access_error(error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -27,14 +27,17 @@ use serde_json::{Value, json};
 use tracing::Instrument as _;
 
 pub use self::budget::estimate_tokens;
-pub(crate) use self::{budget::Calibration, handoff::entries_from};
+pub(crate) use self::{
+    budget::Calibration,
+    handoff::{add_todo, entries_from},
+};
 use self::{repeat_guard::RepeatGuard, step::StepError};
 use crate::{
     agent::{Agent, AgentTask},
     emitter::Emitter,
     settings::AgentSettings,
     tool_runner::run_command,
-    tool_set::ToolSet,
+    tool_set::{OfferedTools, ToolSet},
     truncate,
 };
 
@@ -67,7 +70,6 @@ enum StepOutcome {
 }
 
 /// Data that a run keeps between its steps.
-#[derive(Default)]
 struct LoopState {
     /// The text of all prompts of the run. `$name` in it loads a skill, for all later steps.
     prompt_text: String,
@@ -76,8 +78,23 @@ struct LoopState {
     has_text: bool,
     /// Whether the model was asked to hand off since the last handoff.
     was_asked_to_hand_off: bool,
+    /// The tools that the current step offers.
+    offered: Arc<OfferedTools>,
     /// Whether an automatic handoff made the request less than 10 % smaller, so that another handoff would not help.
     cannot_shrink: bool,
+}
+
+impl LoopState {
+    fn new(tools: &ToolSet) -> Self {
+        Self {
+            prompt_text: String::new(),
+            repeat_guard: RepeatGuard::default(),
+            has_text: false,
+            was_asked_to_hand_off: false,
+            offered: tools.offer(&[]),
+            cannot_shrink: false,
+        }
+    }
 }
 
 impl AgentLoop {
@@ -131,7 +148,8 @@ impl AgentLoop {
             Some(ResumePoint::Command(_)) | None => (0, "", false),
         };
         self.tape().append_later(self.loop_start_event(&prompt));
-        let (mut prompt, mut number, mut loop_state) = (prompt, steps + 1, LoopState::default());
+        let (mut prompt, mut number) = (prompt, steps + 1);
+        let mut loop_state = LoopState::new(&self.tools);
         if !sent_text.is_empty() {
             self.send_text(sent_text).await;
             loop_state.has_text = true;

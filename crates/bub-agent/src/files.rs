@@ -2,10 +2,12 @@
 //!
 //! * [`FileAccess`] decides whether the sender of a turn may use a file.
 //! * `resolve` resolves the symbolic links of a path.
+//! * `tree` lists what is below a directory.
 //! * `open` opens the file at the resolved path, so that nothing can change between the decision and the use.
 
 mod open;
 mod resolve;
+mod tree;
 
 use std::{
     fmt,
@@ -22,6 +24,7 @@ use serde_json::{Map, Value};
 
 pub use open::AllowedFile;
 pub(crate) use open::file_error;
+pub(crate) use tree::{AllowedTree, TreeEntry, WalkLimits, WalkOutcome, shown_path};
 
 use crate::{policy::ContentLimits, sandbox::Sandbox, settings::FS_CONFINE, skills::Skills};
 
@@ -225,6 +228,18 @@ impl FileAccess {
         path: &str,
         usage: FileUse,
     ) -> Result<AllowedFile, FileError> {
+        let tree = self.find_tree(profile, context, path, usage)?;
+        Ok(tree.file)
+    }
+
+    /// Finds a file or directory that a tool may use with everything below it.
+    pub(crate) fn find_tree(
+        &self,
+        profile: SandboxProfile,
+        context: &ToolContext,
+        path: &str,
+        usage: FileUse,
+    ) -> Result<AllowedTree, FileError> {
         let workspace = crate::workspace(context.state());
         let sender = self.content.effective_sender(&context.turn, context.caller);
         let scope = FileScope {
@@ -246,7 +261,13 @@ impl FileAccess {
             Some(confinement) => confinement.inside_path(&path),
             None => path.clone(),
         };
-        AllowedFile::new(root.unwrap_or(Path::new("/")), path, shown, usage, &private)
+        let root = root.unwrap_or(Path::new("/"));
+        let file = AllowedFile::new(root, path, shown, usage, &private)?;
+        Ok(AllowedTree {
+            file,
+            rules,
+            private,
+        })
     }
 
     fn absolute_path(&self, scope: &FileScope<'_>, path: &str) -> Result<PathBuf> {

@@ -33,7 +33,7 @@ pub(crate) use content::ContentLimits;
 pub use rule::{PolicyAction, PolicyRule};
 
 /// Tools that members may use without a rule. They only read, or change only the current session.
-const MEMBER_TOOLS: [&str; 9] = [
+const MEMBER_TOOLS: [&str; 14] = [
     "tape.info",
     "tape.search",
     "tape.anchors",
@@ -43,6 +43,11 @@ const MEMBER_TOOLS: [&str; 9] = [
     "spill.read",
     "help",
     "fs.read",
+    "fs.list",
+    "fs.glob",
+    "fs.grep",
+    "tool.describe",
+    "todo",
 ];
 
 /// The tool policy: the configured rules, and defaults for calls that no rule matches.
@@ -216,7 +221,7 @@ impl Policy {
                 "the policy is invalid, so every call is denied; run `bub policy list` to see why",
             );
         };
-        let is_match = |rule: &&PolicyRule| rule.matches(sender, &tool.name, arguments);
+        let is_match = |rule: &&PolicyRule| rule.matches(sender, tool, arguments);
         let default = default_decision(sender, tool, arguments);
         let added = self.added_rules.lock();
         if let Some(rule) = added.iter().chain(rules).find(is_match) {

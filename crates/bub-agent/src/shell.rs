@@ -81,7 +81,7 @@ pub struct ShellRequest {
 /// The outcome of a foreground command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShellOutcome {
-    /// How the shell exited. `None` if it was terminated after the timeout.
+    /// How the shell exited. `None` if it still runs.
     pub exit: Option<Exit>,
     /// stdout and stderr, interleaved as they arrived.
     pub output: String,
@@ -133,9 +133,10 @@ impl Shells {
         Ok(shell)
     }
 
-    /// Runs a command until its shell exits. Terminates it after `limit`, on `cancel`, and when the future is dropped.
+    /// Runs a command until its shell exits, or for `limit`. Terminates it on `cancel`, and when the future is dropped.
     ///
-    /// Processes that outlive the shell keep running until [`Self::stop_session`] or the end of this process.
+    /// A command that runs longer than `limit`, and processes that outlive the shell, keep running until
+    /// [`Self::stop_session`] or the end of this process.
     pub async fn run(
         &self,
         request: ShellRequest,
@@ -156,16 +157,14 @@ impl Shells {
                 return Err(cancelled_error());
             }
         };
-        if exit.is_none() {
-            shell.stop.cancel();
-        }
-        let may_keep_running = exit.is_some() && !shell.progress.borrow().is_alone;
+        let may_keep_running = !shell.progress.borrow().is_alone;
         let wait_timeout = if may_keep_running {
             ORPHAN_GRACE_PERIOD
         } else {
             TERMINATE_TIMEOUT + KILL_TIMEOUT + OUTPUT_DRAIN_TIMEOUT
         };
-        let is_finished = timeout(wait_timeout, shell.wait_finished()).await.is_ok();
+        let is_finished =
+            exit.is_some() && timeout(wait_timeout, shell.wait_finished()).await.is_ok();
         stop_guard.disarm();
         if is_finished {
             self.remove(&shell);

@@ -35,6 +35,42 @@ pub(crate) struct ToolRunner<'a> {
     pub(crate) context: ToolContext,
 }
 
+/// What a tool call names.
+pub(crate) enum CallTarget<'a> {
+    Tool(&'a Arc<dyn Tool>),
+    /// No tool that the model may call.
+    Unknown {
+        name: &'a str,
+        /// What the model sees, unless a hook answers the call.
+        guidance: String,
+    },
+}
+
+impl<'a> CallTarget<'a> {
+    /// Creates the target of a call. The error is guidance for the model.
+    pub(crate) fn new(name: &'a str, found: Result<&'a Arc<dyn Tool>, String>) -> Self {
+        match found {
+            Ok(tool) => Self::Tool(tool),
+            Err(guidance) => Self::Unknown { name, guidance },
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Tool(tool) => &tool.spec().name,
+            Self::Unknown { name, .. } => name,
+        }
+    }
+
+    /// Returns the text of a result, if the tool has its own.
+    fn render(&self, result: &Value) -> Option<String> {
+        match self {
+            Self::Tool(tool) => tool.render(result),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
 impl ToolRunner<'_> {
     fn turn(&self) -> &Turn {
         &self.context.turn
@@ -43,15 +79,20 @@ impl ToolRunner<'_> {
     /// Runs a tool call of the model. Errors become values that the model can read.
     pub(crate) async fn run_for_model(
         &self,
-        tool: &Arc<dyn Tool>,
+        target: &CallTarget<'_>,
         arguments: Map<String, Value>,
         call_id: &str,
     ) -> Value {
-        let name = tool.spec().name.as_str();
+        let name = target.name();
         let span = tracing::error_span!("tool_call", tool = name, call_id);
         let call = async {
-            match self.run_with_hooks(tool, arguments, Some(call_id)).await {
-                Ok(value) => self.redact_and_spill(name, value).await,
+            match self.run_with_hooks(target, arguments, Some(call_id)).await {
+                Ok(mut value) => {
+                    // Redact before rendering, which may escape quotes in a secret.
+                    self.turn().tape().redact(&mut value);
+                    let text = target.render(&value).map(Value::String);
+                    self.redact_and_spill(name, text.unwrap_or(value)).await
+                }
                 Err(error) => {
                     let mut failure = error.to_value();
                     self.turn().tape().redact(&mut failure);
@@ -72,23 +113,30 @@ impl ToolRunner<'_> {
         arguments: Map<String, Value>,
     ) -> Result<Value> {
         let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str());
-        let call = self.run_with_hooks(tool, arguments, None);
-        call.instrument(span).await
+        let target = CallTarget::Tool(tool);
+        let call = self.run_with_hooks(&target, arguments, None);
+        let value = call.instrument(span).await?;
+        Ok(tool.render(&value).map_or(value, Value::String))
     }
 
     /// Runs a call between the hooks `before_tool_call` and `after_tool_call`.
     async fn run_with_hooks(
         &self,
-        tool: &Arc<dyn Tool>,
+        target: &CallTarget<'_>,
         arguments: Map<String, Value>,
         call_id: Option<&str>,
     ) -> Result<Value> {
-        let name = tool.spec().name.clone();
+        let name = target.name().to_owned();
         let started = Instant::now();
+        let arguments = match target {
+            CallTarget::Tool(tool) => tool.spec().resolve_aliases(arguments),
+            CallTarget::Unknown { .. } => arguments,
+        };
         let call = ToolCall {
             run_id: self.turn().id().clone(),
             tool: name.clone(),
             arguments,
+            code_mode: self.context.code_mode,
         };
         let hooks = self.turn().framework().hooks();
         let gate = hooks.before_tool_call(call, self.turn()).await;
@@ -100,13 +148,16 @@ impl ToolRunner<'_> {
         let result = match gate.decision {
             ToolDecision::Deny(reason) => Err(ToolDecision::denial_error(&name, reason.as_deref())),
             ToolDecision::Replace(value) => Ok(value),
-            // The policy must see the arguments as the tool reads them, not as they were written.
-            ToolDecision::Proceed(_) => match tool.normalize_arguments(call.arguments.clone()) {
-                Ok(arguments) => {
-                    call.arguments = arguments;
-                    self.run_with_policy(tool, &call, call_id).await
-                }
-                Err(error) => Err(error),
+            ToolDecision::Proceed(_) => match target {
+                CallTarget::Unknown { guidance, .. } => Ok(guidance.as_str().into()),
+                // The policy must see the arguments as the tool reads them, not as they were written.
+                CallTarget::Tool(tool) => match tool.normalize_arguments(call.arguments.clone()) {
+                    Ok(arguments) => {
+                        call.arguments = arguments;
+                        self.run_with_policy(tool, &call, call_id).await
+                    }
+                    Err(error) => Err(error),
+                },
             },
             _ => Err(ToolDecision::denial_error(&name, None)),
         };

@@ -1,14 +1,17 @@
 //! The tools of the builtin plugin. `names` lists tools for the model and finds them by name.
 
 mod bash;
+mod describe;
 mod fs;
 mod help;
 mod names;
+mod search;
 mod session;
 mod skill;
 mod spill;
 mod subagent;
 mod tape;
+mod todo;
 
 use std::sync::Arc;
 
@@ -18,10 +21,14 @@ pub use bash::BashTools;
 pub use fs::FileTools;
 pub use help::{help, help_text};
 pub use names::{find_tool, select_tools};
+pub(crate) use names::{has_name, unknown_tool_guidance};
 pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 
-use self::{session::SessionTools, subagent::SubagentTool};
+use self::{
+    describe::DescribeTools, search::SearchTools, session::SessionTools, subagent::SubagentTool,
+    todo::TodoTools,
+};
 use crate::agent::Agent;
 
 /// Registers the builtin tools. The model sees them in this order.
@@ -29,15 +36,21 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
     context.add_tool(spill::spill_read());
     let bash = BashTools::with_agent(Arc::clone(agent));
     context.add_tools(Arc::new(bash).tools());
-    let files = FileTools::new(Arc::clone(agent));
-    context.add_tools(Arc::new(files).tools());
+    let files = fs::FileFinder::new(Arc::clone(agent));
+    context.add_tools(Arc::new(FileTools::new(files.clone())).tools());
     context.add_tools(Arc::new(SkillTools::new(Arc::clone(&agent.skills))).tools());
+    let describe = DescribeTools {
+        agent: Arc::clone(agent),
+    };
+    context.add_tools(Arc::new(describe).tools());
     context.add_tool(tape_info());
     context.add_tool(tape_search());
     context.add_tool(tape::tape_reset());
     context.add_tool(tape::tape_handoff());
     context.add_tool(tape_anchors());
     context.add_tool(SubagentTool::new(Arc::clone(agent)));
+    context.add_tools(Arc::new(SearchTools(files)).tools());
+    context.add_tools(Arc::new(TodoTools).tools());
     context.add_tool(help());
     let sessions = SessionTools {
         agent: Arc::clone(agent),

@@ -16,7 +16,7 @@ struct NoDeletion;
 #[hooks]
 impl NoDeletion {
     fn before_tool_call(&self, call: &ToolCall) -> Option<ToolDecision> {
-        let command = call.arguments.get("cmd")?.as_str()?;
+        let command = call.arguments.get("command")?.as_str()?;
         let deletes = command.split_whitespace().any(|word| word == "rm");
         deletes.then(|| ToolDecision::Deny(Some("move files to `trash/` instead".to_owned())))
     }
@@ -37,8 +37,8 @@ mod tests {
     async fn a_denied_call_does_not_run_and_the_model_sees_the_reason() {
         let turn = testing::turn("Remove the build directory.")
             .plugin("no-deletion", NoDeletion)
-            .model_calls("bash", json!({"cmd": "rm -rf build"}))
-            .model_calls("bash", json!({"cmd": "echo kept"}))
+            .model_calls("bash", json!({"command": "rm -rf build"}))
+            .model_calls("bash", json!({"command": "echo kept"}))
             .model_says("I left it alone.")
             .run()
             .await

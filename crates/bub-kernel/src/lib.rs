@@ -107,7 +107,7 @@ pub use stream::{ModelStream, StreamEvent};
 pub use tokio_util::sync::CancellationToken;
 pub use tool::{
     StepRequest, StepRequests, Tool, ToolArgument, ToolCall, ToolCaller, ToolContext, ToolDecision,
-    ToolOutcome, ToolSpec, run_tool,
+    ToolExposure, ToolOutcome, ToolSpec, run_tool,
 };
 pub use turn::{Stage, Turn, TurnReport};
 pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};

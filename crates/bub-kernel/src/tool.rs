@@ -26,13 +26,14 @@ pub use argument::ToolArgument;
 #[doc(hidden)]
 pub use function::NoTools;
 pub use function::{
-    Arguments, FunctionTool, ToolParameter, ToolResult, parameters_schema, result_to_value,
-    run_blocking, tool_error,
+    Arguments, FunctionTool, Renderer, ToolParameter, ToolResult, parameters_schema,
+    result_to_value, run_blocking, tool_error,
 };
 pub use step_requests::{StepRequest, StepRequests};
 
 /// The description of a tool for the model and the user.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ToolSpec {
     /// The name, which may contain dots: `fs.read`.
     pub name: String,
@@ -40,13 +41,95 @@ pub struct ToolSpec {
     pub description: String,
     /// The JSON Schema of the arguments. Its type is `object`.
     pub parameters: Value,
-    /// Whether the model can call the tool. If not, only users can, with a comma command.
-    pub agent_use: bool,
+    /// Who can call the tool. Users can call every tool with a comma command.
+    pub exposure: ToolExposure,
+    /// Whether the model sees only the name of the tool until it loads the description with `tool.describe`.
+    pub deferred: bool,
     /// Whether the tool changes nothing. Calls of read-only tools may run concurrently.
     pub read_only: bool,
+    /// The JSON Schema of the result, if it is known. Code that calls the tool sees it.
+    pub output_schema: Option<Value>,
+    /// Other names that arguments may have, each with the name in `parameters`.
+    pub aliases: Vec<(String, String)>,
+}
+
+/// Who can call a tool besides users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum ToolExposure {
+    /// The model. In code mode, only code that the model runs.
+    #[default]
+    Auto,
+    /// The model, also in code mode. Never code.
+    Direct,
+    /// Only code that the model runs in code mode.
+    Code,
+    /// Only users.
+    Command,
+}
+
+impl ToolExposure {
+    /// Returns the name of the exposure, such as `auto`.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns whether a model can call the tool outside of code mode.
+    pub fn is_for_model(self) -> bool {
+        matches!(self, Self::Auto | Self::Direct)
+    }
+
+    /// Returns whether code can call the tool in code mode.
+    pub fn is_for_code(self) -> bool {
+        matches!(self, Self::Auto | Self::Code)
+    }
 }
 
 impl ToolSpec {
+    /// Describes a tool that the model can call and that may change something.
+    pub fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        parameters: impl Into<Value>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            parameters: parameters.into(),
+            exposure: ToolExposure::Auto,
+            deferred: false,
+            read_only: false,
+            output_schema: None,
+            aliases: Vec::new(),
+        }
+    }
+
+    /// Returns the name of an argument. `name` may be an alias of it.
+    pub fn argument_name<'a>(&'a self, name: &'a str) -> &'a str {
+        let mut aliases = self.aliases.iter();
+        let alias = aliases.find(|(alias, _)| alias == name);
+        alias.map_or(name, |(_, argument)| argument)
+    }
+
+    /// Renames arguments that have an alias as their name, unless both names are used.
+    pub fn resolve_aliases(&self, arguments: Map<String, Value>) -> Map<String, Value> {
+        let is_used = |name: &str| arguments.contains_key(name);
+        if !self.aliases.iter().any(|(alias, _)| is_used(alias)) {
+            return arguments;
+        }
+        let taken: Vec<&str> = self.aliases.iter().map(|(_, name)| name.as_str()).collect();
+        let taken: Vec<&str> = taken.into_iter().filter(|name| is_used(name)).collect();
+        let rename = |name: String| match self.argument_name(&name) {
+            argument if taken.contains(&argument) => name,
+            argument => argument.to_owned(),
+        };
+        let renamed: Vec<String> = arguments.keys().cloned().map(rename).collect();
+        renamed
+            .into_iter()
+            .zip(arguments.into_iter().map(|(_, value)| value))
+            .collect()
+    }
+
     /// Returns the name that the model sees: providers reject dots, so they become underscores.
     pub fn model_name(&self) -> String {
         self.name.replace('.', "_")
@@ -75,6 +158,8 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
     /// Whether the model or a user made the call.
     pub caller: ToolCaller,
+    /// Whether code that the model runs made the call.
+    pub code_mode: bool,
     /// Collects requests to the agent loop. `None` if no loop is running.
     pub step_requests: Option<Arc<StepRequests>>,
     /// Receives output while the tool runs, to show it to a waiting user. `None` if no output is shown before the call
@@ -100,6 +185,7 @@ impl ToolContext {
             cancel: turn.cancel_token().clone(),
             turn,
             caller: ToolCaller::Model,
+            code_mode: false,
             step_requests: None,
             live_output: None,
         }
@@ -133,8 +219,15 @@ pub trait Tool: Send + Sync + 'static {
         Ok(arguments)
     }
 
-    /// Runs the tool. The model sees a string result unchanged and any other result as JSON.
+    /// Runs the tool. The result is data; [`Self::render`] makes the text for the model.
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value>;
+
+    /// Returns the text of a result for the model and for users. With `None`, the default, they see a string unchanged
+    /// and any other value as JSON. A hook may have replaced the result, so it can have another form.
+    fn render(&self, result: &Value) -> Option<String> {
+        let _ = result;
+        None
+    }
 }
 
 /// A tool call that the model requested.
@@ -142,10 +235,12 @@ pub trait Tool: Send + Sync + 'static {
 pub struct ToolCall {
     /// The run that the call belongs to.
     pub run_id: TurnId,
-    /// The name of the tool, as the model wrote it.
+    /// The name of the tool. If no tool has the name that the model wrote, that name.
     pub tool: String,
     /// The arguments.
     pub arguments: Map<String, Value>,
+    /// Whether code that the model runs made the call.
+    pub code_mode: bool,
 }
 
 /// The outcome of a tool call.

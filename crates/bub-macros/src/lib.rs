@@ -38,6 +38,7 @@ pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
 ///   argument. The model reads both.
 /// * The first argument can be `context: &ToolContext`. All others are arguments of the tool, with types that implement
 ///   `ToolArgument`. An `Option` and an argument with `#[default(value)]` are optional.
+///   `#[alias("old_name")]` accepts another name of an argument.
 /// * The function returns any serializable value or a `Result` of it. The model sees a string unchanged and any other
 ///   value as JSON.
 /// * A function that is not `async` runs on a thread where it may block.
@@ -47,6 +48,10 @@ pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
 /// * `name = "fs.read"`: the name of the tool. The default is the function's name.
 /// * `read_only`: the tool changes nothing, so calls may run concurrently.
 /// * `command_only`: users can call the tool with a comma command, but the model cannot.
+/// * `direct`: the model can call the tool also in code mode, and code cannot. `code_only`: only code can.
+/// * `deferred`: the model sees only the name of the tool until it asks for the description.
+/// * `render = path`: a `fn(&Value) -> Option<String>` that returns the text of a result for the model and for users.
+/// * `output = path`: a `fn() -> Value` that returns the JSON Schema of the result, for code that calls the tool.
 /// * `crate = some_path`: the path of the kernel, if it is not `::bub`.
 ///
 /// The attribute replaces the function with one that takes no arguments and returns the tool: `app.tool(weather())`.

@@ -55,8 +55,7 @@ pub(crate) struct ToolDefinition {
     pub(crate) ident: Ident,
     pub(crate) name: String,
     description: String,
-    read_only: bool,
-    command_only: bool,
+    options: ToolOptions,
     context: Option<ContextArgument>,
     parameters: Vec<Parameter>,
     is_async: bool,
@@ -92,16 +91,15 @@ impl ToolDefinition {
             return Err(Error::new(ident.span(), message));
         }
         let (context, parameters) = parameters?;
-        let name = match options.name {
-            Some(name) => name,
+        let name = match &options.name {
+            Some(name) => name.clone(),
             None => check_tool_name(ident.unraw().to_string(), ident.span())?,
         };
         Ok(Self {
             ident,
             name,
             description,
-            read_only: options.read_only,
-            command_only: options.command_only,
+            options,
             context,
             parameters,
             is_async: signature.asyncness.is_some(),
@@ -112,15 +110,33 @@ impl ToolDefinition {
     /// Returns the expression that creates the tool.
     pub(crate) fn expand(&self, kernel: &Path, callee: &Callee) -> TokenStream {
         let Self {
-            name,
-            description,
-            read_only,
-            command_only,
-            ..
+            name, description, ..
         } = self;
-        let parameter_specs = self.parameters.iter().map(|Parameter { name, ty, description, default }| {
-            let has_default = default.is_some();
-            quote_spanned!(ty.span()=> #kernel::tool::ToolParameter::new::<#ty>(#name, #description, #has_default))
+        let ToolOptions {
+            exposure,
+            read_only,
+            deferred,
+            renderer,
+            output,
+            ..
+        } = &self.options;
+        let parameter_specs = self.parameters.iter().map(|Parameter { name, ty, description, default, .. }| match default {
+            None => quote_spanned!(ty.span()=> #kernel::tool::ToolParameter::new::<#ty>(#name, #description, false)),
+            Some(default) => {
+                let value = quote_spanned!(default.span()=> || -> #ty { #default });
+                quote_spanned!(ty.span()=> #kernel::tool::ToolParameter::with_default::<#ty>(#name, #description, #value))
+            }
+        });
+        let exposure = format_ident!("{}", exposure.unwrap_or("Auto"));
+        let output = output
+            .as_ref()
+            .map(|output| quote!(spec.output_schema = ::core::option::Option::Some(#output());));
+        let renderer = renderer
+            .as_ref()
+            .map(|renderer| quote!(.with_renderer(#renderer)));
+        let aliases = self.parameters.iter().filter_map(|Parameter { name, alias, .. }| {
+            let alias = alias.as_ref()?;
+            Some(quote!((::std::string::String::from(#alias), ::std::string::String::from(#name))))
         });
         let converted = self.parameters.iter().map(|Parameter { name, ty, default, .. }| {
             let default = default.as_ref().map_or_else(
@@ -137,12 +153,15 @@ impl ToolDefinition {
         };
         quote! {
             #kernel::tool::FunctionTool::new(
-                #kernel::tool::ToolSpec {
-                    name: ::std::string::String::from(#name),
-                    description: ::std::string::String::from(#description),
-                    parameters: #kernel::tool::parameters_schema([#(#parameter_specs),*]),
-                    agent_use: !#command_only,
-                    read_only: #read_only,
+                {
+                    let parameters = #kernel::tool::parameters_schema([#(#parameter_specs),*]);
+                    let mut spec = #kernel::tool::ToolSpec::new(#name, #description, parameters);
+                    spec.exposure = #kernel::tool::ToolExposure::#exposure;
+                    spec.deferred = #deferred;
+                    spec.read_only = #read_only;
+                    spec.aliases = ::std::vec![#(#aliases),*];
+                    #output
+                    spec
                 },
                 move |mut arguments: #kernel::tool::Arguments, context: #kernel::tool::ToolContext| {
                     #share
@@ -156,7 +175,7 @@ impl ToolDefinition {
                         #result
                     }
                 },
-            )
+            )#renderer
         }
     }
 
@@ -201,7 +220,13 @@ pub(crate) struct ToolOptions {
     pub(crate) kernel: Option<Path>,
     name: Option<String>,
     read_only: bool,
-    command_only: bool,
+    /// The variant of `ToolExposure`, if it is not the default.
+    exposure: Option<&'static str>,
+    deferred: bool,
+    /// The function that returns the text of a result.
+    renderer: Option<Path>,
+    /// The function that returns the JSON Schema of the result.
+    output: Option<Path>,
 }
 
 impl ToolOptions {
@@ -221,7 +246,12 @@ impl ToolOptions {
         let option = input.call(Ident::parse_any)?;
         match option.to_string().as_str() {
             "read_only" => self.read_only = true,
-            "command_only" => self.command_only = true,
+            "command_only" => self.exposure = Some("Command"),
+            "code_only" => self.exposure = Some("Code"),
+            "direct" => self.exposure = Some("Direct"),
+            "deferred" => self.deferred = true,
+            "render" => self.renderer = Some(parse_path(input)?),
+            "output" => self.output = Some(parse_path(input)?),
             "name" => {
                 input.parse::<Token![=]>()?;
                 let name = input.parse::<LitStr>()?;
@@ -229,13 +259,19 @@ impl ToolOptions {
             }
             other => {
                 let message = format!(
-                    "unknown option `{other}`; available options: `name = \"…\"`, `read_only`, `command_only`, `crate = path`"
+                    "unknown option `{other}`; available options: `name = \"…\"`, `read_only`, `command_only`, `code_only`, `direct`, `deferred`, `render = path`, `output = path`, `crate = path`"
                 );
                 return Err(Error::new(option.span(), message));
             }
         }
         Ok(())
     }
+}
+
+/// Parses `= path` of an option.
+fn parse_path(input: ParseStream<'_>) -> Result<Path> {
+    input.parse::<Token![=]>()?;
+    input.parse()
 }
 
 /// Checks the name of a tool. Providers accept letters, digits, `_` and `-`; dots are sent as underscores.
@@ -259,6 +295,8 @@ struct Parameter {
     ty: Type,
     description: String,
     default: Option<TokenStream>,
+    /// Another name of the argument.
+    alias: Option<String>,
 }
 
 /// Parses the arguments after `self` and removes their attributes, even after an error.
@@ -296,6 +334,7 @@ fn parse_parameters(
 
 fn parse_parameter(typed: &mut PatType) -> Result<Parameter> {
     let default_attribute = take_attribute(&mut typed.attrs, "default");
+    let alias = take_attribute(&mut typed.attrs, "alias");
     let description = doc_comment_text(&typed.attrs);
     typed
         .attrs
@@ -316,6 +355,10 @@ fn parse_parameter(typed: &mut PatType) -> Result<Parameter> {
         default: default_attribute
             .map(|attribute| parse_default(&attribute))
             .transpose()?,
+        alias: alias
+            .map(|attribute| attribute.parse_args::<LitStr>())
+            .transpose()?
+            .map(|alias| alias.value()),
     })
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bub_kernel::{
-    CommandArg, CommandSpec, Error, Result,
+    CommandArg, CommandSpec, Error, Result, ToolExposure,
     hooks::{HOOKS, HookPoint as _, point},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
@@ -94,7 +94,11 @@ pub struct ToolDecl {
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
-    /// Annotations of the tool, as in MCP. bub reads `readOnlyHint` and its own annotation `commandOnly`.
+    /// JSON Schema of the result, for code that calls the tool in code mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// Annotations of the tool, as in MCP. bub reads `readOnlyHint` and its own annotations `exposure`, `deferred` and
+    /// `commandOnly`, which means the exposure `command`.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub annotations: Value,
 }
@@ -123,6 +127,16 @@ impl ToolDecl {
             Some(_) => false,
         };
         (!has_valid_properties).then_some("`properties` of `inputSchema` must be a map of schemas")
+    }
+
+    /// Returns who can call the tool.
+    pub(crate) fn exposure(&self) -> ToolExposure {
+        let name = self.annotations.get("exposure").and_then(Value::as_str);
+        let exposure = name.and_then(|name| name.parse().ok());
+        match exposure {
+            _ if self.has_annotation("commandOnly") => ToolExposure::Command,
+            exposure => exposure.unwrap_or_default(),
+        }
     }
 
     /// Returns whether an annotation of this name is true.

@@ -7,7 +7,7 @@ use std::{
 
 use bub_kernel::{
     BoxFuture, CancellationToken, Envelope, Error, Framework, FrameworkBuilder, Inbound, Plugin,
-    PluginState, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
+    PluginState, Result, Sender, SessionId, State, ToolContext, ToolExposure, Turn, TurnId,
     hooks::{AsyncHook, HookCall, HookReturn, HookSet, point::RunModelStream},
 };
 use bub_settings::{Environment, Loader, Section, Settings, SettingsError};
@@ -127,14 +127,24 @@ impl ServedPlugin {
         Descriptor {
             protocol: PROTOCOL_VERSION,
             hooks: hooks
-                .map(|(name, observe_only)| HookDecl { name: name.to_owned(), args: None, observe_only })
+                .map(|(name, observe_only)| HookDecl {
+                    name: name.to_owned(),
+                    args: None,
+                    observe_only,
+                })
                 .collect(),
             tools: tools
                 .map(|spec| ToolDecl {
                     name: spec.name.clone(),
                     description: spec.description.clone(),
                     input_schema: spec.parameters.clone(),
-                    annotations: json!({"readOnlyHint": spec.read_only, "commandOnly": !spec.agent_use}),
+                    output_schema: spec.output_schema.clone(),
+                    annotations: json!({
+                        "readOnlyHint": spec.read_only,
+                        "commandOnly": spec.exposure == ToolExposure::Command,
+                        "exposure": spec.exposure.name(),
+                        "deferred": spec.deferred,
+                    }),
                 })
                 .collect(),
             ..Descriptor::default()

@@ -20,13 +20,12 @@ pub(crate) struct ExternalTool {
 
 impl ExternalTool {
     pub(crate) fn new(plugin: &Arc<PluginProcess>, entry: &ToolDecl) -> Self {
-        let spec = ToolSpec {
-            name: entry.name.clone(),
-            description: entry.description.clone(),
-            parameters: entry.input_schema.clone(),
-            agent_use: !entry.has_annotation("commandOnly"),
-            read_only: entry.has_annotation("readOnlyHint"),
-        };
+        let (name, description) = (entry.name.as_str(), entry.description.as_str());
+        let mut spec = ToolSpec::new(name, description, entry.input_schema.clone());
+        spec.exposure = entry.exposure();
+        spec.deferred = entry.has_annotation("deferred");
+        spec.read_only = entry.has_annotation("readOnlyHint");
+        spec.output_schema.clone_from(&entry.output_schema);
         Self {
             plugin: Arc::clone(plugin),
             spec,

@@ -33,6 +33,15 @@ pub struct TapeSummary {
     pub model: Option<String>,
     /// The session's reasoning effort, from its newest `reasoning_effort_switch` event.
     pub reasoning_effort: Option<String>,
+    /// Whether the session is in code mode, from its newest `code_mode_switch` event.
+    #[serde(default)]
+    pub code_mode: bool,
+    /// The names of the deferred tools that the session loaded, from its `tool.loaded` events.
+    #[serde(default)]
+    pub loaded_tools: Vec<String>,
+    /// The items of the session's todo list, from its newest `todo` event.
+    #[serde(default)]
+    pub todo: Vec<String>,
     /// The id of the session that replaced the tape's session in its chat, from the newest `session_switch` event.
     #[serde(default)]
     pub switched_to: Option<String>,
@@ -191,6 +200,9 @@ impl TapeSummary {
                         "run"
                             | "model_switch"
                             | "reasoning_effort_switch"
+                            | "code_mode_switch"
+                            | "tool.loaded"
+                            | "todo"
                             | "session_switch"
                             | "session.info"
                     )
@@ -218,10 +230,27 @@ impl TapeSummary {
 
     fn observe_event(&mut self, name: &str, data: Option<&Value>) {
         let text = |key: &str| Some(data?.get(key)?.as_str()?.to_owned());
+        let texts = |key: &str| -> Vec<String> {
+            let items = data.and_then(|data| data.get(key)?.as_array());
+            let items = items.into_iter().flatten().filter_map(Value::as_str);
+            items.map(str::to_owned).collect()
+        };
         match name {
             "run" => self.usage = data.and_then(RecordedUsage::from_event_data).or(self.usage),
             "model_switch" => self.model = text("model"),
             "reasoning_effort_switch" => self.reasoning_effort = text("reasoning_effort"),
+            "code_mode_switch" => {
+                let is_on = |data: &Value| data.get("code_mode").and_then(Value::as_bool);
+                self.code_mode = data.and_then(is_on).unwrap_or(false);
+            }
+            "tool.loaded" => {
+                for name in texts("names") {
+                    if !self.loaded_tools.contains(&name) {
+                        self.loaded_tools.push(name);
+                    }
+                }
+            }
+            "todo" => self.todo = texts("items"),
             "session_switch" => self.switched_to = text("session_id"),
             "session.info" => {
                 let session = data.and_then(Value::as_object);

@@ -49,8 +49,8 @@ pub use bub_kernel::{
     ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided, Result, Role, RouteAccess,
     RouteRequest, RouteResponse, ScopeGuard, Sender, Service, ServiceContext, SessionId, State,
     StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
-    ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot, UntrustedSource,
-    async_trait, hooks, hooks::Next, http, tool, tools,
+    ToolDecision, ToolExposure, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot,
+    UntrustedSource, async_trait, hooks, hooks::Next, http, tool, tools,
 };
 pub use bub_model as model;
 pub use bub_model::{CredentialError, LoginFactory, ProviderLogin};

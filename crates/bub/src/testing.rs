@@ -433,7 +433,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_turn_recorded_can_be_checked_in_order() {
-        let arguments = serde_json::json!({"cmd": "echo one"});
+        let arguments = serde_json::json!({"command": "echo one"});
         let turn = turn("count").model_calls("bash", arguments);
         let turn = turn.model_says("done").run().await.unwrap();
         turn.assert_reply("done");
@@ -537,7 +537,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_turn_has_its_own_results() {
-        let command = |text: &str| serde_json::json!({"cmd": format!("echo {text}")});
+        let command = |text: &str| serde_json::json!({"command": format!("echo {text}")});
         let first = turn("hi")
             .model_calls("bash", command("one"))
             .model_says("1");

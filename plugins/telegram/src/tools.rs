@@ -96,13 +96,7 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, bot: &Arc<Bot>) {
 }
 
 fn tool_spec(name: &str, description: &str, parameters: Vec<ToolParameter>) -> ToolSpec {
-    ToolSpec {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        parameters: parameters_schema(parameters),
-        agent_use: true,
-        read_only: false,
-    }
+    ToolSpec::new(name, description, parameters_schema(parameters))
 }
 
 async fn run_send(

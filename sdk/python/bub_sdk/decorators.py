@@ -36,6 +36,9 @@ def hookimpl(function: Any = None, *, specname: Optional[str] = None, observe_on
     return mark if function is None else mark(function)
 
 
+EXPOSURES = ("auto", "direct", "code", "command")
+
+
 class Tool:
     """A function that the model can call."""
 
@@ -49,7 +52,11 @@ class Tool:
         if self.model is not None:
             self.schema = self.model.model_json_schema()
         self.description = options["description"] or text
-        self._annotations = {"readOnlyHint": options["read_only"], "commandOnly": options["command_only"]}
+        exposure = "command" if options["command_only"] else options["exposure"]
+        if exposure not in EXPOSURES:
+            raise ValueError(f"unknown exposure '{exposure}' of tool '{name}'; available: {', '.join(EXPOSURES)}")
+        self._annotations = {"readOnlyHint": options["read_only"], "commandOnly": exposure == "command"}
+        self._annotations.update(exposure=exposure, deferred=options["deferred"])
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self.function(*args, **named)
@@ -77,15 +84,19 @@ def tool(
     context: bool = False,
     read_only: bool = False,
     command_only: bool = False,
+    exposure: str = "auto",
+    deferred: bool = False,
     model: Any = None,
 ) -> Any:
     """Make a tool from a function. The model reads its docstring; its signature defines the arguments.
 
     An argument ``context`` is not shown to the model: it gets the ToolContext. ``read_only``: the tool changes nothing,
-    so several calls may run in parallel. ``command_only``: for users, not for the model.
+    so several calls may run in parallel. ``command_only``: for users, not for the model. ``exposure``: ``auto``,
+    ``direct`` (the model, never code), ``code`` (only code in code mode) or ``command``. ``deferred``: the model sees only
+    the name until it needs the tool.
     """
     options = dict(description=description, context=context, model=model)
-    options.update(read_only=read_only, command_only=command_only)
+    options.update(read_only=read_only, command_only=command_only, exposure=exposure, deferred=deferred)
 
     def make(function: Callable[..., Any]) -> Tool:
         made = Tool(function, name or function.__name__, options)

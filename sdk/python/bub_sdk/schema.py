@@ -79,6 +79,8 @@ def of_function(function: Callable, leave_out: Optional[str]) -> Tuple[str, dict
         is_optional = {"type": "null"} in schema.get("anyOf", ())
         if parameter.default is parameter.empty and not is_optional:
             required.append(name)
+        elif isinstance(parameter.default, (str, bool, int, float, list, dict)):
+            schema["default"] = parameter.default
         properties[name] = schema
     schema = {"type": "object", "properties": properties}
     return text, {**schema, "required": required} if required else schema

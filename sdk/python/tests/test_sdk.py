@@ -96,14 +96,15 @@ class Description(unittest.TestCase):
                     "type": "object",
                     "properties": {
                         "text": {"type": "string", "description": "What is made loud."},
-                        "times": {"type": "integer", "description": "How often."},
+                        "times": {"type": "integer", "description": "How often.", "default": 1},
                         "marks": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
                     },
                     "required": ["text"],
                 },
             )
             self.assertEqual(turn["inputSchema"], {"type": "object", "properties": {}})
-            self.assertEqual(turn["annotations"], {"readOnlyHint": False, "commandOnly": True})
+            annotations = {"readOnlyHint": False, "commandOnly": True, "exposure": "command", "deferred": False}
+            self.assertEqual(turn["annotations"], annotations)
             channel = {"name": "lab", "debounce": True, "events": True}
             self.assertEqual(host.described["channels"], [channel])
             greet, leave = host.described["commands"]

@@ -9,7 +9,10 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
 use super::{AgentLoop, LoopState, StepOutcome, repeat_guard::RepeatAction};
-use crate::tool_runner::ToolRunner;
+use crate::{
+    tool_runner::{CallTarget, ToolRunner},
+    tool_set::OfferedTools,
+};
 
 /// Maximum number of concurrent tool calls. Calls run concurrently only if all calls of a response are read-only.
 const MAX_PARALLEL_CALLS: usize = 8;
@@ -36,13 +39,15 @@ impl AgentLoop {
         let event = StreamEvent::ToolCall(answer.tool_calls.clone());
         self.events.send(event).await;
         let is_refused = matches!(action, RepeatAction::Refuse(_));
-        let is_skipped =
-            |call: &Value| is_refused || self.tools.find(text_at(call, NAME_PATH)).is_err();
+        let offered = Arc::clone(&loop_state.offered);
+        let is_skipped = |call: &Value| {
+            is_refused || self.tools.find(text_at(call, NAME_PATH), &offered).is_err()
+        };
         let calls = answer.tool_calls.iter().enumerate();
         let skipped = calls.filter(|(_, call)| is_skipped(call));
         let skipped: Vec<usize> = skipped.map(|(index, _)| index).collect();
         let results = match action {
-            RepeatAction::Proceed => self.run_calls(&answer).await?,
+            RepeatAction::Proceed => self.run_calls(&answer, &offered).await?,
             RepeatAction::Refuse(cause) => {
                 vec![(Value::String(cause), 0); answer.tool_calls.len()]
             }
@@ -81,8 +86,15 @@ impl AgentLoop {
 
     /// Runs the calls in order, or concurrently if all of them are read-only. Returns the result of each call and its
     /// duration in milliseconds.
-    async fn run_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
-        let is_read_only = |call: &Value| self.tools.is_read_only(text_at(call, NAME_PATH));
+    async fn run_calls(
+        &self,
+        answer: &Completion,
+        offered: &OfferedTools,
+    ) -> Result<Vec<(Value, u64)>> {
+        let is_read_only = |call: &Value| {
+            let tool = self.tools.find(text_at(call, NAME_PATH), offered);
+            tool.is_ok_and(|tool| tool.spec().read_only)
+        };
         let are_read_only = answer.tool_calls.iter().all(is_read_only);
         let running: Vec<BoxFuture<'_, Result<(Value, u64)>>> = answer
             .tool_calls
@@ -91,7 +103,7 @@ impl AgentLoop {
             .map(|(index, call)| {
                 Box::pin(async move {
                     let started = Instant::now();
-                    let result = self.run_call(answer, index, call).await?;
+                    let result = self.run_call(answer, index, call, offered).await?;
                     let elapsed = u64::try_from(started.elapsed().as_millis());
                     Ok((result, elapsed.unwrap_or(u64::MAX)))
                 }) as _
@@ -106,7 +118,13 @@ impl AgentLoop {
 
     /// Runs one call and returns its result or error as a value. If the response has several calls, also records the
     /// result on the tape.
-    async fn run_call(&self, answer: &Completion, index: usize, call: &Value) -> Result<Value> {
+    async fn run_call(
+        &self,
+        answer: &Completion,
+        index: usize,
+        call: &Value,
+        offered: &OfferedTools,
+    ) -> Result<Value> {
         if self.requests.has_reset() {
             // An earlier call requested a reset of the tape, which would remove the record of this call.
             return Ok("[not run: the tape is being reset]".into());
@@ -122,11 +140,14 @@ impl AgentLoop {
             agent: &self.agent,
             context,
         };
-        let tool = self.tools.find(text_at(call, NAME_PATH));
-        let result = match (tool, parse_arguments(answer, index, call)) {
-            (Ok(tool), Ok(arguments)) => runner.run_for_model(tool, arguments, call_id).await,
-            (Ok(_), Err(reason)) => Error::invalid_input(reason).to_value(),
-            (Err(guidance), _) => guidance.message().into(),
+        let name = text_at(call, NAME_PATH);
+        let target = CallTarget::new(name, self.tools.find(name, offered));
+        let result = match parse_arguments(answer, index, call) {
+            Ok(arguments) => runner.run_for_model(&target, arguments, call_id).await,
+            Err(reason) => match target {
+                CallTarget::Tool(_) => Error::invalid_input(reason).to_value(),
+                CallTarget::Unknown { guidance, .. } => guidance.into(),
+            },
         };
         self.tape().set_call_state(index, Some(&result));
         if answer.tool_calls.len() > 1 {

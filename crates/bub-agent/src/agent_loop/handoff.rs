@@ -47,6 +47,7 @@ impl AgentLoop {
                 .unwrap_or_default();
             state.insert("carry".to_owned(), json!(carried));
         }
+        add_todo(self.tape(), &mut state).await?;
         self.tape()
             .append(handoff_entries(name, Some(state), self.run_meta()))
             .await?;
@@ -80,7 +81,8 @@ impl AgentLoop {
                     {
                         carry.extend(response.iter().map(|entry| entry.id));
                     }
-                    let state = json!({"summary": summary, "carry": carry});
+                    let mut state = json!({"summary": summary, "carry": carry});
+                    add_todo(self.tape(), &mut state).await?;
                     for entry in handoff_entries(&name, Some(state), self.run_meta()) {
                         self.tape().append_later(entry);
                     }
@@ -128,6 +130,15 @@ impl AgentLoop {
     fn run_meta(&self) -> Map<String, Value> {
         Map::from_iter([("run_id".to_owned(), self.tape().run_id().into())])
     }
+}
+
+/// Adds the todo list of the session to the state of an anchor, so that the model still sees it after the handoff.
+pub(crate) async fn add_todo(tape: &TurnTape, state: &mut Value) -> Result<()> {
+    let todo = &tape.summary().await?.todo;
+    if let (Some(state), false) = (state.as_object_mut(), todo.is_empty()) {
+        state.insert("todo".to_owned(), json!(todo));
+    }
+    Ok(())
 }
 
 /// Returns the newest entries of a tape in their order, starting with the last one for which `is_first` returns true.

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::settings::AgentSettings;
 use crate::skills::{LoadedSkills, allowed_skills};
+use crate::tool_set::{OfferedTools, ToolSet};
 
 /// The text between the answers of two steps.
 const STEP_SEPARATOR: &str = "\n\n";
@@ -62,13 +63,18 @@ impl AgentLoop {
         prompt: &Prompt,
         loop_state: &mut LoopState,
     ) -> Result<StepOutcome, StepError> {
+        if self.tools.deferred_tools().next().is_some() {
+            let loaded = &self.tape().summary().await?.loaded_tools;
+            loop_state.offered = self.tools.offer(loaded);
+        }
         let system = self.build_system_prompt(prompt, &loop_state.prompt_text)?;
         let prepared = self.prepare_call(&system, loop_state).await?;
         let (hooks, turn) = (self.hooks(), &self.turn);
         let gate = hooks.before_llm_call(prepared.request, turn).await;
         self.tape().append_hook_decisions(&gate.notes);
         if let Some(preview) = &self.turn.inbound().preview {
-            preview.set(self.preview(&gate.request, prepared.entries)?);
+            let previewed = self.preview(&gate.request, &loop_state.offered, prepared.entries)?;
+            preview.set(previewed);
             return Ok(StepOutcome::Done);
         }
         let mut chat = self.tape().new_step_record();
@@ -150,7 +156,7 @@ impl AgentLoop {
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
             messages.extend(view.messages.into_iter().map(Value::Object));
-            let estimate = budget::estimate_tokens(&messages) + self.tools.definition_tokens();
+            let estimate = budget::estimate_tokens(&messages) + loop_state.offered.tokens;
             let tokens = self.agent.calibration.correct_estimate(&model, estimate);
             if let Some(window) = window {
                 // Do not repeat a handoff that did not shrink the request.
@@ -174,7 +180,7 @@ impl AgentLoop {
                 }
             }
             let mut request = LlmRequest::new(self.turn.id().clone(), model, messages);
-            request.tool_names = self.tools.model_names();
+            request.tool_names = loop_state.offered.names.clone();
             request.max_tokens = Some(answer);
             return Ok(PreparedCall {
                 request,
@@ -191,7 +197,7 @@ impl AgentLoop {
         llm_request: &LlmRequest,
         loop_state: &mut LoopState,
     ) -> Result<(Completion, Option<ModelId>), StepError> {
-        let mut events = self.start_model_stream(llm_request)?;
+        let mut events = self.start_model_stream(llm_request, &loop_state.offered)?;
         let mut accumulator = Accumulator::new();
         let mut is_first = true;
         while let Some(event) = events.next().await {
@@ -226,9 +232,13 @@ impl AgentLoop {
         Ok((accumulator.finish()?, events.model()))
     }
 
-    fn start_model_stream(&self, llm_request: &LlmRequest) -> Result<ModelEventStream> {
+    fn start_model_stream(
+        &self,
+        llm_request: &LlmRequest,
+        offered: &OfferedTools,
+    ) -> Result<ModelEventStream> {
         let models = self.models_for_request(llm_request)?;
-        let request = self.chat_request(llm_request);
+        let request = self.chat_request(llm_request, offered);
         let options = CallOptions {
             cancel: self.cancel.clone(),
             ..CallOptions::from_settings(&self.agent.settings)
@@ -237,11 +247,11 @@ impl AgentLoop {
     }
 
     /// Builds the request of a model call. The client adds the model to it.
-    fn chat_request(&self, llm_request: &LlmRequest) -> ChatRequest {
+    fn chat_request(&self, llm_request: &LlmRequest, offered: &OfferedTools) -> ChatRequest {
         let effort = self.turn.state().get_str("reasoning_effort");
         ChatRequest {
             messages: Arc::clone(&llm_request.messages),
-            tools: self.tools.definitions_for(&llm_request.tool_names),
+            tools: offered.definitions_for(&llm_request.tool_names),
             max_tokens: llm_request.max_tokens,
             reasoning_effort: effort.filter(|effort| !effort.is_empty()),
             stream: true,
@@ -251,8 +261,13 @@ impl AgentLoop {
     }
 
     /// Returns the request of a model call as the provider would get it.
-    fn preview(&self, llm_request: &LlmRequest, view: Vec<EntryId>) -> Result<PreviewedRequest> {
-        let request = self.chat_request(llm_request);
+    fn preview(
+        &self,
+        llm_request: &LlmRequest,
+        offered: &OfferedTools,
+        view: Vec<EntryId>,
+    ) -> Result<PreviewedRequest> {
+        let request = self.chat_request(llm_request, offered);
         let model = self.agent.resolve_model(&llm_request.model)?;
         let (path, body) = self.agent.encode_request(&model, &request)?;
         Ok(PreviewedRequest {
@@ -290,10 +305,12 @@ impl AgentLoop {
         self.tape().append_hook_decisions(&notes);
     }
 
-    /// Builds the system prompt: the fragments of the plugins and the list of skills. Skills that `prompt_text` names
-    /// stay loaded in all steps, so that the prompt is the same in each of them.
+    /// Builds the system prompt: the fragments of the plugins, the list of deferred tools, and the list of skills. Skills
+    /// that `prompt_text` names stay loaded in all steps, and tools stay in the list when they are loaded, so that the
+    /// prompt is the same in each step.
     fn build_system_prompt(&self, prompt: &Prompt, prompt_text: &str) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
+        parts.push(deferred_tools_block(&self.tools));
         let workspace = crate::workspace(self.turn.state());
         let allowed = allowed_skills(self.turn.state());
         parts.push(self.agent.skills.prompt_block(
@@ -306,6 +323,19 @@ impl AgentLoop {
         let redactor = self.agent.settings.redactor();
         Ok(redactor.redact(&parts.join("\n\n")).into_owned())
     }
+}
+
+/// Returns the block of the system prompt that names the deferred tools, or an empty text.
+fn deferred_tools_block(tools: &ToolSet) -> String {
+    let names = tools.deferred_tools().map(|tool| tool.spec().model_name());
+    let lines: Vec<String> = names.map(|name| format!("- {name}")).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    let lines = lines.join("\n");
+    format!(
+        "<deferred_tools>\nTo use one of these tools, load it first: call tool_describe with its name.\n{lines}\n</deferred_tools>"
+    )
 }
 
 /// Returns the maximum size in bytes of the entries that stay in the view after a handoff: 40 % of the context window,

@@ -32,7 +32,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
 /// Flags of every file. Without `NONBLOCK`, opening a pipe could block forever.
-const FILE: OFlags = OFlags::NOFOLLOW
+pub(super) const FILE: OFlags = OFlags::NOFOLLOW
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
@@ -90,6 +90,11 @@ impl AllowedFile {
     pub fn open_resolved(path: &Path) -> Result<File> {
         let shown = path.to_owned();
         Self::new(Path::new("/"), path.to_owned(), shown, FileUse::Read, &[])?.open()
+    }
+
+    /// Returns the open directory of the file, and the name of the file in it.
+    pub(super) fn parts(&self) -> (&OwnedFd, &OsStr) {
+        (&self.directory, &self.name)
     }
 
     /// Returns the absolute path of the file, without symbolic links.
@@ -326,7 +331,7 @@ pub(super) fn path_identity(path: &Path) -> Option<Identity> {
     trivial_numeric_casts,
     reason = "the types differ between systems"
 )]
-fn identity(found: &Stat) -> Identity {
+pub(super) fn identity(found: &Stat) -> Identity {
     (found.st_dev as u64, found.st_ino as u64)
 }
 

@@ -155,7 +155,7 @@ impl PolicyRule {
     pub(super) fn matches(
         &self,
         sender: &Sender,
-        tool: &str,
+        tool: &ToolSpec,
         arguments: &Map<String, Value>,
     ) -> bool {
         let matches_any = |patterns: &Option<Vec<String>>, text: &str| {
@@ -163,7 +163,9 @@ impl PolicyRule {
             patterns.as_ref().is_none_or(|all| all.iter().any(is_match))
         };
         let has_argument = |(name, pattern): &(String, Option<String>)| {
-            let value = arguments.get(name).filter(|value| !value.is_null());
+            let value = arguments
+                .get(tool.argument_name(name))
+                .filter(|value| !value.is_null());
             match (value, pattern) {
                 (Some(value), Some(pattern)) => self.argument_matches(name, pattern, value),
                 (value, pattern) => value.is_none() && pattern.is_none(),
@@ -172,7 +174,7 @@ impl PolicyRule {
         let roles = self.roles.as_ref();
         roles.is_none_or(|roles| roles.contains(&sender.role))
             && matches_any(&self.channels, &sender.channel)
-            && matches_any(&self.tools, &normalize_tool_name(tool))
+            && matches_any(&self.tools, &normalize_tool_name(&tool.name))
             && self.arguments.iter().all(has_argument)
     }
 
@@ -206,8 +208,10 @@ impl PolicyRule {
         }
         let parameters = specs.iter().flat_map(|spec| spec.parameters());
         let names: Vec<&str> = parameters.map(|(name, _)| name).collect();
+        let is_alias = |name: &str| specs.iter().any(|spec| spec.argument_name(name) != name);
         let mut arguments = self.arguments.iter();
-        let (name, _) = arguments.find(|(name, _)| !names.contains(&name.as_str()))?;
+        let (name, _) =
+            arguments.find(|(name, _)| !names.contains(&name.as_str()) && !is_alias(name))?;
         let hint = match specs.as_slice() {
             [spec] => format!("; arguments of `{}`: {}", spec.name, names.join(", ")),
             _ => String::new(),

@@ -196,7 +196,7 @@ fn resolve_command(
     let (name, arguments) = match command::parse(line, tools)? {
         CommaCommand::Tool { name, arguments } => (name, arguments),
         CommaCommand::Shell { line } => {
-            let arguments = Map::from_iter([("cmd".to_owned(), line.into())]);
+            let arguments = Map::from_iter([("command".to_owned(), line.into())]);
             (SHELL_TOOL.to_owned(), arguments)
         }
     };

@@ -116,35 +116,36 @@ impl BashTools {
 }
 
 fn command_arguments(command: &str) -> Map<String, Value> {
-    Map::from_iter([("cmd".to_owned(), Value::from(command))])
+    Map::from_iter([("command".to_owned(), Value::from(command))])
 }
 
 #[tools(crate = bub_kernel)]
 impl BashTools {
     /// Run a shell command and return its output. stdin is empty and there is no terminal, so commands that prompt do
     /// not work. Use `background` for servers and other long-running commands.
-    #[tool(name = "bash")]
+    #[tool(name = "bash", direct)]
     async fn bash(
         &self,
         context: &ToolContext,
         /// Command for `bash -c`
-        cmd: String,
+        #[alias("cmd")]
+        command: String,
         /// Working directory, absolute or relative to the workspace; the workspace by default
         cwd: Option<String>,
-        /// Seconds after which the command and all its processes are terminated; ignored with `background`
+        /// Seconds to wait; then the command continues in the background
         #[default(30)]
         timeout_seconds: u64,
-        /// Return immediately with a shell id for `bash.output` and `bash.kill`
+        /// Return immediately with a shell id for `bash_output` and `bash_kill`
         #[default(false)]
         background: bool,
     ) -> Result<String> {
-        if context.caller == ToolCaller::Model && cmd.contains(MASK) {
+        if context.caller == ToolCaller::Model && command.contains(MASK) {
             let text = "the command contains `***`, which replaces a secret or a name that looks like one, and which a shell \
                         would expand to file names; use another way to name it, such as `find` with `-inum`";
             return Err(Error::invalid_input(text));
         }
         let mut request = ShellRequest {
-            command: cmd,
+            command,
             session: context.turn.session_id().clone(),
             directory: working_directory(context, cwd),
             granted: self
@@ -156,7 +157,10 @@ impl BashTools {
         self.confine(context, &mut request).await?;
         if background {
             let shell = self.shells.start(request).await?;
-            return Ok(format!("started: {}", shell.id()));
+            return Ok(format!(
+                "Shell started, shell_id: {}\nRead its output with bash_output, terminate it with bash_kill.",
+                shell.id()
+            ));
         }
         if timeout_seconds == 0 {
             let text = "invalid `timeout_seconds`: expected at least 1";
@@ -169,15 +173,26 @@ impl BashTools {
             .retry_outside(context, &request, outcome, limit)
             .await?;
         let output = outcome.output.trim();
+        let Some(exit) = outcome.exit else {
+            let id = outcome.left_running.unwrap_or_default();
+            let status = format!(
+                "command timed out after {timeout_seconds} seconds; continuing in background\nshell_id: {id}"
+            );
+            return Ok(if output.is_empty() {
+                status
+            } else {
+                format!("{status}\noutput:\n{output}")
+            });
+        };
         let left_running = outcome.left_running.map_or_else(String::new, |id| {
             format!(
-                "\n[processes of this command are still running as {id}; see bash.output and bash.kill]"
+                "\n[processes of this command are still running as {id}; see bash_output and bash_kill]"
             )
         });
         let result = format!("{}{left_running}", output_or_placeholder(output));
-        match outcome.exit {
-            Some(Exit::Code(0)) => Ok(result),
-            Some(exit) => {
+        match exit {
+            Exit::Code(0) => Ok(result),
+            exit => {
                 let detail = match exit {
                     Exit::Code(_) => "",
                     Exit::Signal(_) => " (killed by a signal)",
@@ -191,25 +206,11 @@ impl BashTools {
                 );
                 Err(Error::new(ErrorKind::Tool, text))
             }
-            None => {
-                let status =
-                    format!("command timed out after {timeout_seconds} seconds and was terminated");
-                let text = if output.is_empty() {
-                    status
-                } else {
-                    format!("{status}\noutput:\n{output}")
-                };
-                // For the model, a timeout is a result; for a user, it is a failure.
-                match context.caller {
-                    ToolCaller::User => Err(Error::new(ErrorKind::Tool, text)),
-                    _ => Ok(text),
-                }
-            }
         }
     }
 
     /// Read the output of a background shell. Works while it runs and after it has exited, any number of times.
-    #[tool(name = "bash.output", read_only)]
+    #[tool(name = "bash.output", read_only, direct)]
     async fn bash_output(
         &self,
         context: &ToolContext,
@@ -234,7 +235,7 @@ impl BashTools {
     }
 
     /// Terminate a background shell and all its processes
-    #[tool(name = "bash.kill")]
+    #[tool(name = "bash.kill", direct)]
     async fn bash_kill(
         &self,
         context: &ToolContext,

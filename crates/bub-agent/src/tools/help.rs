@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use bub_kernel::{Sender, Tool, ToolContext, tool};
+use bub_kernel::{Sender, Tool, ToolContext, ToolExposure, tool};
 
 use super::names::parameter_list;
 
@@ -23,14 +23,14 @@ pub fn help_text(tools: &[Arc<dyn Tool>]) -> String {
     let mut text = "Lines that start with a comma are commands: `,name value key=value`.\n\
                     Anything else after the comma runs in the shell: `,ls -la`.\n"
         .to_owned();
-    for (title, agent_use) in [
-        ("Commands", false),
-        ("Tools (also available to the model)", true),
+    for (title, is_command) in [
+        ("Commands", true),
+        ("Tools (also available to the model)", false),
     ] {
         let mut specs = tools
             .iter()
             .map(|tool| tool.spec())
-            .filter(|spec| spec.agent_use == agent_use)
+            .filter(|spec| (spec.exposure == ToolExposure::Command) == is_command)
             .peekable();
         if specs.peek().is_some() {
             // Writing to a string cannot fail.

@@ -35,7 +35,8 @@ pub fn select_tools<S: AsRef<str>>(
 
 /// Finds the tool that the model named. The error suggests similar names.
 pub fn find_tool<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn Tool>> {
-    let model_tools = || tools.iter().filter(|tool| tool.spec().agent_use);
+    let is_for_model = |tool: &&Arc<dyn Tool>| tool.spec().exposure.is_for_model();
+    let model_tools = || tools.iter().filter(is_for_model);
     // Prefer the exact name, because two names may differ only in case.
     let exact =
         model_tools().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
@@ -54,7 +55,7 @@ const MIN_SIMILARITY: f64 = 0.6;
 const MAX_SUGGESTIONS: usize = 3;
 
 /// Returns the guidance for a model that called an unknown tool.
-fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
+pub(crate) fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
     let normalized = name.to_lowercase().replace('.', "_");
     let similarity =
         |candidate: &str| strsim::normalized_damerau_levenshtein(&normalized, candidate);
@@ -81,7 +82,7 @@ fn unknown_tool_guidance(name: &str, available: &[String]) -> String {
 }
 
 /// Returns whether `name` is the name of a tool or the name that the model uses for the tool. Case is ignored.
-fn has_name(spec: &ToolSpec, name: &str) -> bool {
+pub(crate) fn has_name(spec: &ToolSpec, name: &str) -> bool {
     spec.name.to_lowercase() == name.to_lowercase()
         || spec.model_name().to_lowercase() == name.to_lowercase()
 }

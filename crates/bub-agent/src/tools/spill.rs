@@ -8,7 +8,7 @@ use crate::spill;
 const MAX_CHUNKS_PER_READ: i64 = 4;
 
 /// Read tool output that was too large to show. Follow `next_cursor` until `complete` is true, or read from the end.
-#[tool(crate = bub_kernel, name = "spill.read", read_only)]
+#[tool(crate = bub_kernel, name = "spill.read", read_only, direct)]
 pub(crate) async fn spill_read(
     context: &ToolContext,
     /// Handle from the message about the spilled output

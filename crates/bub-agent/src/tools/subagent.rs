@@ -16,7 +16,6 @@ use crate::{
     agent::{Agent, AgentTask},
     agent_loop::entries_from,
     skills::LoadedSkills,
-    tool_set::ToolSet,
     tools,
 };
 
@@ -43,7 +42,7 @@ impl SubagentTool {
                     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}],
                     "description": "Task for the subagent, with everything it needs to know: it sees nothing else",
                 },
-                "model": text("Model of the subagent, as provider:model; the configured model by default"),
+                "model": text("Model of the subagent, as provider:model; the same model by default"),
                 "session": {
                     "type": "string",
                     "default": "temp",
@@ -54,13 +53,8 @@ impl SubagentTool {
             },
             "required": ["prompt"],
         });
-        let spec = ToolSpec {
-            name: NAME.to_owned(),
-            description: "Delegate a task to a subagent and return its answer".to_owned(),
-            parameters,
-            agent_use: true,
-            read_only: false,
-        };
+        let description = "Delegate a task to a subagent and return its answer";
+        let spec = ToolSpec::new(NAME, description, parameters);
         Self { spec, agent }
     }
 }
@@ -102,20 +96,20 @@ async fn run_subagent(
     let session = text_argument("session").unwrap_or("temp");
     let session_id = nested_session_id(session, turn.session_id());
     let allowed = name_list(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
-    let mut available = agent.allowed_tools(turn)?;
+    let mut available = agent.turn_tool_set(turn)?.tools().to_vec();
     available.retain(|tool| tool.spec().name != NAME);
     if let Some(allowed) = &allowed {
         available = tools::select_tools(allowed, &available)?;
     }
     let state = nested_state(turn.state(), &session_id);
+    let names = available.iter().map(|tool| tool.spec().name.as_str());
+    state.set("allowed_tools", names.collect::<Vec<_>>());
     if let Some(skills) = name_list(&arguments, "allowed_skills")? {
         let skills = skills.iter().map(|name| name.trim().to_lowercase());
         state.set("allowed_skills", skills.collect::<Vec<_>>());
     }
-    match text_argument("model").filter(|model| !model.is_empty()) {
-        Some(model) => state.set("model", model),
-        // A subagent does not inherit the model of the session.
-        None => drop(state.remove("model")),
+    if let Some(model) = text_argument("model").filter(|model| !model.is_empty()) {
+        state.set("model", model);
     }
     let is_inherited = session == "inherit";
     let (tape, fork) = if is_inherited {
@@ -134,7 +128,7 @@ async fn run_subagent(
     tape.record_prompt(&prompt, Vec::new()).await?;
     let task = AgentTask {
         turn: nested.clone(),
-        tools: Arc::new(ToolSet::new(available)),
+        tools: agent.turn_tool_set(&nested)?,
     };
     let span = error_span!("turn", session_id = %session_id, run_id = %nested.id());
     let stream = agent.run_agent_loop(task, prompt.clone());

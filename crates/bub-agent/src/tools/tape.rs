@@ -6,6 +6,8 @@ use bub_tape::{
 };
 use serde_json::json;
 
+use crate::agent_loop::add_todo;
+
 const MAX_SHOWN_ANCHORS: usize = 20;
 
 /// Show tape size, last anchor, and last token usage
@@ -109,10 +111,11 @@ pub(crate) async fn tape_handoff(
     if let Some(requests) = &context.step_requests {
         requests.add(StepRequest::HandOff { name, summary });
     } else {
-        let summary = Some(json!({"summary": summary}));
         let tape = context.turn.tape();
+        let mut state = json!({"summary": summary});
+        add_todo(tape, &mut state).await?;
         let run = [("run_id".to_owned(), tape.run_id().into())];
-        let entries = handoff_entries(&name, summary, run.into_iter().collect());
+        let entries = handoff_entries(&name, Some(state), run.into_iter().collect());
         tape.append(entries).await?;
     }
     Ok(answer)

@@ -26,7 +26,7 @@ pub(crate) struct FileFixture {
 
 impl FileFixture {
     /// Creates a fixture whose tools are not confined for owners.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::make(&[("BUB_SANDBOX_PROFILE", "off")])
     }
 
@@ -123,9 +123,11 @@ impl FileFixture {
         arguments: Value,
     ) -> Result<String, String> {
         let arguments = arguments.as_object().cloned().unwrap();
-        let outcome = self.tool(tool).call(arguments, context).await;
+        let tool = self.tool(tool);
+        let outcome = tool.call(arguments, context).await;
+        let text = |value: Value| tool.render(&value).or(value.as_str().map(str::to_owned));
         outcome
-            .map(|value| value.as_str().unwrap().to_owned())
+            .map(|value| text(value).unwrap())
             .map_err(|error| error.message().to_owned())
     }
 
@@ -539,15 +541,15 @@ async fn what_is_not_found_is_reported_with_a_hint() {
             "'fn  main' not found in a from line 2; it is at line 0, before `start`",
         ),
         (
-            "{\n\tbody",
+            "bodi();",
             0,
-            "'{\n\tbody' not found in a from line 0; the line endings differ: \\r\\n in the file, \\n in `old`",
+            "'bodi();' not found in a from line 0; the most similar text is at line 1 (starting at 0):\n\tbody();",
         ),
         (
-            "    body();\n}",
+            "fn main() {\n  doby();",
             0,
-            "'    body();\n}' not found in a from line 0; the same text with different whitespace is at line 1 \
-             (starting at 0); read it again",
+            "'fn main() {\n  doby();' not found in a from line 0; the most similar text is at line 0 (starting at \
+             0):\nfn  main() {\n\tbody();",
         ),
     ];
     for (old, start, expected) in cases {
@@ -559,15 +561,81 @@ async fn what_is_not_found_is_reported_with_a_hint() {
         .await
         .unwrap_err();
     assert!(long.chars().count() < 300, "{long}");
-    let unix = FileFixture::with("a", "one\ntwo\n");
-    let error = unix
-        .edit(json!({"path": "a", "old": "one\r\ntwo", "new": "x"}))
-        .await
-        .unwrap_err();
-    assert!(
-        error.ends_with("the line endings differ: \\n in the file, \\r\\n in `old`"),
-        "{error}"
+}
+
+#[tokio::test]
+async fn other_whitespace_is_tolerated_where_the_match_is_unique() {
+    let cases = [
+        // Other line endings.
+        (
+            "a {\r\n\tb\r\n}\r\n",
+            "{\n\tb",
+            "(\n\tc",
+            "a (\r\n\tc\r\n}\r\n",
+        ),
+        ("one\ntwo\n", "one\r\ntwo", "1\r\n2", "1\n2\n"),
+        // Tabs for spaces, also in new lines that are indented further.
+        (
+            "if a:\n\tb()\n\tc()\n",
+            "if a:\n    b()\n",
+            "if a:\n    if b:\n        b()\n",
+            "if a:\n\tif b:\n\t    b()\n\tc()\n",
+        ),
+        // Other indentation.
+        (
+            "  x {\n    y  ( 1 );\n  }\n",
+            "x {\n  y ( 1 );  \n}",
+            "x {\n  z();\n\n}",
+            "  x {\n    z();\n\n  }\n",
+        ),
+    ];
+    for (content, old, new, expected) in cases {
+        let fixture = FileFixture::with("a", content);
+        let edit = json!({"path": "a", "old": old, "new": new});
+        let answer = fixture.edit(edit).await.unwrap();
+        assert!(
+            answer.ends_with(" (line 0 matched with other whitespace)"),
+            "{answer}"
+        );
+        assert_eq!(String::from_utf8(fixture.content("a")).unwrap(), expected);
+    }
+    // Two places, and lines whose indentation contradicts.
+    for (content, old, problem) in [
+        (
+            "\ta b\n  a b\n",
+            "a  b",
+            "occurs 2 times in a, at lines 0, 1 ",
+        ),
+        ("a\n    b\n", "a\nb", "the most similar text is at line 0"),
+        (" \n", "\t\n", "not found"),
+    ] {
+        let fixture = FileFixture::with("a", content);
+        let edit = json!({"path": "a", "old": old, "new": "x"});
+        let error = fixture.edit(edit).await.unwrap_err();
+        assert!(error.contains(problem), "{old:?}: {error}");
+        assert_eq!(fixture.content("a"), content.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn several_edits_are_made_together_or_not_at_all() {
+    let fixture = FileFixture::with("a", "one\ntwo\nthree\nthree\n");
+    let edit =
+        |edits: Value| fixture.edit(json!({"path": "a", "old": "one", "new": "1", "edits": edits}));
+    let missing = edit(json!([{"old": "two", "new": "2"}, {"old": "four", "new": "4"}])).await;
+    let missing = missing.unwrap_err();
+    assert!(missing.starts_with("edit 3: "), "{missing}");
+    assert!(missing.ends_with("; no edit was made"), "{missing}");
+    let invalid = edit(json!([{"old": "two"}])).await.unwrap_err();
+    assert_eq!(
+        invalid,
+        "invalid edit 2: expected an object with `old` and `new`"
     );
+    assert_eq!(fixture.content("a"), b"one\ntwo\nthree\nthree\n");
+    let edits = json!([{"old": "1", "new": "I"}, {"old": "three", "new": "3", "all": true}]);
+    let answer = edit(edits).await.unwrap();
+    assert!(answer.ends_with("/a (3 edits, 2 replacements)"), "{answer}");
+    assert_eq!(fixture.content("a"), b"I\ntwo\n3\n3\n");
 }
 
 // W-29

@@ -26,14 +26,7 @@ fn policy(rules: &Value) -> Policy {
 }
 
 pub(crate) fn tool(name: &str) -> ToolSpec {
-    let (description, parameters) = (String::new(), json!({"type": "object", "properties": {}}));
-    ToolSpec {
-        name: name.to_owned(),
-        description,
-        parameters,
-        agent_use: true,
-        read_only: false,
-    }
+    ToolSpec::new(name, "", json!({"type": "object", "properties": {}}))
 }
 
 pub(crate) fn sender_with_role(role: Role) -> Sender {

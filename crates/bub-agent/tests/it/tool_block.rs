@@ -26,13 +26,7 @@ impl Tool for FakeTool {
 }
 
 fn bare(name: &str, description: &str) -> Arc<dyn Tool> {
-    Arc::new(FakeTool(ToolSpec {
-        name: name.into(),
-        description: description.into(),
-        parameters: json!({}),
-        agent_use: true,
-        read_only: false,
-    }))
+    Arc::new(FakeTool(ToolSpec::new(name, description, json!({}))))
 }
 
 /// Returns a tool of the builtin plugin.
@@ -113,7 +107,7 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
     assert!(
         text.as_str()
             .unwrap()
-            .contains(",fs.edit(path, old, new, start?, all?)  "),
+            .contains(",fs.edit(path, old, new, start?, all?, edits?)  "),
         "{text}"
     );
 }

@@ -30,7 +30,7 @@ fn anchors(entries: &[Entry]) -> Vec<&Entry> {
 async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
     let server = ModelServer::start();
     server.script(Reply::text("an old answer"));
-    server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo ran >> log"}"#));
+    server.script(Reply::new().call("a", "bash", r#"{"command": "echo ran >> log"}"#));
     server.script(overflow());
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
@@ -238,7 +238,7 @@ async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     let server = ModelServer::start();
     server.script(Reply::text("old"));
     let reset = Reply::new().call("a", "tape_reset", "{}");
-    server.script(reset.call("b", "bash", r#"{"cmd": "touch after-reset"}"#));
+    server.script(reset.call("b", "bash", r#"{"command": "touch after-reset"}"#));
     server.script(Reply::text("fresh"));
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.open_scope().await.unwrap();
@@ -393,7 +393,7 @@ async fn the_estimate_follows_the_reported_usage() {
 async fn big_output_is_put_aside_and_can_be_read() {
     let script = "seq 1 12000; echo été; exit 1";
     let server = ModelServer::start();
-    server.script(Reply::new().call("a", "bash", &json!({"cmd": script}).to_string()));
+    server.script(Reply::new().call("a", "bash", &json!({"command": script}).to_string()));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.open_scope().await.unwrap();
@@ -517,7 +517,7 @@ async fn what_was_not_put_aside_cannot_be_read() {
 #[tokio::test]
 async fn a_threshold_of_zero_puts_nothing_aside() {
     let server = ModelServer::start();
-    server.script(Reply::new().call("a", "bash", r#"{"cmd": "seq 1 12000"}"#));
+    server.script(Reply::new().call("a", "bash", r#"{"command": "seq 1 12000"}"#));
     server.script(Reply::text("done"));
     let fixture =
         AgentFixture::asking_so(&server.url(), &[("BUB_SPILL_THRESHOLD", "0")], |builder| {
@@ -567,7 +567,7 @@ async fn no_result_of_a_tool_carries_a_secret() {
         fn before_tool_call(&self, call: &ToolCall) -> Option<ToolDecision> {
             let filler = "x".repeat(90_000);
             let object = json!({"a": [SECRET, {"b": QUOTED}], SECRET: 1});
-            Some(match call.arguments["cmd"].as_str()? {
+            Some(match call.arguments["command"].as_str()? {
                 "long text" => {
                     ToolDecision::Replace(format!("{SECRET}{filler}{SECRET} {QUOTED}").into())
                 }
@@ -581,7 +581,7 @@ async fn no_result_of_a_tool_carries_a_secret() {
     let server = ModelServer::start();
     let mut calls = Reply::new();
     for command in ["long text", "object", "long object", "failure"] {
-        calls = calls.call(command, "bash", &json!({"cmd": command}).to_string());
+        calls = calls.call(command, "bash", &json!({"command": command}).to_string());
     }
     server.script(calls);
     server.script(Reply::text("done"));

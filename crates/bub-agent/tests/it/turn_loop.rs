@@ -76,7 +76,7 @@ async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     server.script(Reply::text("let me look").call(
         "c1",
         "bash",
-        r#"{"cmd": "echo found; exit 3"}"#,
+        r#"{"command": "echo found; exit 3"}"#,
     ));
     server.script(Reply::new().call("c2", "fs_write", r#"{"path": "a.txt", "content": "hi"}"#));
     server.script(Reply::text("done"));
@@ -203,7 +203,7 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
         (Reply::new().call("c", "frobnicate", "{}"), "invoke `skill`"),
         // A shell would expand the mark of a redacted name to all files.
         (
-            Reply::new().call("c", "bash", r#"{"cmd": "rm ***"}"#),
+            Reply::new().call("c", "bash", r#"{"command": "rm ***"}"#),
             "the command contains `***`",
         ),
         (
@@ -259,11 +259,11 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
 #[tokio::test]
 async fn calls_of_one_response_run_in_order() {
     let server = ModelServer::start();
-    let write = r#"{"cmd": "sleep 0.2; echo one > log"}"#;
+    let write = r#"{"command": "sleep 0.2; echo one > log"}"#;
     server.script(Reply::new().call("a", "bash", write).call(
         "b",
         "bash",
-        r#"{"cmd": "echo two >> log"}"#,
+        r#"{"command": "echo two >> log"}"#,
     ));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
@@ -340,7 +340,7 @@ async fn a_tool_that_panics_is_a_failed_call() {
 async fn a_turn_ends_at_the_limit_of_its_steps() {
     let server = ModelServer::start();
     for step in 0..4 {
-        server.script(Reply::new().call("a", "bash", &format!(r#"{{"cmd": "echo {step}"}}"#)));
+        server.script(Reply::new().call("a", "bash", &format!(r#"{{"command": "echo {step}"}}"#)));
     }
     let fixture =
         AgentFixture::asking_so(&server.url(), &[("BUB_MAX_STEPS", "3")], |builder| builder);
@@ -365,7 +365,7 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
 #[tokio::test]
 async fn a_model_that_repeats_itself_is_stopped() {
     let server = ModelServer::start();
-    server.otherwise(Reply::new().call("a", "bash", r#"{"cmd": "echo x | tee -a log"}"#));
+    server.otherwise(Reply::new().call("a", "bash", r#"{"command": "echo x | tee -a log"}"#));
     let fixture = AgentFixture::asking(&server.url());
     let error = fixture
         .own_turn(ChannelMessage::new("s", "lab", "go"))
@@ -493,11 +493,14 @@ async fn hooks_around_the_calls_have_the_last_word() {
         }
 
         fn before_tool_call(&self, call: &ToolCall) -> Option<ToolDecision> {
-            match call.arguments.get("cmd")?.as_str()? {
+            match call.arguments.get("command")?.as_str()? {
                 "deny" => Some(ToolDecision::Deny(None)),
                 "replace" => Some(ToolDecision::Replace("something else".into())),
                 _ => Some(ToolDecision::Proceed(Some(
-                    json!({"cmd": "echo changed"}).as_object().unwrap().clone(),
+                    json!({"command": "echo changed"})
+                        .as_object()
+                        .unwrap()
+                        .clone(),
                 ))),
             }
         }
@@ -511,9 +514,9 @@ async fn hooks_around_the_calls_have_the_last_word() {
     let server = ModelServer::start();
     server.script(
         Reply::new()
-            .call("a", "bash", r#"{"cmd": "deny"}"#)
-            .call("b", "bash", r#"{"cmd": "replace"}"#)
-            .call("c", "bash", r#"{"cmd": "run"}"#),
+            .call("a", "bash", r#"{"command": "deny"}"#)
+            .call("b", "bash", r#"{"command": "replace"}"#)
+            .call("c", "bash", r#"{"command": "run"}"#),
     );
     let fixture = AgentFixture::asking_with(&server.url(), "watching", WatchingPlugin);
     let running = fixture.framework.open_scope().await.unwrap();
@@ -622,11 +625,11 @@ async fn an_answer_that_breaks_in_a_tool_call_is_repeated_and_its_tool_runs_once
 #[tokio::test]
 async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     let server = ModelServer::start();
-    let command = r#"{"cmd": "echo $$ > pid; sleep 60"}"#;
+    let command = r#"{"command": "echo $$ > pid; sleep 60"}"#;
     let calls = Reply::text("one moment")
-        .call("z", "bash", r#"{"cmd": "echo zero"}"#)
+        .call("z", "bash", r#"{"command": "echo zero"}"#)
         .call("a", "bash", command);
-    server.script(calls.call("b", "bash", r#"{"cmd": "echo never"}"#));
+    server.script(calls.call("b", "bash", r#"{"command": "echo never"}"#));
     server.script(Reply::text("I was interrupted"));
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.open_scope().await.unwrap();
@@ -832,7 +835,11 @@ async fn an_empty_prompt_leaves_no_trace() {
 #[tokio::test]
 async fn a_secret_in_a_tool_result_is_taken_out() {
     let server = ModelServer::start();
-    server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo correct-horse-battery; env"}"#));
+    server.script(Reply::new().call(
+        "a",
+        "bash",
+        r#"{"command": "echo correct-horse-battery; env"}"#,
+    ));
     server.script(Reply::text("done"));
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.open_scope().await.unwrap();
@@ -936,6 +943,10 @@ async fn the_model_sees_the_tools_in_their_order() {
         "tape_handoff",
         "tape_anchors",
         "subagent",
+        "fs_list",
+        "fs_glob",
+        "fs_grep",
+        "todo",
     ];
     let names: Vec<_> = names.iter().map(|name| name.as_str().unwrap()).collect();
     assert_eq!(names, expected);

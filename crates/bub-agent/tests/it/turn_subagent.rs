@@ -39,7 +39,7 @@ async fn answer_of_subagent(
 #[tokio::test]
 async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
     let replies = vec![
-        Reply::new().call("x", "bash", r#"{"cmd": "echo 4"}"#),
+        Reply::new().call("x", "bash", r#"{"command": "echo 4"}"#),
         Reply::text("the sum is 4"),
     ];
     let (fixture, server, text) =
@@ -82,7 +82,7 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
 async fn a_subagent_runs_no_commands() {
     let arguments = json!({"prompt": ",touch pwned", "allowed_tools": ["fs_read"]});
     let replies = vec![
-        Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#),
+        Reply::new().call("x", "bash", r#"{"command": "touch pwned"}"#),
         Reply::text("no"),
     ];
     let (fixture, server, _) = answer_of_subagent(arguments, replies).await;
@@ -150,7 +150,7 @@ async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
     let server = ModelServer::start();
     let arguments = json!({"prompt": "look around", "session": "inherit"}).to_string();
     server.script(Reply::new().call("a", "subagent", &arguments));
-    let calls = Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#);
+    let calls = Reply::new().call("x", "bash", r#"{"command": "touch pwned"}"#);
     server.script(calls.call("y", "fs_read", r#"{"path": "/etc/passwd"}"#));
     server.script(Reply::text("seen"));
     server.script(Reply::text("done"));
@@ -171,19 +171,36 @@ async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
     running.close().await.unwrap();
 }
 
-// The turn counts as answered by a model, whether or not its subagents have a model.
+// P-45
 #[tokio::test]
-async fn a_subagent_without_a_model_does_not_speak_for_its_turn() {
+async fn a_subagent_inherits_model_and_effort_unless_its_call_names_a_model() {
     let server = ModelServer::start();
-    server.script(Reply::new().call("a", "subagent", r#"{"prompt": "x"}"#));
-    server.script(Reply::text("done"));
+    let calls = Reply::new().call("a", "subagent", r#"{"prompt": "x"}"#);
+    let other = r#"{"prompt": "x", "model": "llamacpp:other"}"#;
+    server.script(calls.call("b", "subagent", other));
+    for text in ["one", "two", "done"] {
+        server.script(Reply::text(text));
+    }
     let fixture = AgentFixture::asking_so(&server.url(), &[("BUB_MODEL", "")], |builder| builder);
-    let message = ChannelMessage::new("s", "lab", "go").context("model", "llamacpp:test");
+    let running = fixture.framework.open_scope().await.unwrap();
+    for line in [",model llamacpp:mine", ",reasoning_effort high"] {
+        let message = ChannelMessage::new("s", "lab", line);
+        fixture.own_turn(message).await.unwrap();
+    }
+    let message = ChannelMessage::new("s", "lab", "go");
     let (turn, outcome) = fixture.framework.process_turn(owned(message)).await;
     assert_eq!(outcome.unwrap().model_output, "done");
-    let seen = server.requests()[1].json()["messages"].to_string();
-    assert!(seen.contains("No model is configured"), "{seen}");
     assert!(!turn.report().has_no_model);
+    let requests = server.requests();
+    let models = requests.iter().map(|request| {
+        let body = request.json();
+        (body["model"].clone(), body["reasoning_effort"].clone())
+    });
+    let models: Vec<_> = models.collect();
+    let with_effort = |model: &str| (json!(model), json!("high"));
+    assert_eq!(models, ["mine", "mine", "other", "mine"].map(with_effort));
+    running.close().await.unwrap();
+    let fixture = AgentFixture::asking_so(&server.url(), &[("BUB_MODEL", "")], |builder| builder);
     let (turn, _) = fixture
         .framework
         .process_turn(owned(ChannelMessage::new("s", "lab", "go")))

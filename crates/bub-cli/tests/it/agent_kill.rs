@@ -37,10 +37,10 @@ fn a_program_killed_in_the_middle_of_a_tool_resumes() {
     let server = ModelServer::start();
     // A command does not know its process number outside the sandbox, so a number that is unique finds it.
     let sleep = format!("sleep 3{}", std::process::id());
-    let command = format!(r#"{{"cmd": "echo two >> log; echo > started; {sleep}"}}"#);
+    let command = format!(r#"{{"command": "echo two >> log; echo > started; {sleep}"}}"#);
     server.script(
         Reply::text("working")
-            .call("one", "bash", r#"{"cmd": "echo one | tee -a log"}"#)
+            .call("one", "bash", r#"{"command": "echo one | tee -a log"}"#)
             .call("two", "bash", &command),
     );
     server.script(Reply::text("I see"));

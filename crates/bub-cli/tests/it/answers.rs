@@ -106,7 +106,7 @@ fn calls_are_logged_without_what_they_printed() {
     let start = good
         .stderr
         .lines()
-        .find(|line| line.contains("tool.call.arguments name=bash arguments={ cmd="))
+        .find(|line| line.contains("tool.call.arguments name=bash arguments={ command="))
         .unwrap();
     let (own, _) = start.split_once(" session_id=").unwrap();
     assert!(own.len() < 250 && !start.contains(&long), "{start}");

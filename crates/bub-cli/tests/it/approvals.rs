@@ -41,14 +41,14 @@ impl ApprovalFixture {
     /// Makes the model call the shell for alice. Returns the id of her message and the id of the approval request.
     fn start_call(&self) -> (String, String) {
         self.model
-            .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#));
+            .script(Reply::new().call("call", "bash", r#"{"command": "echo done >> log"}"#));
         let posted = self.gateway.ask(&json!({
             "content": "do it", "chat_id": "lab", "sender_id": "alice", "reply": "callback", "callback_url": self.callback,
         }));
         let id = posted["id"].as_str().unwrap().to_owned();
         let question = self.callbacks.reply(&id, 0);
         assert!(
-            question.starts_with("ask first\nallow bash(cmd=\"echo done >> log\")?"),
+            question.starts_with("ask first\nallow bash(command=\"echo done >> log\")?"),
             "{question}"
         );
         let asked = question
@@ -167,7 +167,7 @@ fn a_call_that_no_one_in_the_chat_may_approve_is_denied_with_the_reason() {
     for role in ["member", "guest"] {
         let chat = ApprovalFixture::open(&[("BUB_WEBHOOK_ROLE", role)]);
         chat.model
-            .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#))
+            .script(Reply::new().call("call", "bash", r#"{"command": "echo done >> log"}"#))
             .script(Reply::text("not approved"));
         assert_eq!(chat.send("alice", "lab", "do it"), "not approved");
         let result = chat.result().to_string();
@@ -223,7 +223,7 @@ fn a_call_approved_for_the_session_is_not_asked_about_again() {
     );
     assert_eq!(chat.callbacks.reply(&id, 1), "it is done");
     chat.model
-        .script(Reply::new().call("again", "bash", r#"{"cmd": "echo done >> log"}"#))
+        .script(Reply::new().call("again", "bash", r#"{"command": "echo done >> log"}"#))
         .script(Reply::text("again"));
     assert_eq!(chat.send("alice", "lab", "once more"), "again");
     let log = std::fs::read_to_string(chat.sandbox.workspace().join("log")).unwrap();
@@ -236,7 +236,7 @@ fn a_call_approved_for_the_session_is_not_asked_about_again() {
 fn a_webhook_with_the_role_owner_gets_no_shell_by_default() {
     let chat = ApprovalFixture::open(&[("BUB_POLICY_RULES", "[]")]);
     chat.model
-        .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#))
+        .script(Reply::new().call("call", "bash", r#"{"command": "echo done >> log"}"#))
         .script(Reply::text("denied"));
     assert_eq!(chat.send("alice", "lab", "do it"), "denied");
     let result = chat.result().to_string();
@@ -253,7 +253,7 @@ fn a_stream_shows_the_question_in_time() {
     use std::io::Read as _;
     let chat = ApprovalFixture::open(&[]);
     chat.model
-        .script(Reply::new().call("call", "bash", r#"{"cmd": "true"}"#))
+        .script(Reply::new().call("call", "bash", r#"{"command": "true"}"#))
         .script(Reply::text("fine"));
     let body = json!({"content": "do it", "sender_id": "alice", "reply": "stream"}).to_string();
     let mut stream = chat.gateway.begin(&body);

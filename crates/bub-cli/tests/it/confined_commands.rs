@@ -15,7 +15,7 @@ const CANARY: &str = "canary-4711";
 /// Runs a turn in which the model runs `command`. Returns the request with the tool's result.
 fn result_of(sandbox: &Sandbox, profile: &str, command: &str) -> String {
     let server = ModelServer::start();
-    let arguments = json!({"cmd": command}).to_string();
+    let arguments = json!({"command": command}).to_string();
     server.script(Reply::new().call("call_1", "bash", &arguments));
     server.script(Reply::text("done"));
     let run = sandbox

@@ -86,14 +86,15 @@ fn rules_of_the_policy_that_never_fit_are_found() {
     let rules = [
         ("tools: [bsh]", Some("unknown tool `bsh`")),
         (
-            "tools: [bash], arguments: {command: '*rm*'}",
-            Some("has an argument `command`; arguments of `bash`: cmd, "),
+            "tools: [bash], arguments: {line: '*rm*'}",
+            Some("has an argument `line`; arguments of `bash`: command, "),
         ),
         (
             "tools: ['fs.*'], arguments: {file: x}",
             Some("no matching tool has an argument `file`"),
         ),
         ("tools: [fs_read, 'tape*'], arguments: {path: x}", None),
+        ("tools: [bash], arguments: {cmd: '*rm*'}", None),
         ("channels: [nowhere]", None),
     ];
     let lines = rules.map(|(rule, _)| format!("    - {{{rule}, action: deny}}\n"));

@@ -178,7 +178,7 @@ pub(crate) fn writing_model(request: &Request, on_step: impl Fn(Step)) -> Reply 
     Reply::new().call(
         "call",
         "bash",
-        &format!(r#"{{"cmd": "echo {key} >> log"}}"#),
+        &format!(r#"{{"command": "echo {key} >> log"}}"#),
     )
 }
 

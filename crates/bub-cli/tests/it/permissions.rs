@@ -47,7 +47,7 @@ fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
 fn everything_in_the_home_belongs_to_the_owner_alone() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     // Some output is spilled, too.
-    model.script(Reply::new().call("a", "bash", r#"{"cmd": "seq 100000"}"#));
+    model.script(Reply::new().call("a", "bash", r#"{"command": "seq 100000"}"#));
     model.otherwise(Reply::text("All is well."));
     write_loud_plugin(&sandbox, "");
     let loosely = |leader: &[&str], args: &[&str]| {

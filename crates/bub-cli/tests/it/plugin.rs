@@ -491,7 +491,7 @@ fn settings_and_replaced_tools_of_a_plugin_are_shown() {
 fn without_a_readable_list_of_plugins_no_tool_is_called() {
     let sandbox = Sandbox::new();
     let denied = |sandbox: &Sandbox| {
-        let run = sandbox.bub(["run", ",bash cmd='echo ran'"]);
+        let run = sandbox.bub(["run", ",bash command='echo ran'"]);
         (!run.stdout.contains("\nran")).then(|| format!("{}{}", run.stdout, run.stderr))
     };
     add_described_plugin(

@@ -286,7 +286,7 @@ fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
             &["plugin", "remove", "p"],
             &["plugin", "show", "p"],
             &["doctor"],
-            &["run", ",bash cmd=true"],
+            &["run", ",bash command=true"],
         ] {
             let run = sandbox.bub(arguments);
             let output = format!("{}{}", run.stdout, run.stderr);
@@ -435,7 +435,7 @@ fn adding_without_a_question_says_which_tools_are_replaced() {
 #[test]
 fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     let sandbox = Sandbox::new();
-    let call = ["run", ",bash cmd='echo ran'"];
+    let call = ["run", ",bash command='echo ran'"];
     add_described_plugin(&sandbox, "faulty", "", NOTHING).ok();
     assert!(sandbox.example("faulty", call).stdout.contains("\nran"));
     add_described_plugin(&sandbox, "faulty", "", GUARD).ok();

@@ -49,12 +49,14 @@ fn faulty_answer(request: &Request, dice: &Dice) -> Reply {
         2 => Reply::deltas(["half an ", "answer"]).reset_after(1),
         3 => Reply::text("").garbage("no JSON at all"),
         4 => Reply::deltas(["and then ", "silence"]).hang_after(1),
-        5 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "kill -9 $$"}"#),
-        6 if is_first => {
-            Reply::new().call("c", "bash", r#"{"cmd": "sleep 60", "timeout_seconds": 1}"#)
-        }
-        7 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "sleep 2 & echo left"}"#),
-        8 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "yes | head -c 300000"}"#),
+        5 if is_first => Reply::new().call("c", "bash", r#"{"command": "kill -9 $$"}"#),
+        6 if is_first => Reply::new().call(
+            "c",
+            "bash",
+            r#"{"command": "sleep 60", "timeout_seconds": 1}"#,
+        ),
+        7 if is_first => Reply::new().call("c", "bash", r#"{"command": "sleep 2 & echo left"}"#),
+        8 if is_first => Reply::new().call("c", "bash", r#"{"command": "yes | head -c 300000"}"#),
         9 if is_first => Reply::new().call("c", "no_such_tool", "{}"),
         _ => Reply::deltas(["all ", "is ", "well"]),
     }

@@ -299,7 +299,11 @@ fn a_question_has_buttons_and_only_an_owner_can_press_them() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     let rules = "policy:\n  rules:\n    - roles: [member]\n      tools: [bash]\n      action: ask\n      reason: the shell is asked about\n";
     sandbox.write("home/config.yml", rules);
-    model.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo *ran*$((40+2)) > ran.txt"}"#));
+    model.script(Reply::new().call(
+        "c1",
+        "bash",
+        r#"{"command": "echo *ran*$((40+2)) > ran.txt"}"#,
+    ));
     model.otherwise(Reply::text("finished"));
     let mut command = command(&sandbox, &server, &model);
     command.env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));

@@ -163,8 +163,8 @@ impl HookSet {
         }
     }
 
-    /// Runs the `after_tool_call` chain. Each implementation sees the result that the previous one returned. The error
-    /// of a failed call cannot be replaced.
+    /// Runs the `after_tool_call` chain. Each implementation sees the result that the previous one returned. It may
+    /// also replace the error of a failed call.
     pub async fn after_tool_call(
         &self,
         call: &ToolCall,
@@ -175,11 +175,11 @@ impl HookSet {
         for implementation in AfterToolCall::implementations(self).iter().rev() {
             let args = args::AfterToolCall::new(call, &outcome, turn.state(), turn);
             match implementation.call(self, args).await {
-                Ok(Some(value)) if outcome.result.is_ok() => {
+                Ok(Some(value)) => {
                     notes.push(implementation.decision("rewrote", None));
                     outcome.result = Ok(value);
                 }
-                Ok(_) => {}
+                Ok(None) => {}
                 Err(error) => notes.push(implementation.failed_decision(&error)),
             }
         }

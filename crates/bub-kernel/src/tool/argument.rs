@@ -22,6 +22,11 @@ pub trait ToolArgument: Sized + Send + 'static {
     fn value_if_missing() -> Option<Self> {
         None
     }
+
+    /// Returns the argument as JSON, to show a default value in the schema. `None`, the default, shows nothing.
+    fn to_value(&self) -> Option<Value> {
+        None
+    }
 }
 
 /// Implements [`ToolArgument`]. The columns are the type, its JSON Schema, its description in errors, and the conversion
@@ -36,6 +41,10 @@ macro_rules! tool_argument {
             fn from_value(value: Value) -> Result<Self, String> {
                 let convert: fn(Value) -> Result<Self, Value> = $convert;
                 convert(value).map_err(|value| expected_error($expected, &value))
+            }
+
+            fn to_value(&self) -> Option<Value> {
+                serde_json::to_value(self).ok()
             }
         }
     };
@@ -104,6 +113,10 @@ macro_rules! integers {
                     format!("expected a number from {} to {}, got {number}", Self::MIN, Self::MAX)
                 })
             }
+
+            fn to_value(&self) -> Option<Value> {
+                serde_json::to_value(self).ok()
+            }
         }
     )*};
 }
@@ -129,6 +142,10 @@ impl<T: ToolArgument> ToolArgument for Vec<T> {
             T::from_value(item).map_err(|problem| format!("item {index}: {problem}"))
         };
         items.into_iter().enumerate().map(convert).collect()
+    }
+
+    fn to_value(&self) -> Option<Value> {
+        self.iter().map(T::to_value).collect()
     }
 }
 

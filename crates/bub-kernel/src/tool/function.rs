@@ -19,7 +19,11 @@ pub type ToolResult = Result<Value>;
 pub struct FunctionTool<F> {
     spec: Arc<ToolSpec>,
     function: F,
+    renderer: Option<Renderer>,
 }
+
+/// A function that returns the text of a tool result, or `None` if the result has another form.
+pub type Renderer = fn(&Value) -> Option<String>;
 
 impl<F, R> FunctionTool<F>
 where
@@ -31,7 +35,15 @@ where
         Self {
             spec: Arc::new(spec),
             function,
+            renderer: None,
         }
+    }
+
+    /// Sets the function that returns the text of a result.
+    #[must_use]
+    pub fn with_renderer(mut self, renderer: Renderer) -> Self {
+        self.renderer = Some(renderer);
+        self
     }
 }
 
@@ -47,7 +59,8 @@ where
 
     /// Converts the arguments to their canonical form. Leaves invalid arguments unchanged: `call` reports them together
     /// with all other problems.
-    fn normalize_arguments(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
+    fn normalize_arguments(&self, arguments: Map<String, Value>) -> Result<Map<String, Value>> {
+        let mut arguments = self.spec.resolve_aliases(arguments);
         for (name, is_required) in self.spec.parameters() {
             let properties = self.spec.parameters.get("properties");
             let schema = properties.and_then(|all| all.get(name));
@@ -67,10 +80,14 @@ where
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
         let arguments = Arguments {
             spec: Arc::clone(&self.spec),
-            values: arguments,
+            values: self.spec.resolve_aliases(arguments),
             problems: Vec::new(),
         };
         (self.function)(arguments, context).await
+    }
+
+    fn render(&self, result: &Value) -> Option<String> {
+        self.renderer?(result)
     }
 }
 
@@ -104,6 +121,20 @@ impl ToolParameter {
             schema: T::schema(),
             is_required: !has_default && T::value_if_missing().is_none(),
         }
+    }
+
+    /// Describes an argument of type `T` with a default value, which the schema shows.
+    pub fn with_default<T: ToolArgument>(
+        name: &'static str,
+        description: &'static str,
+        default: fn() -> T,
+    ) -> Self {
+        let mut parameter = Self::new::<T>(name, description, true);
+        let default = default().to_value().filter(|value| !value.is_null());
+        if let (Value::Object(schema), Some(default)) = (&mut parameter.schema, default) {
+            schema.insert("default".to_owned(), default);
+        }
+        parameter
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn tool_call(path: &str) -> ToolCall {
         run_id: "run".into(),
         tool: "fs_read".into(),
         arguments: arguments(path),
+        code_mode: false,
     }
 }
 
@@ -196,9 +197,9 @@ async fn a_replaced_result_is_what_later_hooks_and_the_caller_see() {
     assert_eq!(actions(&notes), ["p2 rewrote", "p0 rewrote"]);
 }
 
-// H-36
+// P-89
 #[tokio::test]
-async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
+async fn the_error_of_a_tool_is_seen_and_can_be_replaced() {
     let trace = Trace::default();
     let seen = trace.clone();
     let plugin = FakePlugin::new().on::<AfterToolCall>(move |call| {
@@ -210,8 +211,8 @@ async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
         .hooks()
         .after_tool_call(&tool_call("a"), outcome(Err(error)), &any_turn())
         .await;
-    assert!(after.result.is_err());
-    assert!(notes.is_empty());
+    assert_eq!(after.result.unwrap(), json!("all is well"));
+    assert_eq!(actions(&notes), ["p0 rewrote"]);
     assert_eq!(
         trace.lines(),
         ["[tool] Tool 'bash' call denied by policy hook."]

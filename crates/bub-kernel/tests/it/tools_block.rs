@@ -9,8 +9,8 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxError, Envelope, Error, ErrorKind, Framework, Result, State, Tool, ToolContext, Turn, hooks,
-    tools,
+    BoxError, Envelope, Error, ErrorKind, Framework, Result, State, Tool, ToolContext,
+    ToolExposure, Turn, hooks, tools,
 };
 use serde_json::{Value, json};
 
@@ -92,15 +92,15 @@ fn each_method_is_a_tool_described_like_a_function() {
     assert_eq!(names, ["github.issue", "count", "break"]);
     let issue = tools[0].spec();
     assert_eq!(issue.description, "Reads an issue with its comments.");
-    assert!(issue.read_only && issue.agent_use);
-    assert!(!tools[1].spec().read_only && !tools[1].spec().agent_use);
+    assert!(issue.read_only && issue.exposure == ToolExposure::Auto);
+    assert!(!tools[1].spec().read_only && tools[1].spec().exposure == ToolExposure::Command);
     assert_eq!(
         issue.parameters,
         json!({
             "type": "object",
             "properties": {
                 "repo": {"type": "string", "description": "The repository."},
-                "number": {"type": "integer"},
+                "number": {"type": "integer", "default": 1},
             },
             "required": ["repo"],
         })

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxError, Envelope, Error, ErrorKind, Framework, Result, State, Tool, ToolContext, Turn, tool,
-    tool::ToolArgument,
+    BoxError, Envelope, Error, ErrorKind, Framework, Result, State, Tool, ToolContext,
+    ToolExposure, Turn, tool, tool::ToolArgument,
 };
 use serde_json::{Map, Value, json};
 
@@ -81,14 +81,14 @@ fn name_description_and_schema_come_from_the_function() {
         spec.description,
         "Reads a text file. Whole, or some lines of it.\n- not for pictures"
     );
-    assert!(spec.agent_use && spec.read_only);
+    assert!(spec.exposure == ToolExposure::Auto && spec.read_only);
     let schema = json!({
         "type": "object",
         "properties": {
             "path": {"type": "string", "description": "The file, absolute or relative."},
-            "offset": {"type": "integer"},
+            "offset": {"type": "integer", "default": 0},
             "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-            "kinds": {"type": "array", "items": {"type": "string"}},
+            "kinds": {"type": "array", "items": {"type": "string"}, "default": ["x"]},
         },
         "required": ["path"],
     });
@@ -105,7 +105,7 @@ fn name_description_and_schema_come_from_the_function() {
 
     let spec = where_am_i().spec().clone();
     assert_eq!(spec.name, "where_am_i");
-    assert!(!spec.agent_use && !spec.read_only);
+    assert!(spec.exposure == ToolExposure::Command && !spec.read_only);
     assert_eq!(
         nothing().spec().parameters,
         json!({"type": "object", "properties": {}})
@@ -471,4 +471,51 @@ fn arguments_have_one_spelling_before_the_call() {
             "{case}"
         );
     }
+}
+
+/// Counts words
+#[tool(crate = bub_kernel, direct, deferred, render = render_count, output = count_schema)]
+async fn count_words(
+    #[alias("words")] text: String,
+    /// Only words with so few letters
+    max: Option<u32>,
+) -> Value {
+    let max = max.map_or(usize::MAX, |max| max as usize);
+    let words = text.split(' ').filter(|word| word.len() <= max);
+    json!({"count": words.count()})
+}
+
+fn render_count(result: &Value) -> Option<String> {
+    Some(format!("{} words", result.get("count")?))
+}
+
+fn count_schema() -> Value {
+    json!({"type": "object", "properties": {"count": {"type": "integer"}}})
+}
+
+// P-69, P-76, P-78
+#[tokio::test]
+async fn a_tool_has_an_exposure_a_renderer_and_other_names_of_arguments() {
+    let tool = count_words();
+    let spec = tool.spec();
+    assert_eq!((spec.exposure, spec.deferred), (ToolExposure::Direct, true));
+    assert_eq!(spec.output_schema, Some(count_schema()));
+    assert_eq!("code".parse(), Ok(ToolExposure::Code));
+    assert!("anything".parse::<ToolExposure>().is_err());
+    let result = call(&tool, json!({"words": "a bc", "max": 1}))
+        .await
+        .unwrap();
+    assert_eq!(result, json!({"count": 1}));
+    assert_eq!(tool.render(&result).unwrap(), "1 words");
+    // A hook may have replaced the result.
+    assert_eq!(tool.render(&json!("none")), None);
+    let arguments = json!({"words": "a"}).as_object().cloned().unwrap();
+    let normalized = tool.normalize_arguments(arguments).unwrap();
+    assert_eq!(Value::from(normalized), json!({"text": "a"}));
+    let both = call(&tool, json!({"words": "a", "text": "b"})).await;
+    assert!(
+        both.unwrap_err()
+            .message()
+            .contains("unknown argument 'words'")
+    );
 }

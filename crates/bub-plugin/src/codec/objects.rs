@@ -74,7 +74,7 @@ wire_objects! {
     Sender { role, channel, chat_id, id, name }
     LlmRequest in run_id { run_id, model, messages (required), tool_names, max_tokens }
     LlmResult in run_id { run_id, text, tool_calls, usage, error, duration ("duration_ms" as Milliseconds) }
-    ToolCall in run_id { run_id, tool, arguments (required) }
+    ToolCall in run_id { run_id, tool, arguments (required), code_mode }
     TurnSnapshot { session_id, is_running, running_count, pending_count, steering_count }
     ApprovalRequest in session_id {
         id, tool, arguments (required), sender, session_id, expires ("expires_seconds" as Seconds), reason

@@ -125,6 +125,7 @@ async fn observe_tool_hooks(turn: &Turn, results: &mut Map<String, Value>) {
             run_id: turn.id().clone(),
             tool: tool.to_owned(),
             arguments,
+            code_mode: false,
         };
         let args = args::BeforeToolCall {
             call: &call,
@@ -161,6 +162,7 @@ async fn observe_tool_hooks(turn: &Turn, results: &mut Map<String, Value>) {
         run_id: turn.id().clone(),
         tool: "allow".to_owned(),
         arguments,
+        code_mode: false,
     };
     let gate = hooks.before_tool_call(call, turn).await;
     results.insert(
@@ -195,7 +197,7 @@ async fn observe_tools(turn: &Turn, results: &mut Map<String, Value>) {
             spec.description,
             spec.parameters,
             spec.read_only,
-            spec.agent_use
+            spec.exposure.is_for_model()
         ]),
     );
     for arguments in [

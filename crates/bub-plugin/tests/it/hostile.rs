@@ -157,6 +157,7 @@ impl HostilePluginFixture {
             run_id: "r".into(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),
+            code_mode: false,
         };
         let turn = self.detached_turn();
         let deciding = self.framework.hooks().before_tool_call(call, &turn);

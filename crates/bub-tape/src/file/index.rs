@@ -20,7 +20,7 @@ use crate::{
     fs::{FsFile, OpenMode},
 };
 
-const INDEX_VERSION: u32 = 1;
+const INDEX_VERSION: u32 = 2;
 /// Number of bytes a tape grows before the index is saved again. Scanning this number of bytes takes a fraction of a
 /// millisecond. Saving more often would cost more, because file systems flush a file that replaces another one.
 const CHECKPOINT_BYTES: u64 = 256 * 1024;

@@ -98,10 +98,19 @@ fn format_pair(name: &str, value: &str) -> String {
     }
 }
 
+/// Returns the text of a value. A list of sentences, such as a todo list, has one line per item.
 fn value_text(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    let items = value
+        .as_array()
+        .map(|items| items.iter().map(Value::as_str));
+    let items: Option<Vec<&str>> = items.and_then(Iterator::collect);
+    match (value, items) {
+        (Value::String(text), _) => text.clone(),
+        (_, Some(items)) if items.iter().any(|item| item.contains(' ')) => {
+            format!("\n{}", items.join("\n"))
+        }
+        _ => value.to_string(),
+    }
 }
 
 /// Returns the lines of a tool result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason.
@@ -206,6 +215,14 @@ mod tests {
         assert_eq!(
             rendered(r#"{"path": "x", "text": "one\ntwo\u001b[2J"}"#),
             "● fs_read(\n    path: x\n    text: one\n    two␛[2J\n  )"
+        );
+        assert_eq!(
+            rendered(r#"{"items": ["[x] read it", "[ ] fix it"]}"#),
+            "● fs_read(\n    items: \n    [x] read it\n    [ ] fix it\n  )"
+        );
+        assert_eq!(
+            rendered(r#"{"names": ["a", "b"]}"#),
+            r#"● fs_read(names: ["a","b"])"#
         );
         let long = rendered(&json!({"text": "x".repeat(5000)}).to_string());
         assert!(

@@ -50,7 +50,7 @@ async fn a_page_marks_the_turn_as_untrusted() {
         .setting("web.allow_private", json!(["127.0.0.1"]))
         .setting("policy.untrusted_content", json!("deny"))
         .model_calls("web.fetch", json!({"url": site.url("/")}))
-        .model_calls("bash", json!({"cmd": "touch x"}))
+        .model_calls("bash", json!({"command": "touch x"}))
         .model_says("It was denied.")
         .run()
         .await

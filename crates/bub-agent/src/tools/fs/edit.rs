@@ -3,6 +3,7 @@
 use bub_kernel::{Error, Result};
 use memchr::memmem;
 
+use super::whitespace::{self, Replacement};
 use crate::truncate;
 
 /// Maximum size of a file to edit, and maximum number of bytes that an edit may add.
@@ -23,9 +24,18 @@ pub(super) struct EditRequest<'a> {
     pub(super) all: bool,
 }
 
-/// Replaces `old` with `new` in a file's content. Without `all`, `old` must occur exactly once. Returns the new content
-/// and the number of replacements.
-pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<(Vec<u8>, usize)> {
+/// The result of an edit.
+pub(super) struct EditOutcome {
+    pub(super) content: Vec<u8>,
+    /// The number of replacements.
+    pub(super) count: usize,
+    /// The line, starting at 0, where `old` was found with other whitespace.
+    pub(super) similar_line: Option<usize>,
+}
+
+/// Replaces `old` with `new` in a file's content. Without `all`, `old` must occur exactly once. If it does not occur, text
+/// that differs only in whitespace is replaced, which must occur exactly once, too.
+pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<EditOutcome> {
     let EditRequest { old, new, .. } = *change;
     if old.is_empty() {
         return Err(Error::invalid_input(
@@ -39,20 +49,28 @@ pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<(Ve
     }
     let from = line_start(content, change.start);
     let tail = content.get(from..).unwrap_or_default();
-    let count = if change.all {
-        memmem::find_iter(tail, old).count()
+    let matches: Vec<usize> = if change.all {
+        memmem::find_iter(tail, old).collect()
     } else {
-        let matches: Vec<usize> = overlapping_matches(tail, old.as_bytes())
+        overlapping_matches(tail, old.as_bytes())
             .take(MAX_COUNTED_MATCHES)
-            .collect();
-        if matches.len() > 1 {
-            return Err(ambiguous_error(content, from, change, &matches));
-        }
-        matches.len()
+            .collect()
     };
-    if count == 0 {
-        return Err(not_found_error(content, change));
+    if !change.all && matches.len() > 1 {
+        return Err(ambiguous_error(content, from, change, &matches));
     }
+    let exact = matches.iter().map(|at| Replacement {
+        range: from + at..from + at + old.len(),
+        text: new.to_owned(),
+    });
+    let mut replacements: Vec<Replacement> = exact.collect();
+    let mut similar_line = None;
+    if replacements.is_empty() {
+        let similar = similar_match(content, from, change)?;
+        similar_line = Some(line_number(content, similar.range.start));
+        replacements.push(similar);
+    }
+    let count = replacements.len();
     let added = count.saturating_mul(new.len().saturating_sub(old.len()));
     if added as u64 > MAX_EDIT_BYTES {
         return Err(Error::invalid_input(format!(
@@ -61,15 +79,46 @@ pub(super) fn apply_edit(content: &[u8], change: &EditRequest<'_>) -> Result<(Ve
         )));
     }
     let mut edited = Vec::with_capacity(content.len() + added);
-    edited.extend_from_slice(content.get(..from).unwrap_or_default());
     let mut done = 0;
-    for at in memmem::find_iter(tail, old) {
-        edited.extend_from_slice(tail.get(done..at).unwrap_or_default());
-        edited.extend_from_slice(new.as_bytes());
-        done = at + old.len();
+    for Replacement { range, text } in replacements {
+        edited.extend_from_slice(content.get(done..range.start).unwrap_or_default());
+        edited.extend_from_slice(text.as_bytes());
+        done = range.end;
     }
-    edited.extend_from_slice(tail.get(done..).unwrap_or_default());
-    Ok((edited, count))
+    edited.extend_from_slice(content.get(done..).unwrap_or_default());
+    Ok(EditOutcome {
+        content: edited,
+        count,
+        similar_line,
+    })
+}
+
+/// Returns the only place where `old` occurs with other line endings or other whitespace.
+fn similar_match(content: &[u8], from: usize, change: &EditRequest<'_>) -> Result<Replacement> {
+    let EditRequest { old, new, .. } = *change;
+    let line_ending = whitespace::line_ending(content);
+    let with_ending = |text: &str| whitespace::with_line_ending(text, line_ending);
+    let (old_lines, tail) = (with_ending(old), content.get(from..).unwrap_or_default());
+    let found = overlapping_matches(tail, old_lines.as_bytes()).take(MAX_COUNTED_MATCHES);
+    let replacement = |at: usize| Replacement {
+        range: from + at..from + at + old_lines.len(),
+        text: with_ending(new),
+    };
+    let mut matches: Vec<Replacement> = found.map(replacement).collect();
+    if matches.is_empty() && !change.all {
+        matches = whitespace::find_matches(content, from, &old.replace("\r\n", "\n"), new);
+    }
+    match matches.len() {
+        0 => Err(not_found_error(content, change)),
+        1 => matches
+            .pop()
+            .ok_or_else(|| not_found_error(content, change)),
+        _ => {
+            let starts = matches.iter().map(|found| found.range.start - from);
+            let starts: Vec<usize> = starts.collect();
+            Err(ambiguous_error(content, from, change, &starts))
+        }
+    }
 }
 
 /// Returns the byte offsets of all matches. Overlapping matches are included, because they also make an edit ambiguous.
@@ -134,8 +183,8 @@ fn not_found_error(content: &[u8], change: &EditRequest<'_>) -> Error {
     ))
 }
 
-/// Returns a hint why `old` was not found by an edit: it occurs only before the line where the search starts, or with
-/// other line endings or whitespace.
+/// Returns a hint why `old` was not found by an edit: it occurs only before the line where the search starts, or other text
+/// is similar.
 fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
     if let Some(at) = memmem::find(content, old.as_bytes()) {
         return Some(format!(
@@ -143,36 +192,8 @@ fn mismatch_hint(content: &[u8], old: &str) -> Option<String> {
             line_number(content, at)
         ));
     }
-    let with_unix_ends = |text| String::from_utf8_lossy(text).replace("\r\n", "\n");
-    if with_unix_ends(content).contains(&with_unix_ends(old.as_bytes())) {
-        let (in_file, in_old) = if old.contains("\r\n") {
-            ("\\n", "\\r\\n")
-        } else {
-            ("\\r\\n", "\\n")
-        };
-        return Some(format!(
-            "the line endings differ: {in_file} in the file, {in_old} in `old`"
-        ));
-    }
-    let bytes = |text| -> Vec<u8> { collapse_whitespace(text).map(|(byte, _)| byte).collect() };
-    let needle = bytes(old.trim().as_bytes());
-    let at = memmem::find(&bytes(content), &needle).filter(|_| !needle.is_empty())?;
-    let (_, line) = collapse_whitespace(content).nth(at)?;
+    let (line, text) = whitespace::nearest_text(content, old)?;
     Some(format!(
-        "the same text with different whitespace is at line {line} (starting at 0); read it again"
+        "the most similar text is at line {line} (starting at 0):\n{text}"
     ))
-}
-
-/// Returns each byte of a text with the number of its line, starting at 0. Consecutive whitespace becomes one space.
-fn collapse_whitespace(text: &[u8]) -> impl Iterator<Item = (u8, usize)> + '_ {
-    let mut line = 0;
-    let mut was_space = false;
-    text.iter().filter_map(move |byte| {
-        let is_space = byte.is_ascii_whitespace();
-        let filtered =
-            (!is_space || !was_space).then_some((if is_space { b' ' } else { *byte }, line));
-        was_space = is_space;
-        line += usize::from(*byte == b'\n');
-        filtered
-    })
 }

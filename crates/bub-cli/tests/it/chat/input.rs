@@ -86,7 +86,7 @@ fn text_steers_and_commands_wait() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     let call = Reply::new()
         .say("Let me look.")
-        .call("c1", "bash", r#"{"cmd":"echo one"}"#);
+        .call("c1", "bash", r#"{"command":"echo one"}"#);
     server.script(call.paced(&pace));
     server.script(Reply::text("I heard you."));
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
@@ -205,7 +205,7 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         ("\r", "failed in"),
     ] {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
-        let call = Reply::new().call("c1", "bash", r#"{"cmd":"echo dangerous"}"#);
+        let call = Reply::new().call("c1", "bash", r#"{"command":"echo dangerous"}"#);
         server.script(call.paced(&pace));
         server.script(Reply::text("So be it."));
         sandbox.write(
@@ -221,7 +221,7 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         pace.release();
         let screen = chat.wait_for("allow? [y/s/a/N]");
         assert!(
-            screen.contains(r#"allow bash(cmd="echo dangerous")?"#),
+            screen.contains(r#"allow bash(command="echo dangerous")?"#),
             "{screen}"
         );
         chat.send("something else\r");
@@ -333,7 +333,7 @@ fn at_a_question_up_is_not_promised_to_take_anything_back() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(
         Reply::new()
-            .call("c1", "bash", r#"{"cmd":"true"}"#)
+            .call("c1", "bash", r#"{"command":"true"}"#)
             .paced(&pace),
     );
     sandbox.write(

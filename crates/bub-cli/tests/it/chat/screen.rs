@@ -420,7 +420,7 @@ fn tools_and_reasoning_have_their_lines() {
     let call =
         Reply::new()
             .reasoning("hmm, let me see")
-            .call("c1", "bash", r#"{"cmd":"echo one"}"#);
+            .call("c1", "bash", r#"{"command":"echo one"}"#);
     server.script(call.call("c2", "fs_read", r#"{"path":"missing.txt"}"#));
     server.script(Reply::text("All done."));
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
@@ -437,7 +437,7 @@ fn tools_and_reasoning_have_their_lines() {
     }
     assert!(
         shown.starts_with(
-            "[+] Thinking (N chars hidden)\n● bash(cmd: echo one)\n  ⎿ completed in N ms\n● fs_read(path: missing.txt)\n  \
+            "[+] Thinking (N chars hidden)\n● bash(command: echo one)\n  ⎿ completed in N ms\n● fs_read(path: missing.txt)\n  \
              ⎿ failed in N ms\n    cannot read "
         ),
         "{shown}"

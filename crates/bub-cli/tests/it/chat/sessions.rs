@@ -276,7 +276,7 @@ fn a_line_that_steered_a_killed_turn_is_not_said_again() {
         server.script(Reply::new().call(
             "c1",
             "bash",
-            r#"{"cmd": "echo ran >> side.txt; sleep 25"}"#,
+            r#"{"command": "echo ran >> side.txt; sleep 25"}"#,
         ));
         server.otherwise(Reply::text("On it goes."));
         let mut chat = TerminalOptions::new(&sandbox).model(&server).start();

@@ -166,13 +166,7 @@ impl FaultFixture {
             durability,
         };
         let parameters = json!({"type": "object", "properties": {"number": {"type": "integer"}}});
-        let spec = ToolSpec {
-            name: "note".to_owned(),
-            description: "Notes a number.".to_owned(),
-            parameters,
-            agent_use: true,
-            read_only: false,
-        };
+        let spec = ToolSpec::new("note", "Notes a number.", parameters);
         let model = ModelOverride(Box::new(|_, request| answer(&request.messages)));
         let framework = testing::framework(root)
             .model(model)
