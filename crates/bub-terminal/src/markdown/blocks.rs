@@ -125,6 +125,12 @@ impl Blocks {
         if is_blank && !matches!(self.open, OpenBlock::Item | OpenBlock::IndentedCode) {
             return self.close_block();
         }
+        if self.open == OpenBlock::Item && is_next_bullet(&self.block, line) {
+            self.lay_out_block();
+            self.block.push_str(line);
+            self.block.push('\n');
+            return;
+        }
         if !self.block.is_empty() && self.block.len() + line.len() >= MAX_BLOCK_BYTES {
             self.split_block(line);
         } else {
@@ -418,6 +424,19 @@ fn item_marker(source: &str) -> &str {
     source.get(..end).unwrap_or_default()
 }
 
+/// Returns whether a line certainly starts the next item of the bullet list whose last item is `item`, so that the item
+/// need not be parsed again.
+fn is_next_bullet(item: &str, line: &str) -> bool {
+    let marker = item_marker(item);
+    let Some(content) = line.strip_prefix(marker) else {
+        return false;
+    };
+    // A line of marks and spaces may be a thematic break.
+    marker.ends_with(['-', '*', '+'])
+        && content.starts_with(' ')
+        && content.contains(char::is_alphabetic)
+}
+
 /// Returns the end of a text, starting at a line or word. The start moves in steps, so that the preview of a growing
 /// text does not scroll constantly.
 pub(super) fn preview_tail(text: &str) -> &str {
@@ -462,4 +481,31 @@ fn unclosed_fence(text: &str) -> Option<&str> {
         };
     }
     open
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        // The parser would find the same item.
+        #[test]
+        fn a_bullet_that_is_not_parsed_starts_an_item(
+            indent in 0..4_usize,
+            mark in "[-*+]",
+            content in "[ ]{1,6}([a#>`~|*_+-]{0,4} ?){0,3}",
+            more in "(\n|[ ]{2,8}([-+*] |> |```|[a#-]){0,2}\n|[a#>`~|*_=-]{1,4}\n){0,3}",
+            next in "[ ]{1,6}([-*+] |> |# |```|~~~|[|]|1[.] )?[*_]{0,2}[a-c]{1,3}[ *_=-]{0,3}",
+        ) {
+            let marker = format!("{}{mark}", " ".repeat(indent));
+            let item = format!("{marker}{content}\n{more}");
+            let line = format!("{marker}{next}");
+            prop_assume!(last_block(&item) == (0, OpenBlock::Item));
+            prop_assert!(is_next_bullet(&item, &line));
+            let found = last_block(&format!("{item}{line}\n"));
+            prop_assert_eq!(found, (item.len(), OpenBlock::Item));
+        }
+    }
 }
