@@ -23,7 +23,7 @@ use bub_kernel::{
 };
 use bub_model::ModelId;
 use bub_tape::Entry;
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::Instrument as _;
 
 pub use self::budget::estimate_tokens;
@@ -43,7 +43,7 @@ use crate::{
 
 /// Maximum characters of a prompt in the tape events `loop.start` and `loop.step.start`. The message entry has the
 /// complete prompt.
-const MAX_EVENT_PROMPT_CHARS: usize = 1000;
+const MAX_EVENT_PROMPT_CHARS: usize = 80;
 
 /// One run of the agent loop.
 pub(crate) struct AgentLoop {
@@ -117,7 +117,8 @@ impl AgentLoop {
         self.events.send(event).await;
     }
 
-    /// Begins a step, unless it exceeds the limit. `prompt` is the new prompt of the step, if it has one.
+    /// Begins a step, unless it exceeds the limit. `prompt` is the new prompt of the step, if it has one. The prompt of
+    /// the turn is in `loop.start`.
     fn begin_step(&self, number: u64, prompt: Option<&Prompt>) {
         if self.step_limit_error(number).is_some() {
             return;
@@ -157,7 +158,7 @@ impl AgentLoop {
         if needs_prompt {
             self.begin_next_step(&mut prompt, number).await?;
         } else {
-            self.begin_step(number, Some(&prompt));
+            self.begin_step(number, None);
         }
         let mut overflows = 0;
         loop {
@@ -188,7 +189,7 @@ impl AgentLoop {
                 Err(StepError::Overflow(error)) if overflows == 0 => {
                     overflows += 1;
                     self.hand_off_after_overflow(&error).await?;
-                    self.begin_step(number, Some(&prompt));
+                    self.begin_step(number, None);
                 }
                 Err(StepError::Overflow(error) | StepError::Failed(error)) => {
                     return Err(self.record_failure(error).await);
@@ -260,14 +261,26 @@ impl AgentLoop {
         Ok(())
     }
 
-    fn loop_start_event(&self, prompt: &Prompt) -> Entry {
+    /// Returns the name of the run's model, or an empty text if the run has none.
+    fn model_name(&self) -> String {
         let model = self.models.first().map(ToString::to_string);
-        let data = json!({
-            "model": model,
-            "prompt": truncate(&prompt.text(), MAX_EVENT_PROMPT_CHARS),
-            "allowed_skills": self.turn.state().get("allowed_skills").unwrap_or(Value::Null),
-            "allowed_tools": self.turn.state().get("allowed_tools").unwrap_or(Value::Null),
-        });
+        model.unwrap_or_default()
+    }
+
+    fn loop_start_event(&self, prompt: &Prompt) -> Entry {
+        // Without the lines about channel and date, which fill the event and say little.
+        let prompt = prompt.text();
+        let prompt = prompt
+            .rsplit_once("---\n")
+            .map_or(&*prompt, |(_, text)| text);
+        let prompt = truncate(prompt, MAX_EVENT_PROMPT_CHARS);
+        let mut data = json!({"model": self.model_name(), "prompt": prompt});
+        for key in ["allowed_skills", "allowed_tools"] {
+            let allowed = self.turn.state().get(key).filter(|value| !value.is_null());
+            if let (Some(data), Some(allowed)) = (data.as_object_mut(), allowed) {
+                data.insert(key.to_owned(), allowed);
+            }
+        }
         self.tape()
             .with_run_id(Entry::event("loop.start", Some(data)))
     }

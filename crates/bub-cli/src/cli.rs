@@ -16,6 +16,7 @@ mod doctor;
 mod exit;
 mod gateway;
 mod hooks;
+mod interrupted;
 mod listing;
 mod local_model;
 mod man;

@@ -110,7 +110,9 @@ pub use tool::{
     ToolExposure, ToolOutcome, ToolSpec, run_tool,
 };
 pub use turn::{Stage, Turn, TurnReport};
-pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};
+pub use turn_tape::{
+    InterruptedTurn, ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error,
+};
 
 pub use bub_tape::async_trait;
 pub use bytes::Bytes;

@@ -6,15 +6,19 @@
 //! * The builtin agent records its steps as they happen (module `steps`). For other plugins the answer is recorded when
 //!   the model stage ends.
 //! * `TurnTape::close` completes the record, also after a failure.
+//! * The module `interrupted` completes the record of the previous turn of the session, if its process died.
+//! * The module `draft` keeps the answer of a running model call beside the tape.
 //! * The module `resume` finds the point at which an earlier attempt at the same message was interrupted.
 
+mod draft;
+mod interrupted;
 mod prompt;
 mod resume;
 mod steps;
 
 use std::{
     borrow::Cow,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -28,7 +32,7 @@ use futures_util::future::poll_immediate;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub use self::resume::ResumePoint;
+pub use self::{interrupted::InterruptedTurn, resume::ResumePoint};
 use self::{
     resume::{CANCELLED_STATUS, ERROR_STATUS},
     steps::{OpenCalls, OpenStep},
@@ -76,6 +80,8 @@ pub struct TurnTape {
     /// Whose text the turn contains. A nested run shares it with its parent, because the parent sees its answer.
     pub(crate) provenance: Arc<Mutex<TurnProvenance>>,
     progress: Arc<Mutex<TurnProgress>>,
+    /// Whether the store has a draft of the current step.
+    has_draft: AtomicBool,
     /// Held while a batch is written.
     write_lock: Arc<tokio::sync::Mutex<()>>,
 }
@@ -173,6 +179,7 @@ impl TurnTape {
         }
         turn.set_stored_tape(tape, Some(lease));
         turn.attempt.clone_from(&inbound.attempt);
+        turn.recover_interrupted_turn().await?;
         turn.find_resume_point().await?;
         let attempt = inbound.attempt.as_ref();
         if !attempt.is_some_and(|attempt| attempt.is_durable) {
@@ -202,6 +209,7 @@ impl TurnTape {
         if let Some(tape) = turn.find_stored_tape()? {
             let lease = tape.lease(LeaseWait::For(NESTED_LEASE_TIMEOUT)).await;
             turn.set_stored_tape(tape, Some(lease.map_err(tape_error)?));
+            turn.recover_interrupted_turn().await?;
         }
         Ok(turn)
     }
@@ -240,6 +248,7 @@ impl TurnTape {
             lease: Mutex::default(),
             provenance: Arc::default(),
             progress: Arc::default(),
+            has_draft: AtomicBool::default(),
             write_lock: Arc::default(),
         }
     }
@@ -457,7 +466,10 @@ impl TurnTape {
     pub async fn record_step(&self, step: StepRecord, further: Vec<Entry>) -> Result<EntryId> {
         let mut batch = step.into_entries(&*self.summary().await?);
         batch.extend(further);
-        self.append(batch).await
+        let id = self.append(batch).await?;
+        // The answer is on the tape, so its draft is not needed.
+        self.discard_draft().await;
+        Ok(id)
     }
 
     /// Records the outcome of the model stage, unless the agent did, and frees the session for the next turn.

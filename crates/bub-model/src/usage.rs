@@ -33,7 +33,8 @@ impl Usage {
                 ("cache_write_tokens", self.cache_write.map(Value::from)),
             ])
         });
-        let reasoning = self.reasoning;
+        // No reasoning is the same as no details. Many servers report 0 with each answer.
+        let reasoning = self.reasoning.filter(|tokens| *tokens > 0);
         let completion_details = reasoning.map(|tokens| json!({"reasoning_tokens": tokens}));
         object([
             ("prompt_tokens", Some(self.prompt.into())),

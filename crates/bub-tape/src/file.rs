@@ -5,6 +5,7 @@
 //! <tape>.jsonl.<stamp>.bak       archives
 //! .bub/locks/<tape>.lock         the write lock and the lock record
 //! .bub/leases/<tape>.lease       the session lease
+//! .bub/drafts/<tape>.txt         the part of an answer that was received, while a model call runs
 //! .bub/index/<tape>.{idx,marks}  the index; may be deleted
 //! .bub/forks/                    fork journals
 //! .bub/torn/                     bytes that repairs removed from tapes
@@ -23,6 +24,7 @@
 mod blobs;
 mod commit;
 mod context;
+mod drafts;
 mod index;
 mod lease;
 mod lines;
@@ -299,6 +301,19 @@ impl TapeStore for FileStore {
 
     async fn lease_holder(&self, tape: &TapeName) -> Result<Option<String>> {
         Ok(lease::lease_holder(&self.store, tape))
+    }
+
+    async fn append_draft(&self, tape: &TapeName, text: &str) -> Result<()> {
+        let (store, tape, text) = (Arc::clone(&self.store), tape.clone(), text.to_owned());
+        run_blocking(move || store.append_draft(&tape, &text)).await
+    }
+
+    async fn read_draft(&self, tape: &TapeName) -> Result<Option<String>> {
+        self.store.read_draft(tape)
+    }
+
+    async fn discard_draft(&self, tape: &TapeName) -> Result<()> {
+        self.store.discard_draft(tape)
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {

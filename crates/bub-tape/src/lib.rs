@@ -60,10 +60,10 @@ pub use memory::MemoryStore;
 pub use query::{AnchorWindow, DateRange, Order, Query};
 pub use search::{SEARCH_MARKER, Search, SearchHit, SearchResults};
 pub use sidecar::Sidecar;
-pub use step_record::StepRecord;
+pub use step_record::{StepRecord, SystemPromptRecord};
 pub use store::{
     AnchorMark, AnchorQuery, AppendReceipt, EntryRange, EntryStream, InitialEntriesFn, Lease,
-    LeaseWait, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,
+    LeaseWait, MAX_DRAFT_BYTES, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,
 };
 pub use summary::{RecordedUsage, SessionInfo, TapeSummary};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};

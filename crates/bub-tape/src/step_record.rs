@@ -1,11 +1,9 @@
 //! The record of one step: a model call, its response and the results of its tool calls.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    AppendReceipt, Entry, EntryId, Result, Tape, TapeSummary, entry::json_object, now_iso,
-};
+use crate::{AppendReceipt, Entry, Result, Tape, TapeSummary, entry::json_object, now_iso};
 
 /// One step, to be recorded as one batch.
 ///
@@ -14,7 +12,8 @@ use crate::{
 pub struct StepRecord {
     /// The run that all entries belong to.
     pub run_id: String,
-    /// The system prompt. It is stored only at its first use on the tape; the `run` event contains its hash.
+    /// The system prompt. It is stored only at its first use on the tape. The `run` event contains its hash, unless it
+    /// is the newest one on the tape.
     pub system: Option<String>,
     /// An error that occurred while the context was built.
     pub context_error: Option<Entry>,
@@ -36,8 +35,6 @@ pub struct StepRecord {
     pub model: Option<String>,
     /// Data that the provider expects back with the tool calls in later requests, such as signatures.
     pub provider_state: Option<Value>,
-    /// The ids of the entries in the view that the model got.
-    pub view: Vec<EntryId>,
 }
 
 impl StepRecord {
@@ -46,6 +43,29 @@ impl StepRecord {
         Self {
             run_id: run_id.into(),
             ..Self::default()
+        }
+    }
+}
+
+/// How a call's system prompt is recorded: the text once per tape, and its hash if it is not the newest one.
+#[derive(Debug)]
+pub struct SystemPromptRecord {
+    /// The entry with the text, if the tape does not have it yet.
+    pub entry: Option<Entry>,
+    /// The hash of the text, if another system prompt was stored on the tape after it. Otherwise the newest system
+    /// prompt on the tape is the one of the call.
+    pub hash: Option<String>,
+}
+
+impl SystemPromptRecord {
+    /// Creates the record for a call on a tape with this summary.
+    pub fn new(text: &str, summary: &TapeSummary) -> Self {
+        let hash = format!("{:x}", Sha256::digest(text));
+        let is_stored = summary.prompts.contains(&hash);
+        let is_newest = !is_stored || summary.prompts.last() == Some(&hash);
+        Self {
+            entry: (!is_stored).then(|| Entry::system(text).with_meta("sha256", hash.as_str())),
+            hash: (!is_newest).then_some(hash),
         }
     }
 }
@@ -62,14 +82,11 @@ impl StepRecord {
     /// Converts the step to entries for a tape with this summary, in this order: system, context error, messages, tool
     /// call, tool result, error, assistant message, event `run`.
     pub fn into_entries(self, summary: &TapeSummary) -> Vec<Entry> {
-        let hash = (self.system.as_ref()).map(|text| format!("{:x}", Sha256::digest(text)));
-        let run = run_event(&self, hash.clone());
-        let mut batch = Vec::new();
-        if let (Some(text), Some(hash)) = (self.system, hash)
-            && !summary.prompts.contains(&hash)
-        {
-            batch.push(Entry::system(&text).with_meta("sha256", hash));
-        }
+        let system = self.system.as_ref();
+        let system = system.map(|text| SystemPromptRecord::new(text, summary));
+        let (system, hash) = system.map_or((None, None), |system| (system.entry, system.hash));
+        let run = run_event(&self, hash);
+        let mut batch: Vec<Entry> = system.into_iter().collect();
         // Record the same error only once.
         let context_payload = self.context_error.as_ref().map(|error| &error.payload);
         let error = (self.error).filter(|error| Some(&error.payload) != context_payload);
@@ -102,32 +119,14 @@ impl StepRecord {
 fn run_event(step: &StepRecord, hash: Option<String>) -> Entry {
     let failed = step.error.is_some() || step.context_error.is_some();
     let mut data = json_object([("status", if failed { "error" } else { "ok" }.into())]);
-    let view = (!step.view.is_empty()).then(|| id_ranges(&step.view));
     let optional = [
         ("usage", step.usage.clone()),
         ("provider", step.provider.clone().map(Value::String)),
         ("model", step.model.clone().map(Value::String)),
         ("system_sha256", hash.map(Value::String)),
-        ("view", view),
     ];
     for (key, value) in optional {
         data.extend(value.map(|value| (key.to_owned(), value)));
     }
     Entry::event("run", Some(Value::Object(data)))
-}
-
-/// Converts ids to ranges, `[[first, last], …]`. A view consists of few ranges, and a list of all ids would be too
-/// long.
-fn id_ranges(ids: &[EntryId]) -> Value {
-    let mut ranges: Vec<(EntryId, EntryId)> = Vec::new();
-    for id in ids {
-        match ranges.last_mut() {
-            Some((_, last)) if last.next() == *id => *last = *id,
-            _ => ranges.push((*id, *id)),
-        }
-    }
-    ranges
-        .into_iter()
-        .map(|(first, last)| json!([first, last]))
-        .collect()
 }

@@ -318,6 +318,9 @@ impl fmt::Debug for Lease {
     }
 }
 
+/// Maximum size of a draft in bytes. A store ignores what exceeds it.
+pub const MAX_DRAFT_BYTES: usize = 256 * 1024;
+
 /// A store of tapes. Implement it with [`async_trait`](crate::async_trait).
 ///
 /// Implementations must give these guarantees. `testing::check_store` checks them:
@@ -382,6 +385,24 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
             Err(TapeError::Busy { holder, .. }) => Ok(Some(holder)),
             Err(error) => Err(error),
         }
+    }
+
+    /// Appends text to the draft of a tape: a part of an answer that is still being received, and that is not on the
+    /// tape yet. A draft should survive the end of the process, up to [`MAX_DRAFT_BYTES`].
+    ///
+    /// The default implementation keeps no drafts. After a crash, an answer that was being received is then lost.
+    async fn append_draft(&self, _tape: &TapeName, _text: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the draft of a tape, or `None` if the tape has none.
+    async fn read_draft(&self, _tape: &TapeName) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Removes the draft of a tape. Does nothing if the tape has none.
+    async fn discard_draft(&self, _tape: &TapeName) -> Result<()> {
+        Ok(())
     }
 
     /// Returns the store for blobs that entries refer to.

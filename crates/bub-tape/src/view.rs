@@ -9,6 +9,7 @@ mod builder;
 mod calls;
 mod carry;
 mod line_filter;
+mod ranges;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
 pub use self::calls::INTERRUPTED_RESULT;
-use self::{builder::ViewBuilder, line_filter::ViewLineFilter};
+use self::{builder::ViewBuilder, line_filter::ViewLineFilter, ranges::Conversation};
 use crate::{
     AnchorQuery, AnchorSelector, Entry, EntryId, EntryKind, EntryRange, Result, Tape, TapeContext,
     TapeError, media,
@@ -48,6 +49,9 @@ pub struct View {
     /// The entries the messages come from, in order. With a custom [`Selector`](crate::Selector): the entries passed to
     /// it.
     pub entries: Vec<EntryId>,
+    /// The entries as ranges of their first and last id, in order. A range covers only the entries that views show:
+    /// anchors, messages, tool calls and tool results. So the ranges stay few in a long conversation.
+    pub ranges: Vec<(EntryId, EntryId)>,
     /// The anchor that the view starts with, or `None` if it starts at the start of the tape.
     pub origin: Option<EntryId>,
     /// The distinct values of [`PROVENANCE_KEY`] in the `meta` of the entries.
@@ -124,7 +128,11 @@ impl Tape {
         context: &TapeContext,
         options: &ViewOptions,
     ) -> Result<View> {
-        let (origin, entries) = self.select_entries(context, options).await?;
+        let mut conversation = Conversation::default();
+        let (origin, entries) = self
+            .select_entries(context, options, &mut conversation)
+            .await?;
+        conversation.add_entries(&entries);
         let mut provenance: Vec<Value> = Vec::new();
         for value in entries
             .iter()
@@ -155,6 +163,7 @@ impl Tape {
         entries.extend(selected.iter().map(|entry| entry.id));
         Ok(View {
             messages,
+            ranges: conversation.ranges(&entries, origin),
             entries,
             origin,
             provenance,
@@ -167,6 +176,7 @@ impl Tape {
         &self,
         context: &TapeContext,
         options: &ViewOptions,
+        conversation: &mut Conversation,
     ) -> Result<(Option<EntryId>, Vec<Entry>)> {
         let mark = match &context.anchor {
             AnchorSelector::Last => self.anchor_marks(AnchorQuery::Latest(1)).await?.pop(),
@@ -199,12 +209,15 @@ impl Tape {
             for entry in [entry].into_iter().chain(carried) {
                 let entry = media::with_turn_media(&*blobs, entry, options.turn_start).await?;
                 if let Some(index) = referenced_entry(&entries, &entry, MOVED_KEY) {
-                    entries.remove(index);
+                    conversation.hidden.push(entries.remove(index).id);
                 }
                 let replaced = referenced_entry(&entries, &entry, REPLACES_KEY);
                 let replaced = replaced.filter(|_| entry.kind == EntryKind::Message);
                 match replaced.and_then(|index| entries.get_mut(index)) {
-                    Some(slot) => *slot = entry,
+                    Some(slot) => {
+                        conversation.hidden.extend([slot.id, entry.id]);
+                        *slot = entry;
+                    }
                     None => entries.push(entry),
                 }
             }

@@ -420,7 +420,7 @@ impl TurnView {
                 self.lines.extend(lines);
             } else {
                 let prefix = calls::result_prefix(style);
-                let text = format!("{prefix}interrupted, may have taken effect");
+                let text = format!("{prefix}interrupted, outcome unknown");
                 self.lines.push(Line::new(text, Style::YELLOW));
             }
         }

@@ -9,7 +9,7 @@ use bub_model::{
     Accumulator, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelErrorKind,
     ModelEvent, ModelEventStream, ModelId, RecoveryAction,
 };
-use bub_tape::{EntryId, StepRecord};
+use bub_tape::{EntryId, StepRecord, View};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -50,8 +50,8 @@ impl From<ModelError> for StepError {
 /// A model call that is ready for the hook `before_llm_call`.
 struct PreparedCall {
     request: LlmRequest,
-    /// The ids of the entries in the view.
-    entries: Vec<EntryId>,
+    /// The view, without its messages: they are in the request.
+    view: View,
     /// The estimated tokens of the request, without the correction factor of the model.
     estimate: u64,
 }
@@ -73,19 +73,26 @@ impl AgentLoop {
         let gate = hooks.before_llm_call(prepared.request, turn).await;
         self.tape().append_hook_decisions(&gate.notes);
         if let Some(preview) = &self.turn.inbound().preview {
-            let previewed = self.preview(&gate.request, &loop_state.offered, prepared.entries)?;
+            let previewed =
+                self.preview(&gate.request, &loop_state.offered, prepared.view.entries)?;
             preview.set(previewed);
             return Ok(StepOutcome::Done);
         }
         let mut chat = self.tape().new_step_record();
-        (chat.system, chat.view) = (Some(system), prepared.entries);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
+            chat.system = Some(system);
             self.send_delta(&text, true, loop_state).await;
             return self.end_with_answer(chat, text).await;
         }
         let models = self.models_for_request(&gate.request)?;
         self.agent.check_daily_limit(&models).await?;
+        // `loop.start` names the model of the run.
+        let model = Some(&gate.request.model).filter(|model| **model != self.model_name());
+        let model = model.map(String::as_str);
+        self.tape()
+            .begin_call(model, &prepared.view, &system)
+            .await?;
         let started = Instant::now();
         let outcome = self.call_model(&gate.request, loop_state).await;
         let mut result = LlmResult::default();
@@ -152,10 +159,10 @@ impl AgentLoop {
         let mut tokens_before = None;
         loop {
             let max_carried = window.map(max_carried_bytes);
-            let view = self.tape().build_view(&model, max_carried).await?;
+            let mut view = self.tape().build_view(&model, max_carried).await?;
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
-            messages.extend(view.messages.into_iter().map(Value::Object));
+            messages.extend(view.messages.drain(..).map(Value::Object));
             let estimate = budget::estimate_tokens(&messages) + loop_state.offered.tokens;
             let tokens = self.agent.calibration.correct_estimate(&model, estimate);
             if let Some(window) = window {
@@ -184,7 +191,7 @@ impl AgentLoop {
             request.max_tokens = Some(answer);
             return Ok(PreparedCall {
                 request,
-                entries: view.entries,
+                view,
                 estimate,
             });
         }
@@ -200,8 +207,18 @@ impl AgentLoop {
         let mut events = self.start_model_stream(llm_request, &loop_state.offered)?;
         let mut accumulator = Accumulator::new();
         let mut is_first = true;
-        while let Some(event) = events.next().await {
-            let event = event?;
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.tape().wait_for_draft() => {
+                    self.tape().flush_draft().await;
+                    continue;
+                }
+                event = events.next() => event,
+            };
+            let Some(event) = event.transpose()? else {
+                break;
+            };
             match &event {
                 ModelEvent::Text(delta) => {
                     let is_first = std::mem::take(&mut is_first);
@@ -223,7 +240,7 @@ impl AgentLoop {
                 // The stream was interrupted before its tool calls were complete, and starts again.
                 ModelEvent::Restart => {
                     is_first = true;
-                    self.tape().discard_partial_text();
+                    self.tape().discard_partial_text().await;
                 }
                 _ => {}
             }

@@ -93,6 +93,7 @@ async fn a_refused_call_fails_the_turn_and_is_recorded() {
             EntryKind::Message,
             event.clone(),
             event.clone(),
+            EntryKind::System,
             error,
             event.clone(),
             event

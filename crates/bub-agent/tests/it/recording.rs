@@ -1,6 +1,9 @@
 //! Every turn records entries on the tape of its session.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use bub_kernel::{
     CancellationToken, ChannelMessage, Envelope, Error, Inbound, Prompt, Result, Stage, StatePatch,
@@ -8,7 +11,10 @@ use bub_kernel::{
 };
 use bub_tape::{Entry, EntryKind, EntryRange, LeaseWait, Tape, TapeName, ViewOptions};
 
-use crate::harness::AgentFixture;
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::Value;
+
+use crate::{harness::AgentFixture, turn_crash::delivered_as};
 
 pub(crate) fn tape_of(fixture: &AgentFixture, session_id: &str) -> Tape {
     let workspace = fixture.framework.workspace().to_string_lossy().into_owned();
@@ -425,4 +431,39 @@ async fn a_workspace_has_one_name() {
     for spelling in ["real/", "real/sub/..", "link", "./real"] {
         assert_eq!(text(spelling), text("real"), "{spelling}");
     }
+}
+
+// L5: a conversation of twenty turns, each with a question and a short answer, takes little space.
+#[tokio::test]
+async fn twenty_turns_take_at_most_35_kilobytes() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text(
+        "It reads the file, splits it into lines and returns the longest one. It fails if the file is empty.",
+    ));
+    let fixture = AgentFixture::asking(&server.url());
+    let running = fixture.framework.open_scope().await.unwrap();
+    for number in 1..=20 {
+        let question = format!("What does function {number} in src/main.rs do, and can it fail?");
+        let message = delivered_as(&format!("in-{number}"), &question, 1);
+        fixture.turn(message).await.unwrap();
+    }
+    let name = tape_of(&fixture, "s").name().to_string();
+    let path = format!("home/tapes/{name}.jsonl");
+    let text = std::fs::read_to_string(fixture.dir.path().join(path)).unwrap();
+    let mut sizes = BTreeMap::<String, usize>::new();
+    for line in text.lines() {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        let payload = &entry["payload"];
+        let name = payload["name"].as_str().or(payload["role"].as_str());
+        *sizes
+            .entry(name.unwrap_or("system").to_owned())
+            .or_default() += line.len() + 1;
+    }
+    // P-132: no event is missing.
+    let names: Vec<&str> = sizes.keys().map(String::as_str).collect();
+    let expected =
+        "assistant handoff loop.start loop.step loop.step.start run session/start system user";
+    assert_eq!(names.join(" "), expected);
+    assert!(text.len() <= 35_000, "{} bytes: {sizes:?}", text.len());
+    running.close().await.unwrap();
 }

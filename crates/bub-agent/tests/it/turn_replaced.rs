@@ -101,7 +101,7 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
         (&prompts[1].payload["content"], &prompts[1].meta["replaces"]),
         (&json!("two and two?"), &json!(prompts[0].id))
     );
-    let view = events(&recorded, "run")[0]["view"].to_string();
+    let view = events(&recorded, "loop.step.start")[0]["view"].to_string();
     assert!(view.contains(&prompts[1].id.to_string()), "{view}");
 
     fixture.turn(message("once more")).await.unwrap();

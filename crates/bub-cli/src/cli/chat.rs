@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 pub(crate) use self::controller::ChatHooks;
 use self::{controller::ChatController, session::ChatSession};
 use super::{
+    interrupted::{CONTINUE_MESSAGE, offer_to_finish},
     local_model::offer_local_model,
     parse_non_blank, prompt,
     terminal_mode::{TerminalMode, color_mode, rewraps_lines},
@@ -117,13 +118,16 @@ pub(super) async fn run(
         let Some(gateway) = open(&chat_controller, mode).await? else {
             return Ok((ChatExit::Quit, chat_controller, None));
         };
-        // Do not listen for signals earlier: a signal must end the question in `open` immediately.
+        let remote = gateway.handle();
+        // Lines of an earlier chat resume automatically, with the turn that they belong to.
+        let finishes = remote.unfinished_count() == 0
+            && offer_to_finish(&framework, &chat_controller.session().into()).await?;
+        // Do not listen for signals earlier: a signal must end these questions immediately.
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()
         } else {
             signals::listen_for_stop()
         };
-        let remote = gateway.handle();
         // Count the recovered replies now, because turns of this chat add further replies.
         let recovered_replies = remote.queued_reply_count();
         let _ = chat_controller.gateway.set(remote.clone());
@@ -137,6 +141,9 @@ pub(super) async fn run(
             // The gateway must resume unfinished messages before it accepts new ones.
             if is_ready.await.is_err() {
                 return Ok(ChatExit::Quit);
+            }
+            if finishes {
+                chat_controller.submit_recovered_line(CONTINUE_MESSAGE);
             }
             let plain = PlainChatOptions {
                 first_line,

@@ -14,7 +14,7 @@ use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelRole, Error, Framework,
     Inbound, InboundReceipt, MessageHandler, MessageOutcome, ModelStream, Outbound, ReplyOrigin,
-    Result, Turn, TurnReport, async_trait,
+    Result, Sender, SessionId, Turn, TurnReport, async_trait,
 };
 use bub_settings::Settings;
 use bub_terminal::channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel};
@@ -22,7 +22,12 @@ use tokio::sync::oneshot;
 
 pub(super) use self::args::{RUN_HEADER, RunArgs, setting_flags};
 use self::output::TurnOutput;
-use super::{approve::TerminalApprover, exit, local_model::offer_local_model};
+use super::{
+    approve::TerminalApprover,
+    exit,
+    interrupted::{CONTINUE_MESSAGE, offer_to_finish},
+    local_model::offer_local_model,
+};
 
 /// Exit code if the turn did not end within `--timeout`, as that of `timeout`.
 const EXIT_TIMEOUT: u8 = 124;
@@ -38,11 +43,17 @@ pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCo
     let mut output = TurnOutput::new(&args, &text, &settings);
     let cancel = stop.token().child_token();
     let time_limit = args.timeout;
-    let turn = async {
+    let turns = async {
         let mut inbound = args.into_inbound(&framework, text).await?;
         inbound.cancel = cancel.clone();
         inbound.stream_output = !settings.get(&RUN_HEADER) && output.can_stream(&framework);
         output.begin(&inbound);
+        if let Some(first) = message_to_finish(&framework, &inbound).await? {
+            let report = run_turn(&framework, &settings, &mut output, first).await?;
+            if report.error.is_some() {
+                return Ok(report);
+            }
+        }
         run_turn(&framework, &settings, &mut output, inbound).await
     };
     let timer = async {
@@ -53,7 +64,7 @@ pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCo
         std::future::pending().await
     };
     let report = tokio::select! {
-        report = framework.run_scoped(turn) => report,
+        report = framework.run_scoped(turns) => report,
         never = timer => never,
     };
     let is_cancelled = cancel.is_cancelled();
@@ -72,6 +83,28 @@ pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCo
         return Ok(ExitCode::from(EXIT_TIMEOUT));
     }
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Returns the message that finishes the last turn of the session, if that turn was interrupted and the user wants to
+/// finish it before the message.
+async fn message_to_finish(framework: &Framework, inbound: &Inbound) -> Result<Option<Inbound>> {
+    let message = &inbound.message;
+    let Some(session_id) = message.session_id() else {
+        return Ok(None);
+    };
+    if message.is_command() || message.content() == CONTINUE_MESSAGE {
+        return Ok(None);
+    }
+    let session_id = SessionId::from(&*session_id);
+    if !offer_to_finish(framework, &session_id).await? {
+        return Ok(None);
+    }
+    let message = message.clone().with("content", CONTINUE_MESSAGE);
+    let mut first = Inbound::from(message)
+        .with_sender(Sender::terminal())
+        .with_cancel(inbound.cancel.clone());
+    first.stream_output = inbound.stream_output;
+    Ok(Some(first))
 }
 
 /// Runs the turn of one message in a separate gateway.

@@ -4,9 +4,44 @@
 use std::process::Command;
 
 use bub_testkit::model::{ModelServer, Reply};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::sandbox::{Run, Sandbox, bub, signal, wait_until};
+
+const INTERRUPTED: &str =
+    "[interrupted: outcome unknown; check whether it took effect before repeating]";
+
+/// Returns the entries of the only tape.
+fn tape_entries(sandbox: &Sandbox) -> Vec<Value> {
+    let files = std::fs::read_dir(sandbox.home().join("tapes")).unwrap();
+    let mut files = files.flatten().map(|file| file.path());
+    let file = files.find(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "jsonl")
+    });
+    let text = std::fs::read_to_string(file.unwrap()).unwrap();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Returns the role of a message or the kind of another entry of the conversation.
+fn conversation_kind(entry: &Value) -> Option<&str> {
+    match entry["kind"].as_str()? {
+        "message" => entry["payload"]["role"].as_str(),
+        kind => Some(kind).filter(|kind| kind.starts_with("tool_")),
+    }
+}
+
+/// Returns the text of all drafts.
+fn drafts(sandbox: &Sandbox) -> String {
+    let files = std::fs::read_dir(sandbox.home().join("tapes/.bub/drafts"));
+    let files = files.into_iter().flatten().flatten();
+    files
+        .map(|file| std::fs::read_to_string(file.path()).unwrap_or_default())
+        .collect()
+}
 
 fn program(sandbox: &Sandbox, server: &ModelServer, text: &str) -> Command {
     let mut command = sandbox.command(&bub());
@@ -28,6 +63,77 @@ fn is_running(text: &str) -> bool {
             .replace('\0', " ")
             .contains(text)
     })
+}
+
+// L1: kill -9 in a model call. That the call began is on the tape, and what was received survives: the next turn shows it
+// to the model and to the user as interrupted.
+#[test]
+fn a_program_killed_in_a_model_call_keeps_what_it_received() {
+    let server = ModelServer::start();
+    server.script(Reply::deltas(["Once upon ", "a time", " there was"]).hang_after(3));
+    server.script(Reply::text("a tape."));
+    let sandbox = Sandbox::new();
+    let mut child = program(&sandbox, &server, "tell a story").spawn().unwrap();
+    wait_until("the answer is in the draft", || {
+        drafts(&sandbox).contains("Once upon ")
+    });
+    signal(&child, "KILL");
+    child.wait().unwrap();
+
+    let entries = tape_entries(&sandbox);
+    let start = entries
+        .iter()
+        .rfind(|entry| entry["payload"]["name"] == "loop.step.start");
+    let prompt = entries
+        .iter()
+        .find(|entry| entry["payload"]["role"] == "user")
+        .unwrap();
+    let view = &start.unwrap()["payload"]["data"]["view"];
+    assert_eq!(view, &json!([[prompt["id"], prompt["id"]]]));
+    let begun = entries
+        .iter()
+        .find(|entry| entry["payload"]["name"] == "loop.start");
+    assert_eq!(begun.unwrap()["payload"]["data"]["model"], "llamacpp:test");
+    assert_eq!(sandbox.bub(["tape", "check"]).code, Some(0));
+
+    let run = Run::from_output(program(&sandbox, &server, "and then?").output().unwrap());
+    assert_eq!(run.stdout, "a tape.\n");
+    assert!(
+        run.stderr.contains("message: tell a story"),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.stderr.contains("answer so far: Once upon"),
+        "{}",
+        run.stderr
+    );
+    let request = server.requests().last().unwrap().json();
+    let messages = request["messages"].as_array().unwrap();
+    let roles: Vec<_> = messages
+        .iter()
+        .map(|message| message["role"].as_str().unwrap())
+        .collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user"]);
+    let partial = messages[2]["content"].as_str().unwrap();
+    assert!(partial.starts_with("Once upon "), "{partial}");
+    assert!(partial.ends_with("\n\n[interrupted: the answer ends here because bub was stopped]"));
+    assert_eq!(drafts(&sandbox), "");
+    // The next turn is complete, so nothing is offered again.
+    server.script(Reply::text("fine"));
+    assert_eq!(
+        program(&sandbox, &server, "thanks")
+            .output()
+            .unwrap()
+            .stderr,
+        b""
+    );
+    let statuses: Vec<_> = tape_entries(&sandbox)
+        .iter()
+        .filter(|entry| entry["payload"]["name"] == "loop.step")
+        .map(|entry| entry["payload"]["data"]["status"].clone())
+        .collect();
+    assert_eq!(statuses, ["error", "ok", "ok"]);
 }
 
 // L1, L3, design §5: kill -9 in the middle of a tool. The next run shows the finished call as done and the open one as
@@ -60,7 +166,24 @@ fn a_program_killed_in_the_middle_of_a_tool_resumes() {
             .output()
             .unwrap(),
     );
-    assert_eq!(run.ok(), "I see\n");
+    let hint =
+        "to finish it, run `bub run --session-id 'cli:local' 'Continue the interrupted turn.'`";
+    assert!(run.stderr.contains(hint), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("outcome unknown of: bash"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(run.stdout, "I see\n");
+    // The result is on the tape, before the next message, so that every reader sees a valid conversation.
+    let entries = tape_entries(&sandbox);
+    let conversation: Vec<&str> = entries.iter().filter_map(conversation_kind).collect();
+    let expected = ["user", "tool_call", "tool_result", "user", "assistant"];
+    assert_eq!(conversation, expected);
+    let result = entries.iter().find(|entry| entry["kind"] == "tool_result");
+    let result = result.unwrap();
+    assert_eq!(result["payload"]["results"], json!(["one", INTERRUPTED]));
+    assert_eq!(result["meta"]["call_ids"], json!(["one", "two"]));
     let request = server.requests().last().unwrap().json();
     let results: Vec<&Value> = request["messages"]
         .as_array()
@@ -69,10 +192,7 @@ fn a_program_killed_in_the_middle_of_a_tool_resumes() {
         .filter(|message| message["role"] == "tool")
         .collect();
     assert_eq!(results[0]["content"], "one");
-    assert_eq!(
-        results[1]["content"],
-        "[interrupted, may have taken effect]"
-    );
+    assert_eq!(results[1]["content"], INTERRUPTED);
     assert_eq!(
         std::fs::read_to_string(sandbox.workspace().join("log")).unwrap(),
         "one\ntwo\n"

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Key in the `meta` of an entry. It marks a message that steered the turn of another message.
-const STEERED_KEY: &str = "steered";
+pub(super) const STEERED_KEY: &str = "steered";
 
 /// The status of a failed comma command.
 pub(super) const ERROR_STATUS: &str = "error";

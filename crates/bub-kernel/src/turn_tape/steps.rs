@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use bub_tape::{Entry, INTERRUPTED_RESULT, now_iso};
-use serde_json::{Value, json};
+use bub_tape::{Entry, INTERRUPTED_RESULT, SystemPromptRecord, View};
+use serde_json::{Map, Value, json};
 
-use super::TurnTape;
-use crate::error::Error;
+use super::{TurnTape, draft::DraftProgress};
+use crate::error::{Error, Result};
 
 /// The result of a tool call that did not start before the turn ended.
 const NOT_RUN_RESULT: &str = "[not run]";
@@ -14,10 +14,14 @@ const NOT_RUN_RESULT: &str = "[not run]";
 /// A step that has not ended.
 #[derive(Debug)]
 pub(super) struct OpenStep {
-    number: u64,
+    pub(super) number: u64,
+    prompt: Option<String>,
     started: Instant,
+    /// Whether the start event of the step is on the tape or will be written with the next batch.
+    has_start_event: bool,
     /// The text that the model has produced in this step so far.
-    text: String,
+    pub(super) text: String,
+    pub(super) draft: DraftProgress,
 }
 
 /// The tool calls of a step, until their results are recorded.
@@ -48,31 +52,51 @@ impl OpenCalls {
 }
 
 impl TurnTape {
-    /// Starts a step. Its start event is added to the next batch. `prompt` is the new prompt of the step, if it has one.
+    /// Starts a step. `prompt` is the new prompt of the step, if it has one. Its start event is recorded with
+    /// [`TurnTape::begin_call`], or at the latest with the end of the step.
     pub fn begin_step(&self, number: u64, prompt: Option<&str>) {
-        let mut progress = self.progress.lock();
-        progress.step = Some(OpenStep {
+        self.progress.lock().step = Some(OpenStep {
             number,
+            prompt: prompt.map(str::to_owned),
             started: Instant::now(),
+            has_start_event: false,
             text: String::new(),
+            draft: DraftProgress::default(),
         });
-        let data = json!({"step": number, "prompt": prompt});
+    }
+
+    /// Records that the model call of the step begins: the start event of the step with the view, and the system prompt
+    /// if it is new. `model` is the model, if it is not the one in `loop.start`. Call this before the request is sent,
+    /// so that after a crash the tape shows what the model was asked.
+    pub async fn begin_call(&self, model: Option<&str>, view: &View, system: &str) -> Result<()> {
+        let system = SystemPromptRecord::new(system, &*self.summary().await?);
+        let model = model.map(|model| ("model".to_owned(), model.into()));
+        let mut data = Map::from_iter(model);
+        data.insert("view".to_owned(), json!(view.ranges));
+        data.extend(
+            system
+                .hash
+                .map(|hash| ("system_sha256".to_owned(), hash.into())),
+        );
+        self.add_start_event(data);
+        let batch = system.entry.map(|entry| self.with_run_id(entry));
+        self.append(batch.into_iter().collect()).await?;
+        Ok(())
+    }
+
+    /// Adds the start event of the step to the next batch, unless it is recorded already.
+    fn add_start_event(&self, further: Map<String, Value>) {
+        let mut progress = self.progress.lock();
+        let Some(step) = progress.step.as_mut().filter(|step| !step.has_start_event) else {
+            return;
+        };
+        step.has_start_event = true;
+        let mut data = json!({"step": step.number, "prompt": step.prompt});
+        if let Some(data) = data.as_object_mut() {
+            data.extend(further);
+        }
         let event = self.with_run_id(Entry::event("loop.step.start", Some(data)));
         progress.pending.push(event);
-    }
-
-    /// Adds text to the partial answer of the step.
-    pub fn record_delta(&self, delta: &str) {
-        if let Some(step) = &mut self.progress.lock().step {
-            step.text.push_str(delta);
-        }
-    }
-
-    /// Removes the partial answer of the step, because the model starts it again.
-    pub fn discard_partial_text(&self) {
-        if let Some(step) = &mut self.progress.lock().step {
-            step.text.clear();
-        }
     }
 
     /// Sets the ids of the step's tool calls. The calls are on the tape, but their results are not.
@@ -114,13 +138,13 @@ impl TurnTape {
 
     /// Ends the step and returns its end event, which the caller records with the rest of the step.
     pub fn end_step(&self, status: &str, error: Option<&Error>) -> Option<Entry> {
+        self.add_start_event(Map::new());
         let step = self.progress.lock().step.take()?;
         let elapsed = u64::try_from(step.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut data = json!({"step": step.number, "elapsed_ms": elapsed, "status": status});
         if let Some(data) = data.as_object_mut() {
             let error = error.map(|error| ("error".to_owned(), error.message().into()));
             data.extend(error);
-            data.insert("date".to_owned(), now_iso().into());
         }
         Some(self.with_run_id(Entry::event("loop.step", Some(data))))
     }

@@ -43,6 +43,10 @@ impl StorePaths {
         self.private_dir("leases").join(format!("{tape}.lease"))
     }
 
+    pub(crate) fn draft_file(&self, tape: &TapeName) -> PathBuf {
+        self.private_dir("drafts").join(format!("{tape}.txt"))
+    }
+
     pub(crate) fn index_file(&self, tape: &TapeName) -> PathBuf {
         self.private_dir("index").join(format!("{tape}.idx"))
     }

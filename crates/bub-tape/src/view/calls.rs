@@ -6,7 +6,8 @@ use super::ChatMessage;
 use crate::{Entry, EntryId, codec, entry::json_object};
 
 /// The result that a view shows for a tool call without a result on the tape.
-pub const INTERRUPTED_RESULT: &str = "[interrupted, may have taken effect]";
+pub const INTERRUPTED_RESULT: &str =
+    "[interrupted: outcome unknown; check whether it took effect before repeating]";
 
 /// The tool calls of one assistant message and the results found so far.
 #[derive(Debug)]

@@ -409,3 +409,27 @@ async fn provider_state_is_for_its_own_model() {
         );
     }
 }
+
+// L5: the recorded form of a view does not grow with a conversation, and skips events and carried-over gaps.
+#[tokio::test]
+async fn a_conversation_without_gaps_is_one_range() {
+    let mut entries = Vec::new();
+    for _ in 0..50 {
+        entries.extend([
+            user("q"),
+            Entry::event("run", None),
+            Entry::message("assistant", "a"),
+        ]);
+    }
+    let ids = |view: &View| -> Vec<(i64, i64)> {
+        let ranges = view.ranges.iter();
+        ranges
+            .map(|(first, last)| (first.get(), last.get()))
+            .collect()
+    };
+    assert_eq!(ids(&view(entries.clone()).await), [(1, 150)]);
+    // A message that views can show but that this view omits ends a range. Excluded entries do not.
+    entries[75] = user("hidden").exclude_from_context();
+    entries[99] = Entry::tool_result(vec!["without a call".into()]);
+    assert_eq!(ids(&view(entries).await), [(1, 99), (102, 150)]);
+}

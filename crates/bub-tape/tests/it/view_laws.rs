@@ -1,9 +1,11 @@
 //! Properties of views and queries, tested with random tapes.
 
+use std::collections::BTreeSet;
+
 use crate::view_support::{self, name, rejection_reason, store_fixtures};
 use bub_tape::{
     AnchorSelector, ChatMessage, Entry, EntryKind, EntryRange, Fork, MergeBack, Order, Query,
-    Search, Tape, TapeContext, ViewOptions, codec,
+    Search, Tape, TapeContext, View, ViewOptions, codec,
 };
 use proptest::{prelude::*, sample::select};
 use serde_json::{Map, Value, json};
@@ -190,6 +192,31 @@ impl TapeFixture {
         }
     }
 
+    /// Checks that the ranges of a view contain exactly its entries, of those that views show.
+    async fn check_ranges(&self, view: &View) {
+        let entries = self.current().entries(EntryRange::ALL).await.unwrap();
+        let is_shown = |entry: &Entry| {
+            let kinds = [
+                EntryKind::Anchor,
+                EntryKind::Message,
+                EntryKind::ToolCall,
+                EntryKind::ToolResult,
+            ];
+            entry.is_in_context() && kinds.contains(&entry.kind)
+        };
+        let mut expanded = BTreeSet::new();
+        for (first, last) in &view.ranges {
+            let inside = |entry: &&Entry| *first <= entry.id && entry.id <= *last;
+            let shown = entries
+                .iter()
+                .filter(inside)
+                .filter(|entry| is_shown(entry));
+            expanded.extend(shown.map(|entry| entry.id).chain([*first, *last]));
+        }
+        let used: BTreeSet<_> = view.entries.iter().copied().collect();
+        assert_eq!(expanded, used, "{:?} in {}", view.ranges, self.label);
+    }
+
     /// Returns all views as one value, which must be equal in all stores.
     async fn shows(&self) -> Vec<(Vec<ChatMessage>, Vec<i64>)> {
         let mut shown = Vec::new();
@@ -214,6 +241,7 @@ impl TapeFixture {
                 "{anchor:?} in {}",
                 self.label
             );
+            self.check_ranges(&view).await;
             // The path of an archive depends on the store.
             let messages = view
                 .messages

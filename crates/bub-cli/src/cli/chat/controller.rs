@@ -339,6 +339,18 @@ impl ChatController {
         self.watch_receipt(line, receipt);
     }
 
+    /// Submits a line that the user did not type, and shows it like a line of an earlier chat.
+    pub(super) fn submit_recovered_line(self: &Arc<Self>, text: &str) {
+        let line = self.next_recovered_line.fetch_add(1, Ordering::Relaxed);
+        let (chat_controller, content) = (Arc::clone(self), text.to_owned());
+        drop(tokio::spawn(async move {
+            let text = content.clone();
+            let recovered = ChatEvent::LineRecovered { line, content };
+            chat_controller.event_sender.emit(recovered).await;
+            chat_controller.submit_line(line, text).await;
+        }));
+    }
+
     /// Waits in the background for the outcome of a line and reports it.
     fn watch_receipt(&self, line: u64, receipt: Arc<InboundReceipt>) {
         let chat_controller = self.weak_self.clone();
