@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     agent_loop::{AgentLoop, Calibration},
     builtin::BuiltinOptions,
+    code_mode::CodeMode,
     emitter,
     files::FileAccess,
     no_model,
@@ -45,6 +46,7 @@ pub struct Agent {
     pub(crate) shells: Arc<Shells>,
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) files: Arc<FileAccess>,
+    pub(crate) code_mode: CodeMode,
     all_tools: OnceLock<Arc<ToolSet>>,
     /// All tools, in code mode.
     code_mode_tools: OnceLock<Arc<ToolSet>>,
@@ -90,6 +92,7 @@ impl Agent {
             calibration: Calibration::default(),
             model_override: options.model_override,
             policy: Policy::new(&settings),
+            code_mode: CodeMode::new(&settings),
             skills,
             sandbox,
             files: Arc::new(files),

@@ -82,6 +82,9 @@ impl BuiltinAgent {
                 patch = patch.with(name, value.as_str());
             }
         }
+        if summary.code_mode {
+            patch = patch.with("code_mode", true);
+        }
         let context = message.context_str();
         if !context.is_empty() {
             patch = patch.with("context", context);

@@ -26,7 +26,10 @@ pub use open::AllowedFile;
 pub(crate) use open::file_error;
 pub(crate) use tree::{AllowedTree, TreeEntry, WalkLimits, WalkOutcome, shown_path};
 
-use crate::{policy::ContentLimits, sandbox::Sandbox, settings::FS_CONFINE, skills::Skills};
+use crate::{
+    code_mode::STUB_DIRECTORY, policy::ContentLimits, sandbox::Sandbox, settings::FS_CONFINE,
+    skills::Skills,
+};
 
 /// Directory for bub's data in the user's home directory, if `BUB_HOME` does not name another one.
 const DEFAULT_HOME: &str = ".bub";
@@ -306,7 +309,9 @@ impl FileAccess {
         let default_home = default_home.map(|home| home.join(DEFAULT_HOME));
         let private = [settings.home(), settings.config_file()].map(Path::to_owned);
         let private = private.into_iter().chain(default_home);
+        let stubs = settings.home().join(STUB_DIRECTORY);
         let readable = self.skills.roots_outside_workspace().into_iter();
+        let readable = readable.chain([stubs]);
         Ok(FileRules {
             workspace,
             private: private.map(|path| canonical(&path)).collect(),
@@ -330,7 +335,7 @@ struct FileRules {
     workspace: Option<PathBuf>,
     /// bub's home, the directory that it would have by default, and the config file.
     private: Vec<PathBuf>,
-    /// Directories with skills.
+    /// Directories with skills, and with the stubs of code mode.
     readable: Vec<PathBuf>,
     /// What a command could reach. `None` if the profile is off.
     confinement: Option<Confinement>,

@@ -24,6 +24,7 @@ use bub_kernel::State;
 mod agent;
 mod agent_loop;
 mod builtin;
+mod code_mode;
 pub mod command;
 mod emitter;
 mod exposure;

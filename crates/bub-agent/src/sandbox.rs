@@ -18,6 +18,7 @@ use bub_settings::{FromSettings, Settings};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    code_mode::STUB_DIRECTORY,
     exposure::WorkspaceExposure,
     settings::{SandboxNetwork, SandboxSettings},
     skills::Skills,
@@ -124,8 +125,10 @@ impl Sandbox {
         let mut confinement = Confinement::from_environment(profile, workspace, temp, variable)?;
         confinement.hidden.push(resolve(settings.home()));
         let skills = self.skills.roots_outside_workspace();
+        let stubs = settings.home().join(STUB_DIRECTORY);
+        let skills = skills.into_iter().chain(stubs.is_dir().then_some(stubs));
         let configured = self.options.readable.iter().map(PathBuf::from);
-        let readable = skills.into_iter().chain(configured);
+        let readable = skills.chain(configured);
         confinement
             .readable
             .extend(readable.map(|path| resolve(&path)));
@@ -146,6 +149,11 @@ impl Sandbox {
             max_file_bytes: in_bytes(self.options.max_file_mb),
         };
         Ok(confinement)
+    }
+
+    /// Returns the program that supervises and confines commands, if there is one.
+    pub(crate) fn launcher(&self) -> Option<&Launcher> {
+        self.launcher.as_ref()
     }
 
     /// Returns why commands cannot be confined, or `None` if they can be.

@@ -5,7 +5,7 @@
 //! * `output`: the bounded output of one command.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     hash::{BuildHasher, RandomState},
     io,
     os::unix::fs::PermissionsExt,
@@ -26,7 +26,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use output::OutputBuffer;
+pub(crate) use output::OutputBuffer;
 use process::Process;
 
 mod output;
@@ -229,7 +229,11 @@ impl Shells {
         })
     }
 
-    fn command_environment(&self, granted: &[(String, OsString)]) -> Vec<(OsString, OsString)> {
+    /// Returns the environment of a command: without secrets, except for those that are granted.
+    pub(crate) fn command_environment(
+        &self,
+        granted: &[(String, OsString)],
+    ) -> Vec<(OsString, OsString)> {
         let inherited = self.settings.child_environment().into_iter();
         let inherited = inherited.map(|(name, value)| (name.into(), value.to_owned()));
         let granted = granted
@@ -377,16 +381,21 @@ fn tool_error(text: String) -> Error {
 
 /// Returns the first `bash` in `PATH`, or else the first `sh`.
 fn find_shell_program(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
-    let path = environment
-        .iter()
-        .rev()
-        .find(|(name, _)| name == "PATH")
-        .map(|(_, path)| path.as_os_str());
+    let mut variables = environment.iter().rev();
+    let path = variables.find(|(name, _)| name == "PATH");
+    let path = path.map(|(_, path)| path.as_os_str());
+    let mut programs = ["bash", "sh"].into_iter();
+    programs.find_map(|name| find_programs(path, name).next())
+}
+
+/// Returns all programs with this name in a `PATH`.
+pub(crate) fn find_programs(path: Option<&OsStr>, name: &str) -> impl Iterator<Item = PathBuf> {
     let path = path.unwrap_or(DEFAULT_SHELL_PATH.as_ref());
-    ["bash", "sh"].into_iter().find_map(|name| {
-        let mut candidates = std::env::split_paths(path).map(|directory| directory.join(name));
-        candidates.find(|candidate| is_executable(candidate))
-    })
+    let candidates = std::env::split_paths(path).map(|directory| directory.join(name));
+    let candidates: Vec<PathBuf> = candidates.collect();
+    candidates
+        .into_iter()
+        .filter(|candidate| is_executable(candidate))
 }
 
 fn is_executable(path: &Path) -> bool {

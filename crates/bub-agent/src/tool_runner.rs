@@ -99,11 +99,26 @@ impl ToolRunner<'_> {
                     if let Some(message) = failure.get_mut("message") {
                         *message = self.redact_and_spill(name, message.take()).await;
                     }
-                    failure
+                    // The details of an error, such as the output of code, can be large, too.
+                    self.redact_and_spill(name, failure).await
                 }
             }
         };
         call.instrument(span).await
+    }
+
+    /// Runs a tool call of code that the model runs. The result is data, without secrets.
+    pub(crate) async fn run_for_code(
+        &self,
+        tool: &Arc<dyn Tool>,
+        arguments: Map<String, Value>,
+    ) -> Result<Value> {
+        let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str());
+        let target = CallTarget::Tool(tool);
+        let call = self.run_with_hooks(&target, arguments, None);
+        let mut value = call.instrument(span).await?;
+        self.turn().tape().redact(&mut value);
+        Ok(value)
     }
 
     /// Runs a tool call of a comma command.

@@ -49,6 +49,11 @@ impl ToolSet {
         &self.tools
     }
 
+    /// Returns whether the model calls most tools from code.
+    pub(crate) fn is_code_mode(&self) -> bool {
+        self.code_mode
+    }
+
     /// Returns the tools that code can call.
     pub(crate) fn code_tools(&self) -> impl Iterator<Item = &Arc<dyn Tool>> {
         let tools = self.tools.iter().filter(|_| self.code_mode);

@@ -1,6 +1,7 @@
 //! The tools of the builtin plugin. `names` lists tools for the model and finds them by name.
 
 mod bash;
+mod code;
 mod describe;
 mod fs;
 mod help;
@@ -16,6 +17,7 @@ mod todo;
 use std::sync::Arc;
 
 use bub_kernel::PluginContext;
+use serde_json::{Value, json};
 
 pub use bash::BashTools;
 pub use fs::FileTools;
@@ -26,13 +28,14 @@ pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 
 use self::{
-    describe::DescribeTools, search::SearchTools, session::SessionTools, subagent::SubagentTool,
-    todo::TodoTools,
+    code::CodeTools, describe::DescribeTools, search::SearchTools, session::SessionTools,
+    subagent::SubagentTool, todo::TodoTools,
 };
 use crate::agent::Agent;
 
 /// Registers the builtin tools. The model sees them in this order.
 pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
+    context.add_tools(CodeTools::new(Arc::clone(agent)).available_tools());
     context.add_tool(spill::spill_read());
     let bash = BashTools::with_agent(Arc::clone(agent));
     context.add_tools(Arc::new(bash).tools());
@@ -56,4 +59,20 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
         agent: Arc::clone(agent),
     };
     context.add_tools(Arc::new(sessions).tools());
+}
+
+/// Returns the JSON Schema of an object that has all these properties.
+fn object_schema(properties: &Value) -> Value {
+    let names = properties.as_object().into_iter().flatten();
+    let names: Vec<&String> = names.map(|(name, _)| name).collect();
+    json!({"type": "object", "properties": properties, "required": names})
+}
+
+/// Returns the JSON Schema of an object with the name of its class in the stub of code mode.
+fn titled_schema(title: &str, properties: &Value) -> Value {
+    let mut schema = object_schema(properties);
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("title".to_owned(), title.into());
+    }
+    schema
 }

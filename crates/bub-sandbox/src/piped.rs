@@ -5,10 +5,14 @@ use std::{
     io::{self, BufRead, BufReader, PipeReader, Write},
     os::{
         fd::OwnedFd,
-        unix::{net::UnixStream, process::CommandExt},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
     },
     path::{Path, PathBuf},
     process::{Child, Command},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -55,6 +59,8 @@ pub struct ProcessGuard {
     child: Child,
     /// The control socket of the supervisor; `None` if the program runs without one.
     control: Option<UnixStream>,
+    /// Returns how the program exited, as the supervisor reports it.
+    watcher: Option<JoinHandle<Option<i32>>>,
 }
 
 impl PipedCommand<'_> {
@@ -101,6 +107,7 @@ impl PipedCommand<'_> {
                 process_guard: ProcessGuard {
                     child,
                     control: None,
+                    watcher: None,
                 },
             });
         };
@@ -122,16 +129,18 @@ impl PipedCommand<'_> {
         let mut reports = BufReader::new(control.try_clone()?);
         reports.read_line(&mut report)?;
         control.set_read_timeout(None)?;
-        let process_guard = ProcessGuard {
+        let mut process_guard = ProcessGuard {
             child,
             control: Some(control),
+            watcher: None,
         };
         if let Some(group) = report.strip_prefix("started ") {
             let group = group.trim_end().parse().ok().and_then(Pid::from_raw);
             let watched_stream = stream.try_clone()?;
-            std::thread::Builder::new()
+            let watcher = std::thread::Builder::new()
                 .name("plugin-watch".to_owned())
                 .spawn(move || watch_supervisor(reports, group, &watched_stream))?;
+            process_guard.watcher = Some(watcher);
             return Ok(PipedProcess {
                 stream,
                 errors,
@@ -146,22 +155,44 @@ impl PipedCommand<'_> {
     }
 }
 
-/// Waits until the supervisor exits. If the supervisor exits before its program, kills the process group of the
-/// program.
-fn watch_supervisor(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) {
+/// Waits until the program or its supervisor exits. If the supervisor exits first, kills the process group of the
+/// program. Returns how the program exited.
+fn watch_supervisor(reports: impl BufRead, group: Option<Pid>, stream: &UnixStream) -> Option<i32> {
+    let mut reports = reports.lines().map_while(Result::ok);
+    let report = reports.find(|report| !report.is_empty());
     // Do not kill the group after the program exited: another process group may have its number.
-    let has_exited = reports
-        .lines()
-        .map_while(Result::ok)
-        .any(|report| !report.is_empty());
+    let has_exited = report.is_some();
     if let Some(group) = group.filter(|_| !has_exited) {
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
         // Processes that left the group may keep the other end of the socket open.
         let _ = stream.shutdown(std::net::Shutdown::Both);
     }
+    report.as_deref().and_then(parse_exit)
+}
+
+/// Returns the exit code in a report of the supervisor, or the negated number of a signal.
+fn parse_exit(report: &str) -> Option<i32> {
+    let mut words = report.split(' ');
+    let kind = words.next()?;
+    let number: i32 = words.next()?.parse().ok()?;
+    Some(if kind == "signalled" { -number } else { number })
 }
 
 impl ProcessGuard {
+    /// Waits until the program has exited or `timeout` has passed. Returns its exit code, or the negated number of the
+    /// signal that killed it. Returns `None` if it has not exited or this is unknown, and at further calls.
+    pub fn wait_exit_code(&mut self, timeout: Duration) -> Option<i32> {
+        if !self.wait_exit_timeout(timeout) {
+            return None;
+        }
+        if self.control.is_some() {
+            return self.watcher.take()?.join().ok().flatten();
+        }
+        let status = self.child.try_wait().ok().flatten()?;
+        let signal = || status.signal().map(|number| -number);
+        status.code().or_else(signal)
+    }
+
     /// Sends `SIGTERM` to every process of the program.
     pub fn terminate(&self) {
         self.send_control_byte(TERMINATE, Signal::TERM);

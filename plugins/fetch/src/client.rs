@@ -77,7 +77,7 @@ impl WebClient {
         url: &str,
         headers: &Map<String, Value>,
         timeout: Option<f64>,
-    ) -> Result<String> {
+    ) -> Result<page::FetchedPage> {
         let url = parse_url(url)?;
         let headers = request_headers(headers)?;
         let timeout = match timeout {
@@ -103,7 +103,11 @@ impl WebClient {
     }
 
     /// Sends a request and follows redirects.
-    async fn fetch_with_redirects(&self, mut url: Url, mut headers: HeaderMap) -> Result<String> {
+    async fn fetch_with_redirects(
+        &self,
+        mut url: Url,
+        mut headers: HeaderMap,
+    ) -> Result<page::FetchedPage> {
         for _ in 0..=MAX_REDIRECTS {
             self.resolver.check_url(&url).await?;
             let response = self.send_request(&url, &headers).await?;

@@ -18,11 +18,11 @@ pub mod settings;
 use std::sync::Arc;
 
 use bub::{UntrustedSource, prelude::*};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 #[doc(hidden)]
 pub use page::page_text;
-pub use {client::WebClient, markdown::html_to_markdown, resolve::HostResolver};
+pub use {client::WebClient, markdown::html_to_markdown, page::FetchedPage, resolve::HostResolver};
 
 /// Provides the tool `web.fetch`.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl WebTools {
 #[tools]
 impl WebTools {
     /// Fetch a web page as Markdown or plain text. Private networks and localhost are not reachable.
-    #[tool(name = "web.fetch", read_only)]
+    #[tool(name = "web.fetch", read_only, render = render_page, output = page_schema)]
     async fn web_fetch(
         &self,
         context: &ToolContext,
@@ -71,11 +71,27 @@ impl WebTools {
         headers: Option<Map<String, Value>>,
         /// Timeout in seconds for the complete request, at most 60; 10 by default
         timeout: Option<f64>,
-    ) -> Result<String> {
+    ) -> Result<Value> {
         // Also if the request fails: the error can contain text of the server.
         context.turn.mark_untrusted(UntrustedSource::WebPage);
-        self.web
-            .fetch(&url, &headers.unwrap_or_default(), timeout)
-            .await
+        let headers = headers.unwrap_or_default();
+        let page = self.web.fetch(&url, &headers, timeout).await?;
+        Ok(json!({
+            "url": page.url, "status": page.status, "content_type": page.content_type, "content": page.content,
+        }))
     }
+}
+
+/// Returns the text of the page.
+fn render_page(page: &Value) -> Option<String> {
+    Some(page.get("content")?.as_str()?.to_owned())
+}
+
+fn page_schema() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "type": "object",
+        "properties": {"url": text, "status": {"type": "integer"}, "content_type": text, "content": text},
+        "required": ["url", "status", "content_type", "content"],
+    })
 }

@@ -23,8 +23,21 @@ const MAX_ERROR_CHARS: usize = 300;
 /// Number of bytes at the start of a page that are searched for its encoding.
 const CHARSET_PROBE_BYTES: usize = 2048;
 
+/// A page as text.
+#[derive(Clone, Debug)]
+pub struct FetchedPage {
+    /// The URL of the page, after redirects.
+    pub url: String,
+    /// The status of the response.
+    pub status: u16,
+    /// The media type of the response, without parameters.
+    pub content_type: String,
+    /// The text, as Markdown if the page is HTML.
+    pub content: String,
+}
+
 /// Returns the text of a response. Fails if the status is not a success or the body is not text.
-pub(crate) async fn read_response(response: Response, url: &Url) -> Result<String> {
+pub(crate) async fn read_response(response: Response, url: &Url) -> Result<FetchedPage> {
     let status = response.status();
     let header = |name| response.headers().get(name)?.to_str().ok();
     let kind = ContentType::parse(header(CONTENT_TYPE).unwrap_or_default());
@@ -63,7 +76,12 @@ pub(crate) async fn read_response(response: Response, url: &Url) -> Result<Strin
     if is_truncated {
         text.push_str("\n\n[truncated: the page is larger than 2 MB]");
     }
-    Ok(text)
+    Ok(FetchedPage {
+        url: url.to_string(),
+        status: status.as_u16(),
+        content_type: kind.essence,
+        content: text,
+    })
 }
 
 /// Returns the text of a page with this `content-type` and body, for fuzz tests.

@@ -322,13 +322,24 @@ impl AgentLoop {
         self.tape().append_hook_decisions(&notes);
     }
 
-    /// Builds the system prompt: the fragments of the plugins, the list of deferred tools, and the list of skills. Skills
+    /// Builds the system prompt: the fragments of the plugins, code mode, the deferred tools, and the skills. Skills
     /// that `prompt_text` names stay loaded in all steps, and tools stay in the list when they are loaded, so that the
     /// prompt is the same in each step.
     fn build_system_prompt(&self, prompt: &Prompt, prompt_text: &str) -> Result<String> {
         let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
-        parts.push(deferred_tools_block(&self.tools));
         let workspace = crate::workspace(self.turn.state());
+        if self.tools.is_code_mode() {
+            let workspace = workspace.clone().unwrap_or_default();
+            let (tools, session_id) = (&self.tools, self.turn.session_id());
+            let block = self
+                .agent
+                .code_mode
+                .prompt_block(tools, &workspace, session_id);
+            parts.push(block.map_err(|error| {
+                Error::unknown(format!("cannot write the stub of code mode: {error}"))
+            })?);
+        }
+        parts.push(deferred_tools_block(&self.tools));
         let allowed = allowed_skills(self.turn.state());
         parts.push(self.agent.skills.prompt_block(
             workspace.as_deref(),

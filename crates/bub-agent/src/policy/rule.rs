@@ -40,7 +40,7 @@ impl PolicyAction {
 }
 
 /// Tools that only owners may use by default and that change the system. [`PolicyRule::risk`] checks them.
-const OWNER_TOOLS: [&str; 4] = ["bash", "fs.write", "fs.edit", "subagent"];
+const OWNER_TOOLS: [&str; 5] = ["bash", "fs.write", "fs.edit", "run_code", "subagent"];
 
 /// A policy rule. It matches a call if all its conditions match. A condition that is not set matches every call.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ const TRIM_MARGIN_BYTES: usize = 64 * 1024;
 /// The output of a command, with secrets redacted as it arrives, so that no part of it can be read without. Keeps the
 /// beginning and the end; the middle of a long output is omitted.
 #[derive(Debug)]
-pub(super) struct OutputBuffer {
+pub(crate) struct OutputBuffer {
     redactor: StreamRedactor,
     head: String,
     tail: String,
@@ -28,7 +28,7 @@ pub(super) struct OutputBuffer {
 
 impl OutputBuffer {
     /// Creates an empty buffer. It sends the beginning of the output, up to `MAX_KEPT_BYTES`, to `live` as it arrives.
-    pub(super) fn new(redactor: StreamRedactor, live: Option<Sender<String>>) -> Self {
+    pub(crate) fn new(redactor: StreamRedactor, live: Option<Sender<String>>) -> Self {
         Self {
             redactor,
             head: String::new(),
@@ -41,7 +41,7 @@ impl OutputBuffer {
     }
 
     /// Adds a block from the pipe. The block may end within a character.
-    pub(super) fn push(&mut self, block: &[u8]) {
+    pub(crate) fn push(&mut self, block: &[u8]) {
         let mut bytes = std::mem::take(&mut self.incomplete);
         bytes.extend_from_slice(block);
         let mut chunks = bytes.utf8_chunks().peekable();
@@ -60,7 +60,7 @@ impl OutputBuffer {
     }
 
     /// Ends the output: replaces an incomplete last character and frees unused memory.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if !std::mem::take(&mut self.incomplete).is_empty() {
             self.append_text("\u{FFFD}");
         }
@@ -71,24 +71,24 @@ impl OutputBuffer {
     }
 
     /// Adds the text that is held back because it may be the beginning of a secret.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let text = self.redactor.flush_str();
         self.append_redacted(&text);
     }
 
     /// Returns the number of characters of the output, including omitted ones.
-    pub(super) fn char_count(&self) -> usize {
+    pub(crate) fn char_count(&self) -> usize {
         self.head.chars().count() + self.omitted_chars + self.tail.chars().count()
     }
 
     /// Returns the complete output. A note replaces omitted text.
-    pub(super) fn full_text(&mut self) -> String {
+    pub(crate) fn full_text(&mut self) -> String {
         self.flush();
         self.slice(0, self.char_count())
     }
 
     /// Returns the characters from `start` up to, but not including, `end`.
-    pub(super) fn slice(&self, start: usize, end: usize) -> String {
+    pub(crate) fn slice(&self, start: usize, end: usize) -> String {
         let mut slice = slice_chars(&self.head, start, end).to_owned();
         let gap_start = self.head.chars().count();
         let gap_end = gap_start + self.omitted_chars;

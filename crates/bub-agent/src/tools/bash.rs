@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{Error, ErrorKind, Result, Role, ToolCaller, ToolContext, tools};
-use bub_sandbox::SandboxProfile;
+use bub_sandbox::{Confinement, SandboxProfile};
 use bub_settings::MASK;
 use serde_json::{Map, Value};
 
@@ -46,37 +46,13 @@ impl BashTools {
         }
     }
 
-    /// Sets what a command may reach. If this system cannot confine commands, asks the user at the terminal and refuses
-    /// in other channels.
+    /// Sets what a command may reach.
     async fn confine(&self, context: &ToolContext, request: &mut ShellRequest) -> Result<()> {
-        let Some(agent) = &self.agent else {
-            return Ok(());
-        };
-        let sender = agent.policy.effective_sender(&context.turn, context.caller);
-        let profile = agent.sandbox.profile(&sender, context.caller);
-        if profile == SandboxProfile::Off {
-            return Ok(());
+        if let Some(agent) = &self.agent {
+            let arguments = command_arguments(&request.command);
+            request.confinement = confine(agent, context, TOOL_NAME, &arguments).await?;
         }
-        let workspace = crate::workspace(context.state()).unwrap_or_default();
-        let confinement =
-            agent
-                .sandbox
-                .confinement(profile, &sender, &request.session, &workspace)?;
-        let Some(reason) = agent.sandbox.unavailable_reason(&confinement) else {
-            request.confinement = Some(confinement);
-            return Ok(());
-        };
-        let reason = format!("the sandbox is unavailable: {reason}");
-        if !is_at_terminal(&sender) {
-            return Err(Error::new(
-                ErrorKind::Tool,
-                format!("cannot run the command: {reason}; the owner can run `bub doctor`"),
-            ));
-        }
-        let question = format!("{reason}; run the command without it?");
-        let arguments = command_arguments(&request.command);
-        let approval = ask_for_exception(agent, context, TOOL_NAME, &arguments, &question).await?;
-        approval.consume(TOOL_NAME, &arguments)
+        Ok(())
     }
 
     /// Runs a command again without the sandbox if the sandbox may be why it failed and the owner approves.
@@ -113,6 +89,38 @@ impl BashTools {
         let output = format!("{}\n{note}", outcome.output.trim_end());
         Ok(ShellOutcome { output, ..outcome })
     }
+}
+
+/// Returns what a command of a tool may reach, or `None` if it is not confined. If this system cannot confine commands,
+/// asks the user at the terminal and refuses in other channels.
+pub(super) async fn confine(
+    agent: &Agent,
+    context: &ToolContext,
+    tool: &str,
+    arguments: &Map<String, Value>,
+) -> Result<Option<Confinement>> {
+    let sender = agent.policy.effective_sender(&context.turn, context.caller);
+    let (sandbox, session) = (&agent.sandbox, context.turn.session_id());
+    let profile = sandbox.profile(&sender, context.caller);
+    if profile == SandboxProfile::Off {
+        return Ok(None);
+    }
+    let workspace = crate::workspace(context.state()).unwrap_or_default();
+    let confinement = sandbox.confinement(profile, &sender, session, &workspace)?;
+    let Some(reason) = sandbox.unavailable_reason(&confinement) else {
+        return Ok(Some(confinement));
+    };
+    let reason = format!("the sandbox is unavailable: {reason}");
+    if !is_at_terminal(&sender) {
+        return Err(Error::new(
+            ErrorKind::Tool,
+            format!("cannot run the command: {reason}; the owner can run `bub doctor`"),
+        ));
+    }
+    let question = format!("{reason}; run the command without it?");
+    let approval = ask_for_exception(agent, context, tool, arguments, &question).await?;
+    approval.consume(tool, arguments)?;
+    Ok(None)
 }
 
 fn command_arguments(command: &str) -> Map<String, Value> {

@@ -14,7 +14,7 @@ use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::fs::FileFinder;
+use super::{fs::FileFinder, object_schema};
 use crate::{
     files::{AllowedTree, TreeEntry, WalkLimits, WalkOutcome, shown_path},
     truncate,
@@ -357,10 +357,8 @@ fn paths_schema() -> Value {
 
 fn matches_schema() -> Value {
     let text = json!({"type": "string"});
-    let properties = json!({"path": text, "line": {"type": "integer"}, "text": text});
-    let required = json!(["path", "line", "text"]);
-    let item = json!({"title": "LineMatch", "type": "object", "properties": properties, "required": required});
-    result_schema("matches", &item)
+    let line = json!({"path": text, "line": {"type": "integer"}, "text": text});
+    result_schema("matches", &object_schema(&line))
 }
 
 fn result_schema(name: &str, items: &Value) -> Value {

@@ -16,7 +16,7 @@ use crate::{
     agent::{Agent, AgentTask},
     agent_loop::entries_from,
     skills::LoadedSkills,
-    tools,
+    tools::{self, object_schema},
 };
 
 /// The name of the tool. A subagent cannot use it.
@@ -54,7 +54,11 @@ impl SubagentTool {
             "required": ["prompt"],
         });
         let description = "Delegate a task to a subagent and return its answer";
-        let spec = ToolSpec::new(NAME, description, parameters);
+        let mut spec = ToolSpec::new(NAME, description, parameters);
+        let text = json!({"type": "string"});
+        let errors = json!({"type": "array", "items": text});
+        let output = json!({"session_id": text, "output": text, "errors": errors});
+        spec.output_schema = Some(object_schema(&output));
         Self { spec, agent }
     }
 }
@@ -66,18 +70,27 @@ impl Tool for SubagentTool {
     }
 
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
-        run_subagent(&self.agent, arguments, &context)
-            .await
-            .map(Value::String)
+        run_subagent(&self.agent, arguments, &context).await
+    }
+
+    /// Returns the answer of the subagent, followed by its errors.
+    fn render(&self, result: &Value) -> Option<String> {
+        let answer = result.get("output")?.as_str()?;
+        let errors = result.get("errors")?.as_array()?.iter();
+        let errors = errors.filter_map(Value::as_str);
+        let errors = errors.map(|error| format!("[Error: {error}]"));
+        let answer = Some(answer.to_owned()).filter(|answer| !answer.is_empty());
+        let parts: Vec<String> = answer.into_iter().chain(errors).collect();
+        Some(parts.join("\n"))
     }
 }
 
-/// Runs the subagent and returns its answer, followed by its errors.
+/// Runs the subagent and returns its session, its answer and its errors.
 async fn run_subagent(
     agent: &Arc<Agent>,
     arguments: Map<String, Value>,
     context: &ToolContext,
-) -> Result<String> {
+) -> Result<Value> {
     let (turn, parent) = (&context.turn, context.turn.tape());
     let framework = turn.framework();
     let prompt = match arguments.get("prompt") {
@@ -154,7 +167,7 @@ async fn run_subagent(
     if let Some(fork) = fork {
         fork.finish().await.map_err(tape_error)?;
     }
-    Ok(output.to_display_string())
+    Ok(json!({"session_id": session_id, "output": output.text, "errors": output.errors}))
 }
 
 /// Returns the data of the events `run` on the tape since the prompt of the subagent. Each model call has one event.
@@ -203,16 +216,6 @@ struct SubagentOutput {
     text: String,
     errors: Vec<String>,
     error: Option<Error>,
-}
-
-impl SubagentOutput {
-    fn to_display_string(&self) -> String {
-        let errors = self.errors.iter().map(|error| format!("[Error: {error}]"));
-        let parts = std::iter::once(self.text.clone())
-            .filter(|text| !text.is_empty())
-            .chain(errors);
-        parts.collect::<Vec<_>>().join("\n")
-    }
 }
 
 async fn collect_output(mut stream: ModelStream) -> SubagentOutput {

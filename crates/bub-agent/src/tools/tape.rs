@@ -4,38 +4,63 @@ use bub_kernel::{Result, StepRequest, ToolContext, tape_error, tool};
 use bub_tape::{
     AnchorQuery, DateRange, EntryKind, Query, SEARCH_MARKER, Search, SearchHit, handoff_entries,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::{object_schema, titled_schema};
 use crate::agent_loop::add_todo;
 
 const MAX_SHOWN_ANCHORS: usize = 20;
 
 /// Show tape size, last anchor, and last token usage
-#[tool(crate = bub_kernel, name = "tape.info", read_only)]
-pub async fn tape_info(context: &ToolContext) -> Result<String> {
+#[tool(crate = bub_kernel, name = "tape.info", read_only, render = render_info, output = info_schema)]
+pub async fn tape_info(context: &ToolContext) -> Result<Value> {
     let tape = context.tape();
     let info = tape.info().await?;
-    let or_none = |value: Option<String>| value.unwrap_or_else(|| "None".to_owned());
-    let tokens = info.last_token_usage.map(|tokens| tokens.to_string());
-    let cache_hits = info
-        .cache_hit_rate
-        .map(|rate| format!("{:.2}%", rate * 100.0));
-    Ok(format!(
-        "name: {}\nentries: {}\nanchors: {}\nlast_anchor: {}\nentries_since_last_anchor: {}\n\
-         last_token_usage: {}\nlast_token_cache_hit_rate: {}",
-        tape.name(),
-        info.entries,
-        info.anchors,
-        or_none(info.last_anchor),
-        info.entries_since_last_anchor,
-        or_none(tokens),
-        or_none(cache_hits),
-    ))
+    Ok(json!({
+        "name": tape.name().to_string(),
+        "entries": info.entries,
+        "anchors": info.anchors,
+        "last_anchor": info.last_anchor,
+        "entries_since_last_anchor": info.entries_since_last_anchor,
+        "last_token_usage": info.last_token_usage,
+        "last_token_cache_hit_rate": info.cache_hit_rate,
+    }))
+}
+
+/// Returns one line per field.
+fn render_info(info: &Value) -> Option<String> {
+    let text = |(name, value): (&String, &Value)| {
+        let value = match (value, value.as_f64()) {
+            (Value::Null, _) => "None".to_owned(),
+            (Value::String(text), _) => text.clone(),
+            (_, Some(rate)) if name == "last_token_cache_hit_rate" => {
+                format!("{:.2}%", rate * 100.0)
+            }
+            (value, _) => value.to_string(),
+        };
+        format!("{name}: {value}")
+    };
+    let lines: Vec<String> = info.as_object()?.iter().map(text).collect();
+    Some(lines.join("\n"))
+}
+
+fn info_schema() -> Value {
+    let (text, number) = (json!({"type": "string"}), json!({"type": "integer"}));
+    let optional = |ty: &str| json!({"type": [ty, "null"]});
+    object_schema(&json!({
+        "name": text,
+        "entries": number,
+        "anchors": number,
+        "last_anchor": optional("string"),
+        "entries_since_last_anchor": number,
+        "last_token_usage": optional("integer"),
+        "last_token_cache_hit_rate": optional("number"),
+    }))
 }
 
 /// Search this session, including entries before the last anchor. Similar words match too. The best and latest matches
 /// come first, each with its date and the surrounding text.
-#[tool(crate = bub_kernel, name = "tape.search", read_only)]
+#[tool(crate = bub_kernel, name = "tape.search", read_only, render = render_search, output = search_schema)]
 pub async fn tape_search(
     context: &ToolContext,
     /// Text to search; case is ignored
@@ -50,7 +75,7 @@ pub async fn tape_search(
     /// Kinds of entries to search: message, tool_result, tool_call, event, anchor, error, system
     #[default(vec!["message".to_owned(), "tool_result".to_owned()])]
     kinds: Vec<String>,
-) -> Result<String> {
+) -> Result<Value> {
     let kinds = kinds.iter().map(|kind| EntryKind::from(kind.trim()));
     let dates = DateRange {
         start: non_empty_date(start),
@@ -65,39 +90,63 @@ pub async fn tape_search(
     for hit in &result.hits {
         context.turn.add_entry_provenance(&hit.entry);
     }
-    let (hits, filtered) = (result.hits.len(), result.filtered);
+    let matches: Vec<Value> = result.hits.iter().map(hit_value).collect();
+    Ok(json!({"matches": matches, "filtered": result.filtered}))
+}
+
+/// Returns the counts, and one line per match.
+fn render_search(result: &Value) -> Option<String> {
+    let (matches, filtered) = (result.get("matches")?.as_array()?, result.get("filtered")?);
+    let count = matches.len();
     let mut lines = vec![format!(
-        "{SEARCH_MARKER}: {hits} matches ({filtered} filtered)"
+        "{SEARCH_MARKER}: {count} matches ({filtered} filtered)"
     )];
-    lines.extend(result.hits.iter().map(format_hit));
-    Ok(lines.join("\n"))
+    lines.extend(matches.iter().map(Value::to_string));
+    Some(lines.join("\n"))
+}
+
+fn search_schema() -> Value {
+    let (text, number) = (json!({"type": "string"}), json!({"type": "integer"}));
+    let hit = json!({"date": text, "content": text, "id": number});
+    let hit = titled_schema("TapeSearchMatch", &hit);
+    let matches = json!({"type": "array", "items": hit});
+    object_schema(&json!({"matches": matches, "filtered": number}))
 }
 
 /// Clear the tape and start with an empty context; archive=true keeps a copy
-#[tool(crate = bub_kernel, name = "tape.reset")]
+#[tool(crate = bub_kernel, name = "tape.reset", render = render_message, output = message_schema)]
 pub(crate) async fn tape_reset(
     context: &ToolContext,
     /// Whether to keep the old content in a separate file
     archive: Option<bool>,
-) -> Result<String> {
+) -> Result<Value> {
     // By default, a user's reset discards the tape, as in the Python version. A model's reset archives it, because
     // users may want it back.
     if let Some(requests) = &context.step_requests {
         requests.add(StepRequest::Reset {
             archive: archive.unwrap_or(true),
         });
-        return Ok("the tape will be reset at the end of this step".to_owned());
+        return Ok(json!({"message": "the tape will be reset at the end of this step"}));
     }
     let archive = archive.unwrap_or(false);
     let report = context.tape().reset(archive).await.map_err(tape_error)?;
-    Ok(report.archived.map_or_else(
+    let message = report.archived.map_or_else(
         || "tape reset".to_owned(),
         |path| format!("tape reset; archived: {path}"),
-    ))
+    );
+    Ok(json!({"message": message}))
+}
+
+fn render_message(result: &Value) -> Option<String> {
+    Some(result.get("message")?.as_str()?.to_owned())
+}
+
+fn message_schema() -> Value {
+    object_schema(&json!({"message": {"type": "string"}}))
 }
 
 /// Add an anchor; the model then sees its summary, the current message, and later entries
-#[tool(crate = bub_kernel, name = "tape.handoff")]
+#[tool(crate = bub_kernel, name = "tape.handoff", render = render_handoff, output = handoff_schema)]
 pub(crate) async fn tape_handoff(
     context: &ToolContext,
     /// Name of the new anchor
@@ -106,8 +155,8 @@ pub(crate) async fn tape_handoff(
     /// Everything needed after the anchor: goal, latest instruction, what is done, in progress and next, files
     #[default("")]
     summary: String,
-) -> Result<String> {
-    let answer = format!("anchor added: {name}");
+) -> Result<Value> {
+    let answer = json!({"anchor": name});
     if let Some(requests) = &context.step_requests {
         requests.add(StepRequest::HandOff { name, summary });
     } else {
@@ -121,24 +170,39 @@ pub(crate) async fn tape_handoff(
     Ok(answer)
 }
 
-/// List the most recent anchors of this session
-#[tool(crate = bub_kernel, name = "tape.anchors", read_only)]
-pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
-    let latest = AnchorQuery::Latest(MAX_SHOWN_ANCHORS);
-    let marks = context.tape().anchor_marks(latest).await?;
-    if marks.is_empty() {
-        return Ok("(no anchors)".to_owned());
-    }
-    let lines: Vec<_> = marks
-        .iter()
-        .map(|mark| format!("- {}", mark.name))
-        .collect();
-    Ok(lines.join("\n"))
+fn render_handoff(result: &Value) -> Option<String> {
+    Some(format!("anchor added: {}", result.get("anchor")?.as_str()?))
 }
 
-/// Formats one match as a JSON line: the date and the id of the entry, and the text around the match.
-fn format_hit(hit: &SearchHit) -> String {
-    json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
+fn handoff_schema() -> Value {
+    object_schema(&json!({"anchor": {"type": "string"}}))
+}
+
+/// List the most recent anchors of this session
+#[tool(crate = bub_kernel, name = "tape.anchors", read_only, render = render_anchors, output = anchors_schema)]
+pub async fn tape_anchors(context: &ToolContext) -> Result<Value> {
+    let latest = AnchorQuery::Latest(MAX_SHOWN_ANCHORS);
+    let marks = context.tape().anchor_marks(latest).await?;
+    let names: Vec<_> = marks.iter().map(|mark| mark.name.as_str()).collect();
+    Ok(json!({"anchors": names}))
+}
+
+fn render_anchors(result: &Value) -> Option<String> {
+    let names = result.get("anchors")?.as_array()?.iter();
+    let lines: Vec<_> = names.filter_map(Value::as_str).collect();
+    Some(match lines.as_slice() {
+        [] => "(no anchors)".to_owned(),
+        lines => format!("- {}", lines.join("\n- ")),
+    })
+}
+
+fn anchors_schema() -> Value {
+    object_schema(&json!({"anchors": {"type": "array", "items": {"type": "string"}}}))
+}
+
+/// Returns one match: the date and the id of the entry, and the text around the match.
+fn hit_value(hit: &SearchHit) -> Value {
+    json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id})
 }
 
 /// Returns the date, or `None` if it is empty. Models pass empty strings for arguments that they do not need.

@@ -4,6 +4,7 @@ use bub_kernel::{Error, Result, ToolContext, tools};
 use bub_tape::Entry;
 use serde_json::{Value, json};
 
+use super::object_schema;
 use crate::truncate;
 
 /// The tape event with the items of the list.
@@ -65,6 +66,5 @@ fn render_list(result: &Value) -> Option<String> {
 }
 
 fn list_schema() -> Value {
-    let items = json!({"type": "array", "items": {"type": "string"}});
-    json!({"type": "object", "properties": {"items": items}, "required": ["items"]})
+    object_schema(&json!({"items": {"type": "array", "items": {"type": "string"}}}))
 }

@@ -10,6 +10,7 @@
 
 mod approvals;
 mod bash;
+mod code_mode;
 mod command;
 mod defaults;
 mod deferred_tools;

@@ -723,9 +723,9 @@ async fn the_tool_lists_and_opens_skills() {
         .unwrap();
     let call = async |arguments: Value| {
         let context = ToolContext::new(turn.clone());
-        tool.call(arguments.as_object().cloned().unwrap(), context)
-            .await
-            .unwrap()
+        let arguments = arguments.as_object().cloned().unwrap();
+        let result = tool.call(arguments, context).await.unwrap();
+        tool.render(&result).unwrap()
     };
     let all = "Available skills:\n- deploy\n- gh\n- hollow\n- skill-creator\n- telegram";
     assert_eq!(call(json!({})).await, all);
@@ -741,8 +741,6 @@ async fn the_tool_lists_and_opens_skills() {
     assert!(
         call(json!({"name": "hollow"}))
             .await
-            .as_str()
-            .unwrap()
             .ends_with("\n---\n(no content)")
     );
     assert_eq!(loaded.names(), ["deploy", "hollow"]);

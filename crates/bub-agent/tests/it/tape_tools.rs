@@ -25,7 +25,7 @@ async fn call(tool: &dyn Tool, tape: &Tape, arguments: Value) -> Result<String> 
     let value = tool
         .call(arguments.as_object().cloned().unwrap(), context)
         .await?;
-    Ok(value.as_str().unwrap().to_owned())
+    Ok(tool.render(&value).unwrap())
 }
 
 async fn search(tape: &Tape, arguments: Value) -> (String, Vec<Value>) {

@@ -14,9 +14,13 @@ const CANARY: &str = "canary-4711";
 
 /// Runs a turn in which the model runs `command`. Returns the request with the tool's result.
 fn result_of(sandbox: &Sandbox, profile: &str, command: &str) -> String {
-    let server = ModelServer::start();
     let arguments = json!({"command": command}).to_string();
-    server.script(Reply::new().call("call_1", "bash", &arguments));
+    result_of_call(sandbox, profile, "bash", &arguments)
+}
+
+fn result_of_call(sandbox: &Sandbox, profile: &str, tool: &str, arguments: &str) -> String {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("call_1", tool, arguments));
     server.script(Reply::text("done"));
     let run = sandbox
         .command(&bub())
@@ -46,6 +50,52 @@ fn a_command_of_the_model_stays_in_the_workspace() {
 
     let result = result_of(&sandbox, "off", command);
     assert!(result.contains(CANARY), "{result}");
+}
+
+// L7: code in code mode is confined as commands are. The model can read the stub, which is in bub's home.
+#[test]
+fn code_of_the_model_stays_in_the_workspace() {
+    let sandbox = Sandbox::new();
+    sandbox.write("secret", CANARY);
+    sandbox.write("home/secret", CANARY);
+    sandbox.bub(["run", ",code_mode true"]).ok();
+    let code = r#"
+import os, subprocess
+print("key" if "BUB_API_KEY" in os.environ else "no key")
+for path in (os.path.expanduser("~/secret"), "../secret", os.environ.get("BUB_HOME", "") + "/secret"):
+    print(subprocess.run(["cat", path], capture_output=True, text=True).stdout)
+info = await tools.tape_info()
+open("file", "w").write("made " + str(info["anchors"]))
+print(open("file").read())
+try:
+    open("/usr/made", "w")
+except OSError as error:
+    print("refused", error.errno)
+"#;
+    let arguments = json!({"code": code}).to_string();
+    let result = result_of_call(&sandbox, "workspace", "run_code", &arguments);
+    assert!(
+        result.contains("no key") && result.contains("made 1"),
+        "{result}"
+    );
+    assert!(
+        result.contains("refused") && !result.contains(CANARY),
+        "{result}"
+    );
+    assert!(sandbox.workspace().join("file").exists());
+    let (_, path) = result.split_once("signatures are in ").unwrap();
+    let (path, _) = path.split_once(": ").unwrap();
+    let result = result_of(&sandbox, "workspace", &format!("cat {path}"));
+    assert!(
+        result.contains("async def tape_info() -> TapeInfoResult:"),
+        "{result}"
+    );
+    let ended = json!({"code": "import os\nos._exit(7)"}).to_string();
+    let result = result_of_call(&sandbox, "workspace", "run_code", &ended);
+    assert!(
+        result.contains("exited unexpectedly with code 7"),
+        "{result}"
+    );
 }
 
 // L7: a command that the sandbox stops says so to the model.

@@ -108,7 +108,8 @@ async fn fetch_with(web: WebClient, arguments: Value) -> Result<String> {
         .unwrap();
     let arguments = arguments.as_object().cloned().unwrap();
     let value = tool.call(arguments, ToolContext::new(turn)).await?;
-    Ok(value.as_str().unwrap().to_owned())
+    assert_eq!(value["status"], 200, "{value}");
+    Ok(tool.render(&value).unwrap())
 }
 
 async fn fetch(web: WebClient, url: &str) -> Result<String> {
@@ -397,7 +398,7 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     let first = web.fetch(&url, &serde_json::Map::new(), None).await;
     assert_eq!(
         (
-            first.unwrap().as_str(),
+            first.unwrap().content.as_str(),
             lookup.request.load(Ordering::SeqCst)
         ),
         ("public", 1)

@@ -36,6 +36,10 @@ async fn the_model_reads_a_page_with_a_tool_before_subagent() {
         "tape_anchors",
         "web_fetch",
         "subagent",
+        "fs_list",
+        "fs_glob",
+        "fs_grep",
+        "todo",
     ];
     assert_eq!(turn.requests()[0].tools, expected);
 }
