@@ -30,11 +30,11 @@ fn without_anything_it_says_what_to_do() {
     );
     assert!(!text.contains("\navailable:"), "{text}");
     assert!(
-        text.contains("\n  openai       set OPENAI_API_KEY, or run `bub login openai`\n"),
+        text.contains("\n  openai          set OPENAI_API_KEY, or run `bub login openai`\n"),
         "{text}"
     );
     assert!(
-        text.contains("\n  ollama       not checked, because `local_models` is off\n"),
+        text.contains("\n  ollama          not checked, because `local_models` is off\n"),
         "{text}"
     );
 }
@@ -62,7 +62,7 @@ fn a_key_is_enough_and_is_never_shown() {
     }
     let text = run_with(&Sandbox::new(), &[("OPENROUTER_API_KEY", key)], &["models"]).ok();
     assert!(
-        text.contains("  openrouter   key *** from environment variable OPENROUTER_API_KEY\n"),
+        text.contains("  openrouter      key *** from environment variable OPENROUTER_API_KEY\n"),
         "{text}"
     );
 }

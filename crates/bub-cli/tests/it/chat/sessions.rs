@@ -3,7 +3,7 @@
 use bub_testkit::model::{ModelServer, Pace, Reply, ReplyUsage};
 
 use super::terminal::TerminalOptions;
-use crate::sandbox::{Sandbox, bub, ending_signals};
+use crate::sandbox::{Sandbox, bub, ending_signals, signal, wait_until};
 
 #[test]
 fn new_and_resume_lead_the_chat_to_another_session() {
@@ -469,4 +469,40 @@ fn sessions_are_listed_and_completed() {
     chat.wait_for("> ,resume cli:local\n");
     chat.send("~\t\r");
     chat.wait_for("Resumed session: cli:local~");
+}
+
+// A turn of another command that was killed does not resume automatically, because no journal has its message. The chat
+// offers to finish it.
+#[test]
+fn a_chat_offers_to_finish_a_turn_that_was_killed() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::deltas(["Once upon ", "a time", " there"]).hang_after(3));
+    server.script(Reply::text("there was a tape."));
+    let mut run = sandbox.command(&bub());
+    let base = format!("{}/v1", server.url());
+    run.env("BUB_MODEL", "llamacpp:test")
+        .env("BUB_LLAMACPP_API_BASE", base)
+        .args(["run", "tell a story"]);
+    let mut run = run.spawn().unwrap();
+    let drafts = sandbox.home().join("tapes/.bub/drafts");
+    wait_until("the answer is in the draft", || {
+        let files = std::fs::read_dir(&drafts).into_iter().flatten().flatten();
+        let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.any(|text| text.contains("Once upon "))
+    });
+    signal(&run, "KILL");
+    run.wait().unwrap();
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    let screen = chat.wait_for("Finish it now? [y/N]");
+    assert!(screen.contains("message: tell a story"), "{screen}");
+    assert!(screen.contains("answer so far: Once upon"), "{screen}");
+    chat.send("y\r");
+    chat.wait_for("there was a tape.");
+    chat.wait_idle();
+    let request = server.requests().last().unwrap().json();
+    let messages = request["messages"].as_array().unwrap();
+    let last = messages.last().unwrap()["content"].as_str().unwrap();
+    assert!(last.ends_with("Continue the interrupted turn."), "{last}");
+    let partial = messages[messages.len() - 2]["content"].as_str().unwrap();
+    assert!(partial.starts_with("Once upon "), "{partial}");
 }

@@ -83,6 +83,12 @@ impl Tapes {
                     recorded.calls += 1;
                     recorded.interrupted += usize::from(interrupted.contains(&entry.id));
                 }
+                // The next turn adds this result if the process ended in the call.
+                (EntryKind::ToolResult, _)
+                    if entry.payload["results"][0] == bub_tape::INTERRUPTED_RESULT =>
+                {
+                    recorded.interrupted += 1;
+                }
                 (EntryKind::ToolResult, _) => recorded.results += 1,
                 _ => {}
             }
