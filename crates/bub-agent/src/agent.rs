@@ -8,7 +8,7 @@ use bub_kernel::{
 };
 use bub_model::{
     CallOptions, Candidates, ChatRequest, ChoiceReason, ModelClient, ModelEvent, ModelEventStream,
-    ModelId, Models, settings::ModelSettings,
+    ModelId, Models, Recording, settings::ModelSettings,
 };
 use bub_settings::Settings;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use crate::{
     no_model,
     policy::Policy,
     sandbox::Sandbox,
+    settings::AgentSettings,
     shell::Shells,
     skills::Skills,
     tool_runner::stream_command,
@@ -231,6 +232,25 @@ impl Agent {
             .map_err(access_error)?;
         let body = serde_json::from_slice(&encoded.body).unwrap_or_default();
         Ok((encoded.path, body))
+    }
+
+    /// Returns the transcript of a recording, or `None` if no model for it is configured.
+    pub(crate) async fn transcribe(
+        &self,
+        name: &str,
+        mime: &str,
+        bytes: &[u8],
+    ) -> Result<Option<String>> {
+        let Some(model) = self.settings.get(AgentSettings::TRANSCRIBE) else {
+            return Ok(None);
+        };
+        let model = self.resolve_model(&model)?;
+        let models = self.models.clone()?;
+        let endpoint = models.endpoint(&model).await.map_err(access_error)?;
+        let recording = Recording { name, mime, bytes };
+        let text = self.client.transcribe(&endpoint, recording).await;
+        let text = text.map_err(|error| Error::from(error).with_kind(ErrorKind::Provider))?;
+        Ok(Some(text))
     }
 
     /// Parses a model such as `provider:model`. The provider may be an alias.

@@ -17,6 +17,7 @@ use bub_tape::{FileStore, MemoryStore, Sidecar, TapeStore};
 
 use crate::{
     agent::{Agent, ModelOverride},
+    attachments::AttachmentReader,
     prompt, sessions,
     shell::{Launcher, Shells},
     spill,
@@ -103,8 +104,10 @@ impl BuiltinAgent {
         Ok(patch)
     }
 
-    async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
-        prompt::build_prompt(message).await
+    async fn build_prompt(&self, message: &Envelope, turn: &Turn) -> Result<Prompt> {
+        let agent = &*self.agent;
+        let reader = AttachmentReader { agent, turn };
+        prompt::build_prompt(message, &reader).await
     }
 
     async fn run_model_stream(&self, prompt: &Prompt, turn: &Turn) -> Result<ModelStream> {

@@ -23,6 +23,7 @@ use bub_kernel::State;
 
 mod agent;
 mod agent_loop;
+mod attachments;
 mod builtin;
 mod code_mode;
 pub mod command;
@@ -48,6 +49,8 @@ pub mod usage;
 
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
 pub use agent_loop::estimate_tokens;
+#[doc(hidden)]
+pub use attachments::{office_part_text, office_text};
 pub use builtin::{BuiltinAgent, BuiltinOptions};
 pub use exposure::WorkspaceExposure;
 pub use sandbox::Sandbox;

@@ -20,6 +20,8 @@ pub struct AgentSettings {
     /// Maximum tokens per answer.
     #[setting(default = 16_384, at_least = 1)]
     pub max_tokens: u64,
+    /// Model that transcribes audio, such as `openai:whisper-1`; without it, models get the recording.
+    pub transcribe: Option<String>,
     /// Extra options for the body of every model call; options that bub sets have priority.
     pub completion_args: Map<String, Value>,
 }

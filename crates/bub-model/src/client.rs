@@ -32,11 +32,13 @@ mod call;
 mod fetch;
 mod hints;
 mod retry_after;
+mod transcribe;
 mod transport;
 
 pub use backoff::Backoff;
 pub use body::ResponseBody;
 pub(crate) use call::ModelCall;
+pub use transcribe::Recording;
 pub(crate) use transport::innermost_cause;
 
 use crate::fallback::{Candidates, ModelEventStream};

@@ -47,7 +47,7 @@ pub mod wire;
 pub use api_keys::KeySource;
 pub use base_url::BaseUrl;
 pub use catalog::{Catalog, Price, Provider};
-pub use client::{Backoff, CallOptions, ModelClient, ResponseBody};
+pub use client::{Backoff, CallOptions, ModelClient, Recording, ResponseBody};
 pub use completion::{Accumulator, Completion, InvalidToolCall};
 pub use endpoint::{AccessError, Endpoint};
 pub use error::{

@@ -32,6 +32,9 @@ pub struct Quirks {
     pub open_with_user: bool,
     /// Whether to rewrite `video_url` and `input_audio` content parts as `file` parts. Default: false.
     pub media_as_file: bool,
+    /// Audio formats that the server accepts in the chat-completions format. Audio in another format is replaced with a
+    /// note. Default: `wav` and `mp3`.
+    pub audio_formats: Vec<String>,
     /// Text to send as `instructions` if the request has no system message, for servers that require `instructions`.
     pub default_instructions: Option<String>,
     /// Default fields of the request body. The setting `completion_args` overrides them; objects are merged.
@@ -74,6 +77,7 @@ impl Default for Quirks {
             cache_control: true,
             open_with_user: false,
             media_as_file: false,
+            audio_formats: AUDIO_FORMATS.iter().map(|&name| name.to_owned()).collect(),
             default_instructions: None,
             default_body: Map::new(),
             extra_body: Map::new(),
@@ -81,6 +85,9 @@ impl Default for Quirks {
         }
     }
 }
+
+/// Default of [`Quirks::audio_formats`]: the formats that most servers accept.
+pub(crate) const AUDIO_FORMATS: [&str; 2] = ["wav", "mp3"];
 
 /// Default of [`Quirks::reasoning_fields`]: the fields in which compatible servers send reasoning text.
 pub const REASONING_FIELDS: [&str; 5] = [

@@ -9,6 +9,7 @@
 )]
 
 mod approvals;
+mod attachments;
 mod bash;
 mod code_mode;
 mod command;

@@ -111,7 +111,7 @@ async fn media_become_parts_after_the_text() {
                 let note = match item.kind {
                     MediaKind::Image => "files_not_read=image (the channel provided no content)",
                     MediaKind::Document => {
-                        "files_not_read=document (unsupported file type: only text, images, audio and video can be read)"
+                        "files_not_read=document (unsupported file type: only text, PDF, Office documents, images, audio and video can be read)"
                     }
                     _ => "",
                 };

@@ -13,6 +13,8 @@ mod config_edit;
 mod journal;
 #[path = "../../../../fuzz/checks/markdown.rs"]
 mod markdown;
+#[path = "../../../../fuzz/checks/office_text.rs"]
+mod office_text;
 #[path = "../../../../fuzz/checks/plugin_line.rs"]
 mod plugin_line;
 #[path = "../../../../fuzz/checks/plugin_manifest.rs"]
@@ -44,6 +46,7 @@ const CHECKS: &[SeedCheck] = &[
     ("config_edit", config_edit::check),
     ("journal", journal::check),
     ("markdown", markdown::check),
+    ("office_text", office_text::check),
     ("plugin_line", plugin_line::check),
     ("plugin_manifest", plugin_manifest::check),
     ("skill_file", skill_file::check),

@@ -47,6 +47,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "client_args BUB_CLIENT_ARGS {}",
             "max_steps BUB_MAX_STEPS 100",
             "max_tokens BUB_MAX_TOKENS 16384",
+            "transcribe BUB_TRANSCRIBE null",
             "completion_args BUB_COMPLETION_ARGS {}",
             r#"enabled_channels BUB_ENABLED_CHANNELS ["all"]"#,
             "debounce_seconds BUB_DEBOUNCE_SECONDS 1.0",

@@ -133,6 +133,19 @@ pub(super) fn omitted_text(kind: &str) -> String {
     format!("[{kind} omitted: the API of this model does not support it]")
 }
 
+/// Returns a placeholder text for audio in a format that the server rejects, or `None` for a format that it accepts.
+pub(super) fn unsupported_audio_text<S: AsRef<str>>(
+    format: &str,
+    accepted: &[S],
+) -> Option<String> {
+    if accepted.iter().any(|name| name.as_ref() == format) {
+        return None;
+    }
+    Some(format!(
+        "[audio omitted: the API of this model does not accept {format}; set `transcribe` to send its text]"
+    ))
+}
+
 /// Decodes a base64 payload as UTF-8 text.
 pub(super) fn decode_text(data: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(data).ok()?).ok()

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::{Field, RequestBody};
+use crate::wire::media::unsupported_audio_text;
 use crate::wire::message::{CallParts, OPENING_LINE, opens_with_assistant};
 use crate::wire::replay::tool_calls;
 use crate::{ChatRequest, EffortForm, Quirks};
@@ -89,8 +90,10 @@ fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     {
         repair_arguments(message.to_mut());
     }
-    if quirks.media_as_file && message.get("content").is_some_and(has_media) {
-        convert_media_to_files(message.to_mut());
+    if quirks.media_as_file {
+        convert_parts(&mut message, to_file_part);
+    } else {
+        convert_parts(&mut message, |part| omit_unsupported_audio(part, quirks));
     }
     message
 }
@@ -119,19 +122,26 @@ fn repair_arguments(message: &mut Value) {
     }
 }
 
-fn has_media(content: &Value) -> bool {
-    content
-        .as_array()
-        .is_some_and(|parts| parts.iter().any(|part| to_file_part(part).is_some()))
-}
-
-fn convert_media_to_files(message: &mut Value) {
-    let parts = message.get_mut("content").and_then(Value::as_array_mut);
-    for part in parts.into_iter().flatten() {
-        if let Some(file) = to_file_part(part) {
-            *part = file;
+/// Replaces the content parts for which `convert` returns another part.
+fn convert_parts(message: &mut Cow<'_, Value>, convert: impl Fn(&Value) -> Option<Value>) {
+    let parts = message.get("content").and_then(Value::as_array);
+    let is_converted = |part: &Value| convert(part).is_some();
+    if !parts.is_some_and(|parts| parts.iter().any(is_converted)) {
+        return;
+    }
+    let parts = message.to_mut().get_mut("content");
+    for part in parts.and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(converted) = convert(part) {
+            *part = converted;
         }
     }
+}
+
+/// Returns a text in place of audio in a format that servers reject. Returns `None` for other parts.
+fn omit_unsupported_audio(part: &Value, quirks: &Quirks) -> Option<Value> {
+    let format = part.get("input_audio")?.get("format")?.as_str()?;
+    let text = unsupported_audio_text(format, &quirks.audio_formats)?;
+    Some(json!({"type": "text", "text": text}))
 }
 
 /// Converts a `video_url` or `input_audio` part to a `file` part. Returns `None` for other parts.

@@ -121,3 +121,23 @@ fn media_in_tool_results_are_carried() {
     );
     assert_eq!(parts[1]["inlineData"]["data"], "AA");
 }
+
+// A server rejects a request with audio in a format that it does not know.
+#[test]
+fn audio_in_a_format_that_the_server_rejects_is_a_note() {
+    for (format, is_sent) in [("mp3", true), ("wav", true), ("ogg", false)] {
+        let part = json!({"type": "input_audio", "input_audio": {"data": "BBB", "format": format}});
+        let request = request(json!([{"role": "user", "content": [part]}]));
+        for wire in [WireFormat::ChatCompletions, WireFormat::Responses] {
+            let sent = encode(wire, &request, &Quirks::default()).to_string();
+            assert_eq!(sent.contains("BBB"), is_sent, "{sent}");
+            assert_eq!(sent.contains("set `transcribe`"), !is_sent, "{sent}");
+        }
+        let quirks = Quirks {
+            audio_formats: vec!["ogg".to_owned()],
+            ..Quirks::default()
+        };
+        let sent = encode(WireFormat::ChatCompletions, &request, &quirks).to_string();
+        assert_eq!(sent.contains("BBB"), format == "ogg", "{sent}");
+    }
+}
