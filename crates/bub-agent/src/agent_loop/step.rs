@@ -187,7 +187,7 @@ impl AgentLoop {
                 }
             }
             let mut request = LlmRequest::new(self.turn.id().clone(), model, messages);
-            request.tool_names = loop_state.offered.names.clone();
+            request.tool_names.clone_from(&loop_state.offered.names);
             request.max_tokens = Some(answer);
             return Ok(PreparedCall {
                 request,
