@@ -60,16 +60,14 @@ impl WebTools {
 
 #[tools]
 impl WebTools {
-    /// Fetch a web page as Markdown or plain text. Private networks and localhost are not reachable.
+    /// Fetch a web page as Markdown or plain text. Private networks are not reachable.
     #[tool(name = "web.fetch", read_only, render = render_page, output = page_schema)]
     async fn web_fetch(
         &self,
         context: &ToolContext,
-        /// URL of the page, starting with http:// or https://
         url: String,
-        /// Request headers as an object; the default `accept` prefers Markdown
         headers: Option<Map<String, Value>>,
-        /// Timeout in seconds for the complete request, at most 60; 10 by default
+        /// Seconds, at most 60
         timeout: Option<f64>,
     ) -> Result<Value> {
         // Also if the request fails: the error can contain text of the server.

@@ -59,8 +59,8 @@ impl Program {
             is_late |= output.is_none();
             let Some(output) = output else { break };
             let stdout = String::from_utf8_lossy(&output.stdout);
-            // The first line is the address of the reply.
-            let (_, reply) = stdout.split_once('\n').unwrap_or_default();
+            // The Python version prints the address of the reply first.
+            let reply = stdout.strip_prefix("[cli:local]\n").unwrap_or(&stdout);
             reply.trim().clone_into(&mut answer);
         }
         let seconds = started.elapsed().as_secs_f64();

@@ -129,21 +129,17 @@ fn command_arguments(command: &str) -> Map<String, Value> {
 
 #[tools(crate = bub_kernel)]
 impl BashTools {
-    /// Run a shell command and return its output. stdin is empty and there is no terminal, so commands that prompt do
-    /// not work. Use `background` for servers and other long-running commands.
+    /// Run a shell command and return its output. It has no terminal and no input. Use `background` for servers.
     #[tool(name = "bash", direct)]
     async fn bash(
         &self,
         context: &ToolContext,
-        /// Command for `bash -c`
-        #[alias("cmd")]
-        command: String,
-        /// Working directory, absolute or relative to the workspace; the workspace by default
+        #[alias("cmd")] command: String,
         cwd: Option<String>,
-        /// Seconds to wait; then the command continues in the background
+        /// After this time, the command continues in the background
         #[default(30)]
         timeout_seconds: u64,
-        /// Return immediately with a shell id for `bash_output` and `bash_kill`
+        /// Return a shell id for `bash_output` and `bash_kill`
         #[default(false)]
         background: bool,
     ) -> Result<String> {
@@ -217,17 +213,16 @@ impl BashTools {
         }
     }
 
-    /// Read the output of a background shell. Works while it runs and after it has exited, any number of times.
+    /// Read the output of a background shell
     #[tool(name = "bash.output", read_only, direct)]
     async fn bash_output(
         &self,
         context: &ToolContext,
-        /// Shell id that `bash` returned
         shell_id: String,
-        /// Character to start at; to continue, pass `next_offset` of the last call
+        /// First character; `next_offset` of the last call continues
         #[default(0)]
         offset: i64,
-        /// Maximum number of characters to return
+        /// Maximum characters
         limit: Option<i64>,
     ) -> Result<String> {
         let session_id = context.turn.session_id();
@@ -242,14 +237,9 @@ impl BashTools {
         ))
     }
 
-    /// Terminate a background shell and all its processes
+    /// Stop a background shell and its processes
     #[tool(name = "bash.kill", direct)]
-    async fn bash_kill(
-        &self,
-        context: &ToolContext,
-        /// Shell id that `bash` returned
-        shell_id: String,
-    ) -> Result<String> {
+    async fn bash_kill(&self, context: &ToolContext, shell_id: String) -> Result<String> {
         let session_id = context.turn.session_id();
         let shell = self.shells.find(session_id, shell_id.trim())?;
         shell.terminate().await;

@@ -110,17 +110,16 @@ impl FileFinder {
 
 #[tools(crate = bub_kernel)]
 impl FileTools {
-    /// Read a text file or a range of its lines. Line breaks are returned as `\n`.
+    /// Read a text file or a range of its lines
     #[tool(name = "fs.read", read_only, direct)]
     async fn fs_read(
         &self,
         context: &ToolContext,
-        /// Path of the file, absolute or relative to the workspace
         path: String,
-        /// First line to read, starting at 0
+        /// First line, starting at 0
         #[default(0)]
         offset: i64,
-        /// Number of lines to read; all by default
+        /// Number of lines
         limit: Option<u64>,
     ) -> Result<String> {
         let arguments = json!({"path": path});
@@ -134,14 +133,12 @@ impl FileTools {
         .await?
     }
 
-    /// Write a file, replacing its content. Creates missing directories.
+    /// Write a file. Replaces its content and creates missing directories.
     #[tool(name = "fs.write", direct)]
     async fn fs_write(
         &self,
         context: &ToolContext,
-        /// Path of the file, absolute or relative to the workspace
         path: String,
-        /// Complete new content
         content: String,
     ) -> Result<String> {
         let arguments = json!({"path": path, "content": content});
@@ -159,19 +156,14 @@ impl FileTools {
     async fn fs_edit(
         &self,
         context: &ToolContext,
-        /// Path of the file, absolute or relative to the workspace
         path: String,
-        /// Text to replace, with enough context to be unique
         old: String,
-        /// Replacement text
         new: String,
-        /// First line to search, starting at 0
+        /// First line to search
         #[default(0)]
         start: i64,
-        /// Replace every occurrence
-        #[default(false)]
-        all: bool,
-        /// Further edits of this file, each with `old` and `new`; all are made or none
+        #[default(false)] all: bool,
+        /// Further edits, each with `old` and `new`
         edits: Option<Vec<Map<String, Value>>>,
     ) -> Result<String> {
         let edits = edits.unwrap_or_default();

@@ -60,7 +60,7 @@ struct LineMatch {
 
 #[tools(crate = bub_kernel)]
 impl SearchTools {
-    /// List files and directories. Skips what ignore files name, as `fs_glob` and `fs_grep` do.
+    /// List files and directories, except ignored ones
     #[tool(name = "fs.list", read_only, render = render_result, output = paths_schema)]
     async fn fs_list(
         &self,
@@ -84,7 +84,7 @@ impl SearchTools {
     async fn fs_glob(
         &self,
         context: &ToolContext,
-        /// Such as `src/**/*.rs`; without a slash, matches at any depth
+        /// Such as `src/**/*.rs`
         pattern: String,
         #[default(".")] path: String,
     ) -> Result<Value> {
@@ -99,7 +99,7 @@ impl SearchTools {
         .await
     }
 
-    /// Search the text of files and return the matching lines with their numbers
+    /// Search the text of files
     #[tool(name = "fs.grep", read_only, render = render_result, output = matches_schema)]
     async fn fs_grep(
         &self,
@@ -107,10 +107,10 @@ impl SearchTools {
         /// Regular expression
         pattern: String,
         #[default(".")] path: String,
-        /// Only files with such names, as in `fs_glob`
+        /// Only files such as `*.rs`
         glob: Option<String>,
         #[default(false)] ignore_case: bool,
-        /// Lines to show around a match
+        /// Lines around a match
         #[default(0)]
         context_lines: u32,
     ) -> Result<Value> {

@@ -22,14 +22,9 @@ impl SkillTools {
 
 #[tools(crate = bub_kernel)]
 impl SkillTools {
-    /// Load a skill, or list all skills. Returns the location and the text of the skill.
+    /// Load a skill that the task needs, or list all skills
     #[tool(name = "skill", read_only, render = render_skill, output = skill_schema)]
-    fn skill(
-        &self,
-        context: &ToolContext,
-        /// Name of the skill; omit it to list all skills
-        name: Option<String>,
-    ) -> Value {
+    fn skill(&self, context: &ToolContext, name: Option<String>) -> Value {
         let state = context.state();
         let skills = &self.skills;
         let workspace = crate::workspace(state);

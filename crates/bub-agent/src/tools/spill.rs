@@ -7,21 +7,18 @@ use crate::spill;
 /// Maximum number of chunks per call. It limits the result, because the output of `spill.read` is never spilled.
 const MAX_CHUNKS_PER_READ: i64 = 4;
 
-/// Read tool output that was too large to show. Follow `next_cursor` until `complete` is true, or read from the end.
+/// Read chunks of tool output that was too large to show
 #[tool(crate = bub_kernel, name = "spill.read", read_only, direct)]
 pub(crate) async fn spill_read(
     context: &ToolContext,
-    /// Handle from the message about the spilled output
     handle: String,
-    /// First chunk to read, starting at 0
+    /// First chunk; `next_cursor` of the last call continues
     #[default(0)]
     cursor: i64,
-    /// Number of chunks to read, at most 4
+    /// At most 4
     #[default(1)]
     count: i64,
-    /// Count chunks from the end
-    #[default(false)]
-    from_end: bool,
+    #[default(false)] from_end: bool,
 ) -> Result<String> {
     let Ok(cursor) = usize::try_from(cursor) else {
         return Err(Error::invalid_input("invalid `cursor`: expected 0 or more"));

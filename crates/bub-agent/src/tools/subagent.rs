@@ -40,16 +40,16 @@ impl SubagentTool {
             "properties": {
                 "prompt": {
                     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}],
-                    "description": "Task for the subagent, with everything it needs to know: it sees nothing else",
+                    "description": "The task with all that it needs to know: it sees nothing else",
                 },
-                "model": text("Model of the subagent, as provider:model; the same model by default"),
+                "model": text("As provider:model; the same model by default"),
                 "session": {
                     "type": "string",
                     "default": "temp",
-                    "description": "temp: discarded afterwards; inherit: sees this conversation; any other name: kept under that name",
+                    "description": "temp: discarded afterwards; inherit: sees this session; other names: kept",
                 },
-                "allowed_tools": list("Tools it may use; all except subagent by default"),
-                "allowed_skills": list("Skills it may use; all by default"),
+                "allowed_tools": list("All by default"),
+                "allowed_skills": list("All by default"),
             },
             "required": ["prompt"],
         });

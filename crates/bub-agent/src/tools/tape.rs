@@ -58,21 +58,17 @@ fn info_schema() -> Value {
     }))
 }
 
-/// Search this session, including entries before the last anchor. Similar words match too. The best and latest matches
-/// come first, each with its date and the surrounding text.
+/// Search this session, also before the last anchor. Similar words match too.
 #[tool(crate = bub_kernel, name = "tape.search", read_only, render = render_search, output = search_schema)]
 pub async fn tape_search(
     context: &ToolContext,
-    /// Text to search; case is ignored
     query: String,
-    /// Maximum number of matches
-    #[default(20)]
-    limit: u32,
-    /// Only entries since this date, such as 2026-01-31
+    #[default(20)] limit: u32,
+    /// First date, such as 2026-01-31
     start: Option<String>,
-    /// Only entries up to and including this date
+    /// Last date
     end: Option<String>,
-    /// Kinds of entries to search: message, tool_result, tool_call, event, anchor, error, system
+    /// Also tool_call, event, anchor, error, system
     #[default(vec!["message".to_owned(), "tool_result".to_owned()])]
     kinds: Vec<String>,
 ) -> Result<Value> {
@@ -115,11 +111,7 @@ fn search_schema() -> Value {
 
 /// Clear the tape and start with an empty context; archive=true keeps a copy
 #[tool(crate = bub_kernel, name = "tape.reset", render = render_message, output = message_schema)]
-pub(crate) async fn tape_reset(
-    context: &ToolContext,
-    /// Whether to keep the old content in a separate file
-    archive: Option<bool>,
-) -> Result<Value> {
+pub(crate) async fn tape_reset(context: &ToolContext, archive: Option<bool>) -> Result<Value> {
     // By default, a user's reset discards the tape, as in the Python version. A model's reset archives it, because
     // users may want it back.
     if let Some(requests) = &context.step_requests {
@@ -145,14 +137,12 @@ fn message_schema() -> Value {
     object_schema(&json!({"message": {"type": "string"}}))
 }
 
-/// Add an anchor; the model then sees its summary, the current message, and later entries
+/// Shorten the context: keep only this summary, the current message, and later entries
 #[tool(crate = bub_kernel, name = "tape.handoff", render = render_handoff, output = handoff_schema)]
 pub(crate) async fn tape_handoff(
     context: &ToolContext,
-    /// Name of the new anchor
-    #[default("handoff")]
-    name: String,
-    /// Everything needed after the anchor: goal, latest instruction, what is done, in progress and next, files
+    #[default("handoff")] name: String,
+    /// Goal, latest instruction, what is done, in progress and next, files
     #[default("")]
     summary: String,
 ) -> Result<Value> {

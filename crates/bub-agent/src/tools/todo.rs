@@ -19,12 +19,12 @@ pub(super) struct TodoTools;
 
 #[tools(crate = bub_kernel)]
 impl TodoTools {
-    /// Set the todo list of this session, or show it. Use it for work with several steps, and update it after each step.
+    /// Set or show the todo list, for work with several steps. Update it after each step.
     #[tool(name = "todo", render = render_list, output = list_schema)]
     async fn todo(
         &self,
         context: &ToolContext,
-        /// All items, each with the mark `[ ]` open, `[~]` in progress or `[x]` done
+        /// All items, each marked `[ ]`, `[~]` (in progress) or `[x]`
         items: Option<Vec<String>>,
     ) -> Result<Value> {
         let tape = context.turn.tape();

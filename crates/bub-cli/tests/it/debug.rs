@@ -90,3 +90,24 @@ fn without_a_model_the_reason_is_reported() {
         run.stderr
     );
 }
+
+// Every model call repeats these parts. The first request of the Python version has 9,620 characters.
+#[test]
+fn the_first_request_stays_short() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let shown = run(&sandbox, &server, &["debug", "request", "--json"]).ok();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let is_extra = |part: &&Value| {
+        let extra = ["fs_list", "fs_glob", "fs_grep", "todo"];
+        extra.contains(&part["name"].as_str().unwrap())
+    };
+    let parts = shown["parts"].as_array().unwrap();
+    let sum = |parts: &mut dyn Iterator<Item = &Value>, key: &str| -> u64 {
+        parts.map(|part| part[key].as_u64().unwrap()).sum()
+    };
+    let characters = sum(&mut parts.iter(), "characters");
+    assert!(characters < 9_000, "{characters} characters");
+    // What bub adds to the tools of the Python version.
+    let tokens = sum(&mut parts.iter().filter(is_extra), "tokens");
+    assert!(tokens <= 400, "{tokens} tokens");
+}
