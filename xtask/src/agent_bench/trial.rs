@@ -91,7 +91,8 @@ impl Program {
             .env("HOME", home)
             .env("BUB_HOME", home.join(".bub"))
             .env("BUB_MODEL", &self.model)
-            .env("BUB_API_KEY", "agent-bench")
+            // bub redacts its keys, so the key must not occur in a path or a text.
+            .env("BUB_API_KEY", "key-for-a-local-server")
             .env("BUB_MAX_TOKENS", "400")
             .env("BUB_MAX_STEPS", "8")
             .env("NO_COLOR", "1")
