@@ -62,6 +62,9 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "env.pass BUB_ENV_PASS []",
             "env.drop BUB_ENV_DROP []",
             "spill.threshold BUB_SPILL_THRESHOLD 4096",
+            "policy.deny BUB_POLICY_DENY []",
+            "policy.ask BUB_POLICY_ASK []",
+            "policy.allow BUB_POLICY_ALLOW []",
             "policy.rules BUB_POLICY_RULES []",
             "policy.approval_timeout_seconds BUB_POLICY_APPROVAL_TIMEOUT_SECONDS 300.0",
             r#"policy.mixed_company BUB_POLICY_MIXED_COMPANY "deny""#,
@@ -83,6 +86,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "gateway.max_unfinished BUB_GATEWAY_MAX_UNFINISHED 10000",
             "gateway.max_turns BUB_GATEWAY_MAX_TURNS 1000",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
+            r#"tape.storage BUB_TAPE_STORAGE "file""#,
             "log.filter BUB_LOG null",
             r#"log.format BUB_LOG_FORMAT "text""#,
             "log.file BUB_LOG_FILE null",
@@ -106,11 +110,14 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "webhook.reply_timeout_seconds BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS 300.0",
             "webhook.body_limit BUB_WEBHOOK_BODY_LIMIT 1000000",
             "webhook.max_connections BUB_WEBHOOK_MAX_CONNECTIONS 1024",
+            "run.header BUB_RUN_HEADER false",
         ]
     );
     let loaded = settings(&[]);
     let keys: Vec<&str> = loaded.entries().map(|entry| &*entry.setting.key).collect();
     let listed = table.iter().filter_map(|row| row.split(' ').next());
+    // The program declares the section `run` itself.
+    let listed = listed.filter(|key| !key.starts_with("run."));
     assert_eq!(
         keys,
         listed.collect::<Vec<_>>(),
