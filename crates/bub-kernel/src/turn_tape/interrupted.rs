@@ -218,8 +218,13 @@ impl TapeTail {
                 turn.add_open_calls(entry, &mut self.finished_calls);
             }
             (EntryKind::Message, _) if is_user_message(entry) => {
+                let is_steered = entry.meta.contains_key(STEERED_KEY);
+                // Nothing was done for the last message. A fork of a tape can end like this, too.
+                if is_first && !is_steered {
+                    return TailState::Complete;
+                }
                 let turn = self.turn.get_or_insert_with(new_turn);
-                if !entry.meta.contains_key(STEERED_KEY) {
+                if !is_steered {
                     turn.prompt = message_text(entry);
                     turn.inbound_id = meta_text(entry, INBOUND_ID_KEY).map(str::to_owned);
                     return TailState::TurnFound;
