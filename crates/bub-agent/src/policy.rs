@@ -18,13 +18,14 @@ use std::time::Duration;
 
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, ErrorKind, Role, Sender, ToolSpec};
-use bub_settings::{AnySetting as _, SettingSource, Settings};
+use bub_settings::{AnySetting as _, SettingKey, SettingSource, Settings};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use self::remembered::SessionApprovals;
 use crate::settings::{
-    POLICY_ALLOW, POLICY_APPROVAL_TIMEOUT, POLICY_ASK, POLICY_DENY, POLICY_RULES,
+    POLICY_ALLOW, POLICY_APPROVAL_TIMEOUT, POLICY_ASK, POLICY_DENY, POLICY_RULES, POLICY_RUN_ALLOW,
+    POLICY_RUN_ASK, POLICY_RUN_DENY,
 };
 
 pub use approvals::{Approval, ApprovalOutcome, ApprovalParams, request_approval};
@@ -98,27 +99,35 @@ impl PolicyDecision {
     }
 }
 
-/// Returns the rules of the settings `policy.deny`, `policy.ask` and `policy.allow`.
-fn tool_lists(settings: &Settings) -> Vec<PolicyRule> {
-    let lists = [
-        (&POLICY_DENY, PolicyAction::Deny),
-        (&POLICY_ASK, PolicyAction::Ask),
-        (&POLICY_ALLOW, PolicyAction::Allow),
-    ];
-    let lists = lists.into_iter().filter_map(|(key, action)| {
+/// A setting that lists tools, and what happens to their calls.
+type ToolList = (&'static SettingKey<Vec<String>>, PolicyAction);
+
+/// The lists that are checked before `policy.rules`. The options of a run never allow what `policy.deny` lists.
+const FIRST_LISTS: [ToolList; 4] = [
+    (&POLICY_DENY, PolicyAction::Deny),
+    (&POLICY_RUN_DENY, PolicyAction::Deny),
+    (&POLICY_RUN_ASK, PolicyAction::Ask),
+    (&POLICY_RUN_ALLOW, PolicyAction::Allow),
+];
+
+/// The lists that are checked after `policy.rules`, so that a rule can make an exception.
+const LAST_LISTS: [ToolList; 2] = [
+    (&POLICY_ASK, PolicyAction::Ask),
+    (&POLICY_ALLOW, PolicyAction::Allow),
+];
+
+/// Returns the rules of the lists that are not empty.
+fn list_rules(settings: &Settings, lists: &[ToolList]) -> Vec<PolicyRule> {
+    let rule = |(key, action): &ToolList| {
         let tools = settings.get(key);
         let key = &key.setting().key;
         let origin = settings.origin(key).unwrap_or(SettingSource::Default);
         (!tools.is_empty()).then(|| PolicyRule {
             reason: Some(format!("`{key}` lists the tool")),
-            ..PolicyRule::for_tools(&tools, action, origin)
+            ..PolicyRule::for_tools(&tools, *action, origin)
         })
-    });
-    let numbered = lists.enumerate().map(|(index, rule)| PolicyRule {
-        number: index + 1,
-        ..rule
-    });
-    numbered.collect()
+    };
+    lists.iter().filter_map(rule).collect()
 }
 
 fn denied_error(tool: &str, cause: &str) -> Error {
@@ -132,8 +141,8 @@ impl Policy {
     /// Reads the rules from the settings. If they are invalid, the policy denies every call, and
     /// [`Self::invalid_reason`] returns the reason.
     pub fn new(settings: &Settings) -> Self {
-        let mut lists = tool_lists(settings);
-        let first = lists.len() + 1;
+        let mut all_rules = list_rules(settings, &FIRST_LISTS);
+        let first = all_rules.len() + 1;
         let rules = settings.get(&POLICY_RULES).into_iter().enumerate();
         let rules = rules.map(|(index, map)| {
             let origin = settings.origin(&format!("policy.rules.{index}"));
@@ -149,8 +158,12 @@ impl Policy {
                 "invalid entry `{owner}` in `owners`: expected `channel:id`"
             )),
             None => rules.collect::<Result<Vec<_>, _>>().map(|rules| {
-                lists.extend(rules);
-                lists
+                all_rules.extend(rules);
+                all_rules.extend(list_rules(settings, &LAST_LISTS));
+                for (number, rule) in (1..).zip(&mut all_rules) {
+                    rule.number = number;
+                }
+                all_rules
             }),
         };
         Self {

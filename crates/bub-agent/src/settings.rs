@@ -57,14 +57,14 @@ pub static POLICY_RULES: SettingKey<Vec<Map<String, Value>>> = SettingKey::new(
 pub static POLICY_ALLOW: SettingKey<Vec<String>> = SettingKey::new(
     "policy.allow",
     "",
-    "Tools that owners may use without a question, as names or patterns such as `fs.*`. Checked before `policy.rules`.",
+    "Tools that owners may use without a question, as names or patterns such as `fs.*`. Checked last.",
 );
 
 /// Tools that are asked about.
 pub static POLICY_ASK: SettingKey<Vec<String>> = SettingKey::new(
     "policy.ask",
     "",
-    "Tools that are asked about, as names or patterns. Checked before `policy.allow`.",
+    "Tools that are asked about, as names or patterns. Checked after `policy.rules`.",
 );
 
 /// Tools that are denied.
@@ -72,6 +72,27 @@ pub static POLICY_DENY: SettingKey<Vec<String>> = SettingKey::new(
     "policy.deny",
     "",
     "Tools that are denied for everyone, as names or patterns. Checked first.",
+);
+
+/// Tools that are denied in one run.
+pub static POLICY_RUN_DENY: SettingKey<Vec<String>> = SettingKey::new(
+    "policy.run_deny",
+    "",
+    "Like `policy.deny`, for one run; the option `--deny` of `bub run` sets it.",
+);
+
+/// Tools that are asked about in one run.
+pub static POLICY_RUN_ASK: SettingKey<Vec<String>> = SettingKey::new(
+    "policy.run_ask",
+    "",
+    "Tools to ask about in one run, before `policy.rules`; the option `--ask` of `bub run` sets it.",
+);
+
+/// Tools that owners may use without a question in one run.
+pub static POLICY_RUN_ALLOW: SettingKey<Vec<String>> = SettingKey::new(
+    "policy.run_allow",
+    "",
+    "Tools to allow in one run, before `policy.rules`; the option `--allow` of `bub run` sets it.",
 );
 
 /// What happens to calls that the least role in the conversation may not make.
@@ -173,9 +194,12 @@ pub enum SandboxNetwork {
 
 static POLICY: &[&dyn AnySetting] = &[
     &POLICY_DENY,
+    &POLICY_RUN_DENY,
+    &POLICY_RUN_ASK,
+    &POLICY_RUN_ALLOW,
+    &POLICY_RULES,
     &POLICY_ASK,
     &POLICY_ALLOW,
-    &POLICY_RULES,
     &POLICY_APPROVAL_TIMEOUT,
     &POLICY_MIXED_COMPANY,
     &POLICY_UNTRUSTED_CONTENT,

@@ -120,7 +120,7 @@ pub(super) async fn run(
         };
         let remote = gateway.handle();
         // Lines of an earlier chat resume automatically, with the turn that they belong to.
-        let finishes = remote.unfinished_count() == 0
+        let should_finish_turn = remote.unfinished_count() == 0
             && offer_to_finish(&framework, &chat_controller.session().into()).await?;
         // Do not listen for signals earlier: a signal must end these questions immediately.
         let stop = if mode == ChatMode::Lines {
@@ -131,7 +131,7 @@ pub(super) async fn run(
         // Count the recovered replies now, because turns of this chat add further replies.
         let recovered_replies = remote.queued_reply_count();
         let _ = chat_controller.gateway.set(remote.clone());
-        // Cancelled when the user leaves or the program is stopped: the gateway finishes what it can.
+        // Cancelled when the user leaves or the program is stopped: the gateway should_finish_turn what it can.
         let ended = CancellationToken::new();
         // Cancelled when the gateway has finished: the chat then has all events.
         let finished = CancellationToken::new();
@@ -142,7 +142,7 @@ pub(super) async fn run(
             if is_ready.await.is_err() {
                 return Ok(ChatExit::Quit);
             }
-            if finishes {
+            if should_finish_turn {
                 chat_controller.submit_recovered_line(CONTINUE_MESSAGE);
             }
             let plain = PlainChatOptions {

@@ -21,7 +21,7 @@ use bub_terminal::channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChann
 use tokio::sync::oneshot;
 
 pub(super) use self::args::{RUN_HEADER, RunArgs, setting_flags};
-use self::output::TurnOutput;
+use self::{args::check_tools, output::TurnOutput};
 use super::{
     approve::TerminalApprover,
     exit,
@@ -33,6 +33,7 @@ use super::{
 const EXIT_TIMEOUT: u8 = 124;
 
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
+    check_tools(&context.framework, &context.settings)?;
     let text = args.read_message().await?;
     if args.model.is_none() && !text.starts_with(',') {
         offer_local_model(&context).await?;

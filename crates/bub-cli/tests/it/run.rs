@@ -264,7 +264,9 @@ fn a_denied_tool_does_not_run() {
     assert!(!fixture.sandbox.workspace().join("made").exists());
     let request = fixture.model.requests().last().unwrap().json();
     assert!(
-        request.to_string().contains("`policy.deny` lists the tool"),
+        request
+            .to_string()
+            .contains("`policy.run_deny` lists the tool"),
         "{request}"
     );
     fixture.model.script(call);
@@ -272,6 +274,54 @@ fn a_denied_tool_does_not_run() {
         .run(&["run", "hi", "--allow", "bash", "--deny", "fs.*"])
         .ok();
     assert!(fixture.sandbox.workspace().join("made").exists());
+}
+
+#[test]
+fn an_option_about_tools_never_loosens_the_configuration() {
+    let fixture = RunFixture::new();
+    let config = "policy:\n  deny: [bash]\n  ask: [fs.write]\n";
+    let home = fixture.sandbox.home();
+    std::fs::create_dir_all(&home).unwrap();
+    std::fs::write(home.join("config.yml"), config).unwrap();
+    let write = r#"{"path": "made", "content": "x"}"#;
+    for (call, options) in [
+        (
+            ("bash", r#"{"command": "touch made"}"#),
+            ["--deny", "web.fetch"],
+        ),
+        (
+            ("bash", r#"{"command": "touch made"}"#),
+            ["--allow", "bash"],
+        ),
+        (("fs_write", write), ["--ask", "web.fetch"]),
+    ] {
+        fixture
+            .model
+            .script(Reply::new().call("call_1", call.0, call.1));
+        fixture.model.otherwise(Reply::text("fine"));
+        let mut args = vec!["run", "hi"];
+        args.extend(options);
+        fixture.run(&args).ok();
+        let made = fixture.sandbox.workspace().join("made");
+        assert!(!made.exists(), "{call:?} {options:?}");
+    }
+}
+
+#[test]
+fn an_option_that_names_no_tool_is_an_error() {
+    let fixture = RunFixture::answering("fine");
+    for (value, is_valid) in [
+        ("bash", true),
+        (" bash", true),
+        ("bash,fs.*", true),
+        ("bsh", false),
+        ("", false),
+        ("bash,", false),
+    ] {
+        let run = fixture.run(&["run", "hi", "--deny", value]);
+        let expected = if is_valid { 0 } else { 2 };
+        assert_eq!(run.code, Some(expected), "{value:?}: {run:?}");
+    }
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use bub::SettingFlag;
-use bub_agent::settings::{AgentSettings, POLICY_ALLOW, POLICY_ASK, POLICY_DENY};
+use bub_agent::policy::Policy;
+use bub_agent::settings::{AgentSettings, POLICY_RUN_ALLOW, POLICY_RUN_ASK, POLICY_RUN_DENY};
 use bub_kernel::{
-    ChannelMessage, Error, Framework, Inbound, Result, Sender, settings::TAPE_STORAGE,
+    ChannelMessage, Error, Framework, Inbound, Result, Sender, ToolSpec, settings::TAPE_STORAGE,
 };
-use bub_settings::SettingKey;
+use bub_settings::{SettingKey, SettingSource, Settings};
 use bub_terminal::channel::CHANNEL_NAME;
 use clap::{ArgMatches, ValueEnum};
 
@@ -78,13 +79,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) timeout: Option<u64>,
     /// Tool to allow without a question, such as `bash` or `fs.*`; can be repeated
-    #[arg(long, value_name = "TOOL")]
+    #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = parse_non_blank)]
     allow: Vec<String>,
     /// Tool to ask about; can be repeated
-    #[arg(long, value_name = "TOOL")]
+    #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = parse_non_blank)]
     ask: Vec<String>,
     /// Tool to deny; can be repeated
-    #[arg(long, value_name = "TOOL")]
+    #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = parse_non_blank)]
     deny: Vec<String>,
     /// Channel of the message
     #[arg(long, value_name = "NAME", default_value = CHANNEL_NAME)]
@@ -123,17 +124,34 @@ pub(crate) fn setting_flags(matches: &ArgMatches) -> Vec<SettingFlag> {
         flags.push(SettingFlag::new(&TAPE_STORAGE, "--ephemeral", "memory"));
     }
     for (id, flag, key) in [
-        ("allow", "--allow", &POLICY_ALLOW),
-        ("ask", "--ask", &POLICY_ASK),
-        ("deny", "--deny", &POLICY_DENY),
+        ("allow", "--allow", &POLICY_RUN_ALLOW),
+        ("ask", "--ask", &POLICY_RUN_ASK),
+        ("deny", "--deny", &POLICY_RUN_DENY),
     ] {
-        let tools: Vec<&String> = matches.get_many(id).into_iter().flatten().collect();
+        let tools = matches.get_many::<String>(id).into_iter().flatten();
+        let tools: Vec<&str> = tools.map(|tool| tool.trim()).collect();
         if !tools.is_empty() {
             let list = serde_json::json!(tools).to_string();
             flags.push(SettingFlag::new(key, flag, list));
         }
     }
     flags
+}
+
+/// Fails if an option names a tool that does not exist: a misspelled name would allow or deny nothing.
+pub(super) fn check_tools(framework: &Framework, settings: &Settings) -> Result<()> {
+    let policy = Policy::new(settings);
+    let tools: Vec<&ToolSpec> = framework.tools().iter().map(|tool| tool.spec()).collect();
+    for rule in policy.rules() {
+        let SettingSource::Flag(flag) = &rule.origin else {
+            continue;
+        };
+        if let Some(reason) = rule.unmatchable_reason(&tools) {
+            let text = format!("{reason} in `{flag}`; run `bub run ,help` to list tools");
+            return Err(Error::invalid_input(text));
+        }
+    }
+    Ok(())
 }
 
 impl RunArgs {
