@@ -16,12 +16,11 @@ const AGENTS_FILE: &str = "AGENTS.md";
 
 const INSTRUCTIONS: &str = "\
 <general_instruct>
-You are an agent in a real workspace. Call tools to do the task, then answer the user in plain text. Inspect before \
-you act and prefer small, reversible steps. Claim only what a tool result shows, and say what failed.
+Help the user in a real workspace. If you need a tool, call it. As soon as you know the answer or the task is done, \
+reply in plain text. Prefer small, reversible steps. Claim only what a tool result shows, and say what failed.
 </general_instruct>
 <response_instruct>
-The line before a message says where it comes from. Your final text is sent there as the reply. An empty final text \
-sends nothing.
+The line before a message says where it comes from. Reply with plain text: it is sent there. An empty text sends nothing.
 </response_instruct>
 <context_contract>
 You see this session since its last anchor. A `<handoff>` block sums up what came before; `tape_search` finds \
