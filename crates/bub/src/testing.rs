@@ -161,6 +161,8 @@ impl TurnTest {
     }
 
     /// Adds an answer in which the model calls a tool. `tool` is the name with dots, such as `fs.read`.
+    ///
+    /// The model does not have a deferred tool until a call of `tool.describe` with `{"names": ["…"]}` has loaded it.
     pub fn model_calls(mut self, tool: impl Into<String>, arguments: Value) -> Self {
         self.answers.push(Answer::Call(tool.into(), arguments));
         self
@@ -170,7 +172,8 @@ impl TurnTest {
     ///
     /// # Errors
     ///
-    /// Fails if the turn fails, or if the number of model calls differs from the number of scripted answers.
+    /// Fails if the turn fails, if the number of model calls differs from the number of scripted answers, or if the script
+    /// calls a tool that the model does not have.
     pub async fn run(self) -> Result<TestedTurn> {
         let runtime = match self.source {
             RuntimeSource::New(options) => Arc::new(options.build()?),

@@ -14,6 +14,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// its tasks end. `make` creates a channel that passes inbound messages to the handler, and
 /// `receive` makes the platform deliver one message to the channel: a fake server sends it, or a fake client posts it.
 ///
+/// It does not check that the platform gets the replies. An error of `send` is accepted, because a platform can refuse
+/// a reply. To test replies, use [`gateway`](super::gateway()).
+///
 /// ```
 /// # use bub::{prelude::*, testing};
 /// # use std::sync::Arc;

@@ -76,6 +76,8 @@ impl GatewayTest {
     }
 
     /// Adds an answer in which the model calls a tool. `tool` is the name with dots, such as `fs.read`.
+    ///
+    /// The model does not have a deferred tool until a call of `tool.describe` with `{"names": ["…"]}` has loaded it.
     pub fn model_calls(mut self, tool: impl Into<String>, arguments: Value) -> Self {
         self.answers.push(Answer::Call(tool.into(), arguments));
         self
