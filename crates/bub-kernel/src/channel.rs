@@ -38,7 +38,7 @@ pub enum ChannelRole {
 /// An adapter that receives and sends messages on one platform.
 ///
 /// Only `name`, `start` and `send` are required. Put `#[async_trait]` on the `impl` block; without it, the compiler
-/// reports E0195, "lifetime parameters do not match the trait definition".
+/// reports E0195, "lifetime parameters or bounds on method … do not match the trait declaration".
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
     /// Returns the channel's name. Messages are routed by it, and users enable the channel with it.

@@ -237,7 +237,7 @@ pub struct ToolCall {
     pub run_id: TurnId,
     /// The name of the tool. If no tool has the name that the model wrote, that name.
     pub tool: String,
-    /// The arguments.
+    /// The arguments. Names are resolved; values are not checked or converted yet.
     pub arguments: Map<String, Value>,
     /// Whether code that the model runs made the call.
     pub code_mode: bool,

@@ -108,7 +108,8 @@ impl ModelScript {
         let state = std::mem::take(&mut *self.lock());
         if let Some(tool) = state.unknown_tool {
             return Err(Error::invalid_input(format!(
-                "the script calls the tool `{tool}`, which the model does not have; add its plugin"
+                "the script calls the tool `{tool}`, which the model call does not offer; add its plugin, or \
+                 call `tool.describe` with {{\"names\": [\"{tool}\"]}} first if the tool is deferred"
             )));
         }
         let (calls, left) = (state.requests.len(), state.answers.len());
