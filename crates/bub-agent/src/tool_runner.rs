@@ -87,15 +87,14 @@ impl ToolRunner<'_> {
         let span = tracing::error_span!("tool_call", tool = name, call_id);
         let call = async {
             match self.run_with_hooks(target, arguments, Some(call_id)).await {
-                Ok(mut value) => {
+                Ok(value) => {
                     // Redact before rendering, which may escape quotes in a secret.
-                    self.turn().tape().redact(&mut value);
+                    let value = self.redact(value);
                     let text = target.render(&value).map(Value::String);
                     self.redact_and_spill(name, text.unwrap_or(value)).await
                 }
                 Err(error) => {
-                    let mut failure = error.to_value();
-                    self.turn().tape().redact(&mut failure);
+                    let mut failure = self.redact(error.to_value());
                     if let Some(message) = failure.get_mut("message") {
                         *message = self.redact_and_spill(name, message.take()).await;
                     }
@@ -116,9 +115,7 @@ impl ToolRunner<'_> {
         let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str());
         let target = CallTarget::Tool(tool);
         let call = self.run_with_hooks(&target, arguments, None);
-        let mut value = call.instrument(span).await?;
-        self.turn().tape().redact(&mut value);
-        Ok(value)
+        Ok(self.redact(call.instrument(span).await?))
     }
 
     /// Runs a tool call of a comma command.
@@ -265,12 +262,16 @@ impl ToolRunner<'_> {
         }
     }
 
+    fn redact(&self, mut value: Value) -> Value {
+        self.turn().tape().redact(&mut value);
+        value
+    }
+
     /// Returns the result for the model: redacted, and spilled if it is too large.
-    async fn redact_and_spill(&self, tool: &str, mut value: Value) -> Value {
+    async fn redact_and_spill(&self, tool: &str, value: Value) -> Value {
         let settings = &self.agent.settings;
         // Redact before serializing: JSON escapes quotes, so a secret with a quote would not be recognized.
-        self.turn().tape().redact(&mut value);
-        let text = match value {
+        let text = match self.redact(value) {
             Value::String(text) => text,
             other => {
                 let text = other.to_string();

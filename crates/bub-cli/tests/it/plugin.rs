@@ -492,7 +492,7 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
     let sandbox = Sandbox::new();
     let denied = |sandbox: &Sandbox| {
         let run = sandbox.bub(["run", ",bash command='echo ran'"]);
-        (!run.stdout.contains("\nran")).then(|| format!("{}{}", run.stdout, run.stderr))
+        (run.stdout != "ran\n").then(|| format!("{}{}", run.stdout, run.stderr))
     };
     add_described_plugin(
         &sandbox,
