@@ -23,6 +23,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
 
 // H-23: names and defaults of the Python version; those of model and max_steps are ours, and three names
 #[test]
+#[expect(clippy::too_many_lines, reason = "one line per setting")]
 fn the_declared_names_and_defaults_are_those_of_the_python_version() {
     let listed = Sandbox::new().bub(["config", "list", "--json"]).ok();
     let row = |line| {
