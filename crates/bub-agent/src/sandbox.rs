@@ -26,6 +26,8 @@ use crate::{
 
 /// Directory in bub's home that holds the temporary directories of sessions.
 const TEMP_DIRECTORY: &str = "sandbox";
+/// Directory in bub's home that holds what was in each workspace before the commands that run there.
+const RECORD_DIRECTORY: &str = "sandbox-records";
 /// Age after which the temporary directory of a session is removed.
 const TEMP_TTL: Duration = Duration::from_hours(7 * 24);
 /// Parts of the output of a command that was refused something.
@@ -124,6 +126,7 @@ impl Sandbox {
         let variable = |name: &str| settings.environment().get(name).map(Into::into);
         let mut confinement = Confinement::from_environment(profile, workspace, temp, variable)?;
         confinement.hidden.push(resolve(settings.home()));
+        confinement.records = Some(settings.home().join(RECORD_DIRECTORY));
         let skills = self.skills.roots_outside_workspace();
         let stubs = settings.home().join(STUB_DIRECTORY);
         let skills = skills.into_iter().chain(stubs.is_dir().then_some(stubs));

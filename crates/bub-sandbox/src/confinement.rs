@@ -109,6 +109,9 @@ pub struct Confinement {
     pub protected: Vec<PathBuf>,
     /// Paths that the command cannot see, wherever they are.
     pub hidden: Vec<PathBuf>,
+    /// The directory through which running commands of the same workspace share what was there before the first of them.
+    /// `None` for programs that run for a long time. Commands must not reach it.
+    pub records: Option<PathBuf>,
     /// Whether the command can use the network. Without it, only the command's own processes are reachable, on loopback.
     pub network: bool,
     /// Limits on resources.
@@ -250,6 +253,7 @@ impl Confinement {
             writable: Vec::new(),
             protected: protected.collect(),
             hidden,
+            records: None,
             network: false,
             limits: ResourceLimits::default(),
         }
@@ -292,11 +296,23 @@ impl Confinement {
         true
     }
 
+    /// Returns the home directory if it is in the workspace. The command can then see and change it, except for names that
+    /// start with a period.
+    pub(crate) fn home_in_workspace(&self) -> Option<&Path> {
+        let home = self.home.as_deref();
+        home.filter(|home| home.starts_with(&self.workspace))
+    }
+
+    /// Returns the home directory if it is not in the workspace. An empty directory covers it.
+    pub(crate) fn covered_home(&self) -> Option<&Path> {
+        let home = self.home.as_deref();
+        home.filter(|home| !home.starts_with(&self.workspace))
+    }
+
     /// Returns the caches that are private to the session: where they are, and where the command sees them.
     #[cfg(target_os = "linux")]
     pub(crate) fn private_caches(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-        let home = self.home.iter().filter(|home| **home != self.workspace);
-        home.flat_map(|home| {
+        self.covered_home().into_iter().flat_map(|home| {
             let cache = |name: &&str| (self.temp.join(format!(".home-{name}")), home.join(name));
             PRIVATE_CACHE_NAMES.iter().map(cache)
         })

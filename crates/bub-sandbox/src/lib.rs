@@ -7,10 +7,11 @@
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
 //!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace,
-//!   with the git directories that `repositories` finds.
+//!   with the git directories that `repositories` finds. Commands that run at the same time compare with one `baseline`.
 //!   [`PathAccess`] is what a confinement allows at a path. [`hold_temp_directory`] keeps the temporary directory of a
 //!   command from being removed.
 
+mod baseline;
 #[cfg(target_os = "linux")]
 mod confine;
 mod confinement;

@@ -39,8 +39,9 @@ impl Confinement {
         } else {
             PathAccess::Read
         };
-        let closed = self.home.iter().chain(&self.hidden);
-        let closed = closed.map(|root| (root.as_path(), PathAccess::None));
+        let hidden = self.hidden.iter().map(PathBuf::as_path);
+        let closed = self.covered_home().into_iter().chain(hidden);
+        let closed = closed.map(|root| (root, PathAccess::None));
         let system = SYSTEM_DIRECTORIES.iter().chain(SYSTEM_DATA).map(Path::new);
         let readable = system.chain(self.readable.iter().map(PathBuf::as_path));
         let writable = [&self.temp].into_iter().chain(&self.writable);

@@ -5,6 +5,7 @@
 //! way. [`WorkspaceRecord`] records them before the command. After it, what the command put there gets another name.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::{self, File},
@@ -16,7 +17,9 @@ use std::{
 };
 
 use crate::{
-    Confinement, hold_temp_directory,
+    Confinement,
+    baseline::{Baseline, Baselines, StoredPath},
+    hold_temp_directory,
     path_access::is_below,
     repositories::{
         GIT_NAMES, GitPlace, Search, Stamp, configured_paths, entries, git_directory_outside,
@@ -27,6 +30,7 @@ use crate::{
 /// Protected names in the workspace.
 pub(crate) const WORKSPACE_NAMES: &[&str] = &[
     ".env",
+    ".agent",
     ".agents",
     ".bub",
     ".claude",
@@ -43,31 +47,19 @@ pub(crate) const WORKSPACE_NAMES: &[&str] = &[
 const GENERATED_NAMES: &[&str] = &[".venv", "node_modules", "target", "venv"];
 /// How many git directories and sockets are protected by mounts. Others are checked after a command.
 const MAX_MOUNT_COUNT: usize = 64;
+/// How many protected paths are mounts. Others are compared after a command.
+const MAX_PROTECTED_COUNT: usize = 1024;
 /// How long the workspace is searched before a command.
 const SEARCH_LIMIT: Duration = Duration::from_secs(2);
 /// How long the workspace is searched after a command. A command needs longer to create what takes as long to search.
 const FINAL_SEARCH_LIMIT: Duration = Duration::from_secs(30);
 
-/// What was at a protected path before the command.
-enum Before {
-    Nothing,
-    Link(PathBuf),
-}
-
-/// Protected paths that cannot be made read-only, and the git directories, before a command.
+/// What commands must not change in the workspace, before a command.
 pub(crate) struct WorkspaceRecord {
     workspace: PathBuf,
-    paths: Vec<(PathBuf, Before)>,
-    /// Places of git whose parts are read-only or among `paths`.
-    mounted: BTreeSet<PathBuf>,
-    /// Other places of git.
-    stamps: BTreeMap<PathBuf, Stamp>,
-    /// Whether `mounted` and `stamps` are all places. Otherwise, others may have existed.
-    is_complete: bool,
-    /// Names that start with a period in the home directory, if it is the workspace.
-    home_names: Option<BTreeSet<PathBuf>>,
+    home: Option<PathBuf>,
     hidden: Vec<PathBuf>,
-    started: SystemTime,
+    baselines: Baselines,
     /// Keeps the temporary directory of the command.
     _temp: Option<File>,
     can_write: bool,
@@ -76,77 +68,48 @@ pub(crate) struct WorkspaceRecord {
 impl WorkspaceRecord {
     /// Completes the protected paths of a confinement with those that depend on the content of the workspace, hides
     /// sockets of other programs, and makes the repository that contains the workspace readable.
-    pub(crate) fn new(confinement: &mut Confinement) -> Self {
-        let started = SystemTime::now();
-        let workspace = confinement.workspace.clone();
-        let home = confinement.home.clone();
-        let home = home.as_deref();
-        confinement
-            .readable
-            .extend(git_directory_outside(&workspace, home));
+    ///
+    /// # Errors
+    ///
+    /// Fails if the record cannot be shared with other running commands.
+    pub(crate) fn new(confinement: &mut Confinement) -> io::Result<Self> {
+        let outside = git_directory_outside(&confinement.workspace, confinement.home.as_deref());
+        confinement.readable.extend(outside);
         // What a link leads to is hidden, too.
         let hidden = confinement.hidden.iter();
         let hidden: Vec<_> = hidden.flat_map(|path| path.canonicalize()).collect();
         confinement.hidden.extend(hidden);
-        let search = Search::new(&workspace, &confinement.hidden, SEARCH_LIMIT);
-        let sockets = search.sockets.iter().filter(|path| has_listener(path));
-        confinement
-            .hidden
-            .extend(sockets.take(MAX_MOUNT_COUNT).cloned());
-        let mut protected: BTreeSet<PathBuf> = confinement.protected.drain(..).collect();
-        let (mut mounted, mut stamps) = (BTreeSet::new(), BTreeMap::new());
-        for path in &search.order {
-            let Some(place) = search.places.get(path) else {
-                continue;
-            };
-            if mounted.len() >= MAX_MOUNT_COUNT || is_generated(&workspace, path) {
-                stamps.insert(path.clone(), Stamp::new(path, *place));
-                continue;
+        let sockets = RefCell::new(Vec::new());
+        let scan = || {
+            let search = Search::new(&confinement.workspace, &confinement.hidden, SEARCH_LIMIT);
+            let baseline = scan(confinement, &search);
+            sockets.replace(search.sockets);
+            baseline
+        };
+        let baselines = match &confinement.records {
+            Some(directory) if confinement.can_write => {
+                let shared = Baselines::share(directory, &confinement.workspace, scan);
+                shared.map_err(|error| {
+                    let directory = directory.display();
+                    io::Error::new(error.kind(), format!("records in `{directory}`: {error}"))
+                })?
             }
-            mounted.insert(path.clone());
-            if *place == GitPlace::Link {
-                protected.insert(path.clone());
-                continue;
-            }
-            protected.extend(GIT_NAMES.iter().map(|name| path.join(name)));
-            for config in ["config", "config.worktree"] {
-                let root = path.parent().unwrap_or(path);
-                protected.extend(configured_paths(&path.join(config), root, home));
-            }
-        }
-        if let Some(home) = home {
-            let config = home.join(".gitconfig");
-            protected.extend(configured_paths(&config, &workspace, Some(home)));
-        }
-        let home_names = (home == Some(&workspace)).then(|| home_names(&workspace));
-        protected.extend(home_names.iter().flatten().cloned());
-        let mut paths = Vec::new();
-        for path in &protected {
-            match fs::symlink_metadata(path) {
-                Err(_) => paths.push((path.clone(), Before::Nothing)),
-                Ok(found) if found.is_symlink() => {
-                    let target = fs::read_link(path).unwrap_or_default();
-                    paths.push((path.clone(), Before::Link(target)));
-                    confinement.protected.extend(path.canonicalize());
-                }
-                Ok(_) => confinement.protected.push(path.clone()),
-            }
-        }
-        let is_inside = |path: &PathBuf| path != &workspace && path.starts_with(&workspace);
-        confinement.protected.retain(is_inside);
-        paths.retain(|(path, _)| is_inside(path));
-        Self {
-            can_write: confinement.can_write,
+            _ => Baselines::alone(scan),
+        };
+        let sockets = sockets.into_inner().into_iter();
+        let sockets = sockets.filter(|path| has_listener(path));
+        confinement.hidden.extend(sockets.take(MAX_MOUNT_COUNT));
+        let protected = baselines.all.iter().flat_map(|baseline| &baseline.mounted);
+        let protected: BTreeSet<_> = protected.map(|path| path.to_path_buf()).collect();
+        confinement.protected = protected.into_iter().collect();
+        Ok(Self {
+            workspace: confinement.workspace.clone(),
+            home: confinement.home.clone(),
             hidden: confinement.hidden.clone(),
-            is_complete: search.is_complete,
-            workspace,
-            paths,
-            mounted,
-            stamps,
-            home_names,
-            started,
+            baselines,
             _temp: hold_temp_directory(&confinement.temp).ok(),
-        }
+            can_write: confinement.can_write,
+        })
     }
 
     /// Renames what the command put at protected paths, and restores links. Writes a line to `output` for each.
@@ -156,31 +119,32 @@ impl WorkspaceRecord {
         if !self.can_write {
             return;
         }
+        let baselines = &self.baselines.all;
         let mut moved = Vec::new();
-        for (path, before) in &self.paths {
-            let now = fs::symlink_metadata(path);
-            match (before, now) {
-                (Before::Nothing, Ok(_)) => moved.extend(move_aside(path)),
-                (Before::Link(target), now)
-                    if fs::read_link(path).ok().as_ref() != Some(target) =>
-                {
-                    if now.is_ok() {
-                        moved.extend(move_aside(path));
-                    }
-                    // Ignore errors: the command may have removed the directory.
-                    let _ = symlink(target, path);
+        for baseline in baselines {
+            let absent = baseline.absent.iter();
+            moved.extend(absent.filter_map(|path| move_aside(path)));
+            for (path, target) in &baseline.links {
+                if fs::read_link(&**path).is_ok_and(|now| now == **target) {
+                    continue;
                 }
-                _ => {}
+                moved.extend(move_aside(path));
+                // Ignore errors: the command may have removed the directory.
+                let _ = symlink(&**target, &**path);
             }
-        }
-        if let Some(before) = &self.home_names {
-            let now = home_names(&self.workspace);
-            let new = now.difference(before);
-            moved.extend(new.filter_map(|path| move_aside(path)));
+            let files = baseline.files.iter();
+            let changed = files.filter(|(path, before)| **before != Stamp::of_file(path));
+            moved.extend(changed.filter_map(|(path, _)| move_aside(path)));
+            if let (Some(home), Some(before)) = (&self.home, &baseline.home_names) {
+                let now = home_names(home);
+                let new = now.iter().filter(|path| !before.contains(path.as_path()));
+                moved.extend(new.filter_map(|path| move_aside(path)));
+            }
         }
         let search = Search::new(&self.workspace, &self.hidden, FINAL_SEARCH_LIMIT);
         for (path, place) in &search.places {
-            if !self.is_unchanged(path, *place) {
+            let mut before = baselines.iter();
+            if !before.all(|baseline| baseline.has_unchanged(path, *place)) {
                 let suspicious = search.suspicious_paths(path, *place);
                 moved.extend(suspicious.iter().filter_map(|path| move_aside(path)));
             }
@@ -200,16 +164,76 @@ impl WorkspaceRecord {
             );
         }
     }
+}
 
-    /// Returns whether a place of git is as it was before the command.
-    fn is_unchanged(&self, path: &Path, place: GitPlace) -> bool {
-        let now = || Stamp::new(path, place);
-        match self.stamps.get(path) {
-            Some(before) => *before == now(),
-            None if self.mounted.contains(path) => true,
-            None => !self.is_complete && now().is_older_than(path, self.started),
+/// Returns the state of the workspace: what is at protected paths, and the places of git.
+fn scan(confinement: &Confinement, search: &Search) -> Baseline {
+    let time = SystemTime::now();
+    let workspace = &confinement.workspace;
+    let home = confinement.home.as_deref();
+    let mut protected: BTreeSet<PathBuf> = confinement.protected.iter().cloned().collect();
+    let (mut places, mut stamps) = (BTreeSet::new(), BTreeMap::new());
+    for path in &search.order {
+        let Some(place) = search.places.get(path) else {
+            continue;
+        };
+        let stored = StoredPath::from(path.clone());
+        if places.len() >= MAX_MOUNT_COUNT || is_generated(workspace, path) {
+            stamps.insert(stored, Stamp::new(path, *place));
+            continue;
+        }
+        places.insert(stored);
+        match place {
+            GitPlace::Link => drop(protected.insert(path.clone())),
+            GitPlace::Directory => {
+                protected.extend(GIT_NAMES.iter().map(|name| path.join(name)));
+            }
         }
     }
+    let home_names = confinement.home_in_workspace().map(home_names);
+    protected.extend(home_names.iter().flatten().cloned());
+    for path in search.places.keys() {
+        let root = path.parent().unwrap_or(path);
+        for config in ["config", "config.worktree"] {
+            protected.extend(configured_paths(&path.join(config), root, home));
+        }
+    }
+    if let Some(home) = home {
+        let config = home.join(".gitconfig");
+        protected.extend(configured_paths(&config, workspace, Some(home)));
+    }
+    let mut baseline = Baseline {
+        workspace: workspace.clone().into(),
+        mounted: BTreeSet::new(),
+        absent: BTreeSet::new(),
+        links: BTreeMap::new(),
+        files: BTreeMap::new(),
+        places,
+        stamps,
+        is_complete: search.is_complete,
+        home_names: home_names.map(|names| names.into_iter().map(StoredPath::from).collect()),
+        time,
+    };
+    let is_inside = |path: &PathBuf| path != workspace && path.starts_with(workspace);
+    for path in protected.into_iter().filter(is_inside) {
+        match fs::symlink_metadata(&path) {
+            Err(_) => drop(baseline.absent.insert(path.into())),
+            Ok(found) if found.is_symlink() => {
+                let real = path.canonicalize().ok().filter(is_inside);
+                baseline.mounted.extend(real.map(StoredPath::from));
+                let target = fs::read_link(&path).unwrap_or_default();
+                baseline.links.insert(path.into(), target.into());
+            }
+            Ok(_) if baseline.mounted.len() < MAX_PROTECTED_COUNT => {
+                baseline.mounted.insert(path.into());
+            }
+            Ok(_) => {
+                let stamp = Stamp::of_file(&path);
+                baseline.files.insert(path.into(), stamp);
+            }
+        }
+    }
+    baseline
 }
 
 /// Returns whether a path is in a directory with generated files.
@@ -266,7 +290,9 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     if above.any(|directory| directory.starts_with(workspace) && is_in_repository(directory)) {
         return true;
     }
-    let is_workspace_home = home.as_ref() == Some(workspace);
+    let below_home = confinement.home_in_workspace();
+    let below_home = below_home.and_then(|home| path.strip_prefix(home).ok());
+    let is_dotfile = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".");
     let config =
         configured_paths(&workspace.join(".git/config"), workspace, home.as_deref()).into_iter();
     let user_config = home.iter().map(|home| home.join(".gitconfig"));
@@ -276,7 +302,7 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let links = links.flat_map(|path| path.canonicalize());
     let mut all = config.chain(user_config).chain(links);
     let mut named = confinement.protected.iter();
-    is_workspace_home && inside.as_os_str().as_encoded_bytes().starts_with(b".")
+    below_home.is_some_and(is_dotfile)
         || named.any(|root| is_below(path, root))
         || all.any(|root| root != *workspace && path.starts_with(root))
 }

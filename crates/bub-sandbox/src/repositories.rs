@@ -13,6 +13,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use serde::{Deserialize, Serialize};
+
+use crate::baseline::StoredPath;
+
 /// Protected names in a git directory. The directory itself stays writable.
 pub(crate) const GIT_NAMES: &[&str] = &[
     "commondir",
@@ -242,8 +246,8 @@ pub(crate) fn is_git_name(name: &OsStr) -> bool {
 }
 
 /// Identity and time of the last change of the parts of a place. A command cannot set this time.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(Vec<(PathBuf, u64, i64, i64)>);
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp(Vec<(StoredPath, u64, i64, i64)>);
 
 impl Stamp {
     pub(crate) fn new(path: &Path, place: GitPlace) -> Self {
@@ -254,9 +258,19 @@ impl Stamp {
                 named.chain(entries(&path.join("hooks"))).collect()
             }
         };
+        Self::of_parts(parts)
+    }
+
+    /// Returns the stamp of a file, or of a directory and its entries.
+    pub(crate) fn of_file(path: &Path) -> Self {
+        Self::of_parts(entries(path).chain([path.to_owned()]))
+    }
+
+    fn of_parts(parts: impl IntoIterator<Item = PathBuf>) -> Self {
         let stamp = |path: PathBuf| {
             let found = fs::symlink_metadata(&path).ok()?;
-            Some((path, found.ino(), found.ctime(), found.ctime_nsec()))
+            let (number, seconds, rest) = (found.ino(), found.ctime(), found.ctime_nsec());
+            Some((StoredPath::from(path), number, seconds, rest))
         };
         let mut stamps: Vec<_> = parts.into_iter().filter_map(stamp).collect();
         stamps.sort();

@@ -58,12 +58,9 @@ pub fn seatbelt_profile(confinement: &Confinement) -> String {
         "allow file-read* file-write*",
         DEVICES.iter().map(Path::new),
     );
-    let hidden = confinement.home.iter().chain(&confinement.hidden);
-    add_rule(
-        &mut profile,
-        "deny file-read* file-write*",
-        hidden.map(PathBuf::as_path),
-    );
+    let hidden = confinement.hidden.iter().map(PathBuf::as_path);
+    let hidden = confinement.covered_home().into_iter().chain(hidden);
+    add_rule(&mut profile, "deny file-read* file-write*", hidden);
     let workspace = [confinement.workspace.as_path()];
     let workspace_access = if confinement.can_write {
         "allow file-read* file-write*"

@@ -112,7 +112,7 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
 /// Parses a confinement, and records what it protects in the workspace.
 fn parse_confinement(json: &OsString) -> io::Result<(Confinement, WorkspaceRecord)> {
     let mut confinement: Confinement = serde_json::from_slice(json.as_encoded_bytes())?;
-    let record = WorkspaceRecord::new(&mut confinement);
+    let record = WorkspaceRecord::new(&mut confinement)?;
     Ok((confinement, record))
 }
 

@@ -1,9 +1,6 @@
 //! Landlock rules of a confined command: what it may read and write, and no signals or abstract sockets outside.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
@@ -70,10 +67,7 @@ pub(super) fn restrict(confinement: &Confinement) -> io::Result<()> {
     rules = allow(rules, &confinement.writable, write)?;
     rules = allow(rules, PRIVATE_DIRECTORIES, write)?;
     rules = allow(rules, DEVICES, write)?;
-    let home: Option<&PathBuf> = confinement.home.as_ref();
-    // An empty directory covers the home directory, unless it is the workspace.
-    let is_covered = |home: &&PathBuf| !home.starts_with(&confinement.workspace);
-    rules = allow(rules, home.filter(is_covered), read)?;
+    rules = allow(rules, confinement.covered_home(), read)?;
     let caches = confinement.private_caches();
     rules = allow(rules, caches.map(|(_, cache)| cache), write)?;
     let status = rules.restrict_self().map_err(io::Error::other)?;

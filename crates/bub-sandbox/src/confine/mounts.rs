@@ -122,8 +122,8 @@ fn plan(confinement: &Confinement) -> io::Result<Vec<Change>> {
             is_writable,
         });
     }
-    if let Some(path) = &confinement.home {
-        let path = path.clone();
+    if let Some(path) = confinement.covered_home() {
+        let path = path.to_owned();
         changes.push(Change {
             path,
             content: Content::Empty,

@@ -60,6 +60,7 @@ impl SandboxFixture {
             "home/work/.git/hooks",
             "temp",
             "outside",
+            "records",
         ] {
             fs::create_dir(fixture.path(name)).unwrap();
         }
@@ -76,6 +77,7 @@ impl SandboxFixture {
         if let Some(user) = user {
             give(&fixture.path("temp"), user);
             give(&fixture.path("outside"), user);
+            give(&fixture.path("records"), user);
         }
         fixture
     }
@@ -94,7 +96,10 @@ impl SandboxFixture {
     pub(crate) fn confinement(&self, profile: SandboxProfile) -> Confinement {
         let path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".as_ref();
         let (workspace, temp) = (self.path("home/work"), self.path("temp"));
-        Confinement::new(profile, &workspace, &temp, Some(&self.path("home")), path)
+        let home = self.path("home");
+        let mut confinement = Confinement::new(profile, &workspace, &temp, Some(&home), path);
+        confinement.records = Some(self.path("records"));
+        confinement
     }
 
     /// Runs a script in `bash`, confined, in the workspace.

@@ -208,6 +208,75 @@ fn nothing_that_a_command_plants_is_run_by_git_outside() {
     assert!(succeeded.is_empty(), "{succeeded:#?}");
 }
 
+/// Waits in a command until another one has created a file in the workspace.
+const WAIT: &str = "wait_for() { until [ -e $W/$1 ]; do sleep 0.01; done; }\n";
+
+// A command that starts later must not take what an earlier one planted for old, and hide it when that one ends.
+#[test]
+fn commands_that_run_at_the_same_time_launder_nothing() {
+    let cases = [
+        // The planted part, what hides it, what brings it back, and what would run it.
+        (
+            "evil_directory d",
+            "mv d/HEAD d/H",
+            "mv d/H d/HEAD",
+            "git -C d status",
+        ),
+        (
+            "git init -q d; git -C d config core.fsmonitor \"$EVIL\"",
+            "mv d/.git d/x",
+            "mv d/x d/.git",
+            "git -C d status",
+        ),
+        // A git directory that exists, and that the second command does not recognize.
+        (
+            "mv bare.git/HEAD bare.git/H",
+            "echo \"$HOOK\" > bare.git/hooks/post-receive; chmod +x bare.git/hooks/*",
+            "mv bare.git/H bare.git/HEAD",
+            "git push -q bare.git HEAD:refs/heads/other",
+        ),
+        (
+            "echo touch owned > .env",
+            "true",
+            "echo touch owned > .env",
+            "test ! -e .env || sh .env",
+        ),
+        (
+            "mkdir .agents; echo touch owned > .agents/x",
+            "true",
+            "mkdir .agents; echo touch owned > .agents/x",
+            "test ! -e .agents || sh .agents/x",
+        ),
+    ];
+    let mut succeeded = Vec::new();
+    for fixture in SandboxFixture::for_each_user() {
+        let work = fixture.path("home/work");
+        assert_outside(&fixture, PREPARE);
+        assert_outside(&fixture, "rm .env; cp -a $W $W/../template");
+        for (plant, hide, show, outside) in cases {
+            let confinement = fixture.confinement(SandboxProfile::Workspace);
+            let first = format!("{SETUP}{WAIT}{plant}; touch planted; wait_for hidden");
+            let second =
+                format!("{SETUP}{WAIT}touch second; {hide}; touch hidden; wait_for ended; {show}");
+            let mut first = fixture.start_supervised(&confinement, &first);
+            assert_outside(&fixture, &format!("{WAIT}wait_for planted"));
+            let mut second = fixture.start_supervised(&confinement, &second);
+            first.child.wait().unwrap();
+            fs::write(work.join("ended"), "").unwrap();
+            second.child.wait().unwrap();
+            script(&fixture, None, outside);
+            if work.join("owned").exists() {
+                succeeded.push(plant);
+            }
+            assert_outside(
+                &fixture,
+                "find $W -mindepth 1 -delete; cp -a $W/../template/. $W",
+            );
+        }
+    }
+    assert!(succeeded.is_empty(), "{succeeded:#?}");
+}
+
 #[test]
 fn each_planted_program_would_run_without_the_sandbox() {
     let fixture = SandboxFixture::for_each_user().remove(0);

@@ -190,6 +190,38 @@ fn a_home_directory_as_workspace_keeps_its_secrets_and_startup_files() {
 }
 
 #[test]
+fn a_workspace_that_contains_the_home_directory_keeps_its_startup_files() {
+    for fixture in SandboxFixture::for_each_user() {
+        let home = fixture.path("home");
+        fs::write(home.join(".bashrc"), "").unwrap();
+        fs::create_dir(home.join(".ssh")).unwrap();
+        fixture.give_home();
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        confinement.workspace = home.parent().unwrap().to_owned();
+        confinement.hidden.push(fixture.path("records"));
+        confinement.hidden.push(fixture.path("temp"));
+        let names = || {
+            let entries = fs::read_dir(&home).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        let before = names();
+        let script = "! echo x >> ~/.bashrc && ! mv ~/.bashrc ~/x && echo x > ~/.profile && cat ~/secret && echo x > ~/.vimrc && rm ~/work/file";
+        let output = fixture.run(&confinement, script);
+        assert!(output.status.success(), "{output:?}");
+        let is_new = |name: &String| !before.contains(name) && !name.contains(".sandbox-");
+        let new: Vec<_> = names().into_iter().filter(is_new).collect();
+        assert!(new.is_empty(), "{new:?}");
+        assert!(
+            names()
+                .iter()
+                .any(|name| name.starts_with(".vimrc.sandbox-"))
+        );
+        assert_eq!(fs::read_to_string(home.join(".bashrc")).unwrap(), "");
+    }
+}
+
+#[test]
 fn git_reads_the_repository_of_a_worktree_and_of_a_subdirectory() {
     for fixture in SandboxFixture::for_each_user() {
         create_repository(&fixture);

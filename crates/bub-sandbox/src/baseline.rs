@@ -1,0 +1,194 @@
+//! What was in the workspace before a command, and how commands that run at the same time share it.
+//!
+//! What a command creates must not pass for old because another command started later. So all running commands of a
+//! workspace compare with the state before the first of them. A file that commands cannot reach holds it. Each command
+//! holds a shared lock on this file until it has compared, so the file is valid while it is locked.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fs::{self, DirBuilder, File, TryLockError},
+    io::{self, BufReader, BufWriter, Seek, Write},
+    ops::Deref,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::repositories::{GitPlace, Stamp};
+
+/// How often a file is read again that a killed process left incomplete.
+const MAX_ATTEMPTS: usize = 16;
+
+/// A path that is stored without loss, also if it is not valid Unicode: each byte is one character.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StoredPath(PathBuf);
+
+impl From<PathBuf> for StoredPath {
+    fn from(path: PathBuf) -> Self {
+        Self(path)
+    }
+}
+
+impl Deref for StoredPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Borrow<Path> for StoredPath {
+    fn borrow(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Serialize for StoredPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = self.0.as_os_str().as_bytes().iter();
+        let text: String = bytes.map(|byte| char::from(*byte)).collect();
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for StoredPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes: Result<_, _> = text.chars().map(u8::try_from).collect();
+        let path = OsString::from_vec(bytes.map_err(D::Error::custom)?);
+        Ok(Self(path.into()))
+    }
+}
+
+/// The protected paths and the git directories of a workspace at one time.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Baseline {
+    pub(crate) workspace: StoredPath,
+    /// Protected paths that are read-only while a command runs.
+    pub(crate) mounted: BTreeSet<StoredPath>,
+    /// Protected paths with nothing there.
+    pub(crate) absent: BTreeSet<StoredPath>,
+    /// Protected paths that are links, and where they lead.
+    pub(crate) links: BTreeMap<StoredPath, StoredPath>,
+    /// Other protected paths.
+    pub(crate) files: BTreeMap<StoredPath, Stamp>,
+    /// Places of git whose parts are among the protected paths.
+    pub(crate) places: BTreeSet<StoredPath>,
+    /// Other places of git.
+    pub(crate) stamps: BTreeMap<StoredPath, Stamp>,
+    /// Whether `places` and `stamps` are all places. Otherwise, others may have existed.
+    pub(crate) is_complete: bool,
+    /// Names that start with a period in the home directory, if it is in the workspace.
+    pub(crate) home_names: Option<BTreeSet<StoredPath>>,
+    pub(crate) time: SystemTime,
+}
+
+impl Baseline {
+    /// Returns whether a place of git has not changed since.
+    pub(crate) fn has_unchanged(&self, path: &Path, place: GitPlace) -> bool {
+        let now = || Stamp::new(path, place);
+        match self.stamps.get(path) {
+            Some(before) => *before == now(),
+            None if self.places.contains(path) => true,
+            None => !self.is_complete && now().is_older_than(path, self.time),
+        }
+    }
+
+    /// Forgets protected paths that were not known at the time of `first`. They are new.
+    fn retain_known(&mut self, first: &Self) {
+        let is_known = |path: &StoredPath| {
+            first.mounted.contains(path)
+                || first.absent.contains(path)
+                || first.links.contains_key(path)
+                || first.files.contains_key(path)
+        };
+        self.absent.retain(&is_known);
+        self.links.retain(|path, _| is_known(path));
+        self.files.retain(|path, _| is_known(path));
+        self.mounted.clone_from(&first.mounted);
+    }
+}
+
+/// The baselines with which a command compares when it ends.
+pub(crate) struct Baselines {
+    /// That of the command itself, and before it that of the first running one.
+    pub(crate) all: Vec<Baseline>,
+    /// Keeps the baseline of the first command.
+    _lock: Option<File>,
+}
+
+impl Baselines {
+    /// Records the baseline of a command with `scan`, without other commands.
+    pub(crate) fn alone(scan: impl FnOnce() -> Baseline) -> Self {
+        Self {
+            all: vec![scan()],
+            _lock: None,
+        }
+    }
+
+    /// Records the baseline of a command with `scan`. Shares it with all commands of the workspace that run before this
+    /// value is dropped, through a file in `directory`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written or read.
+    pub(crate) fn share(
+        directory: &Path,
+        workspace: &Path,
+        scan: impl Fn() -> Baseline,
+    ) -> io::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+        let found = fs::metadata(workspace)?;
+        // A file of root would stop the commands of another user.
+        let user = rustix::process::getuid().as_raw();
+        let name = format!("{user}-{:x}-{:x}.json", found.dev(), found.ino());
+        let path = directory.join(name);
+        for _ in 0..MAX_ATTEMPTS {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = options.mode(0o600).open(&path)?;
+            // Scan only under a lock: before it, another command may still run.
+            let is_first = match file.try_lock() {
+                Ok(()) => true,
+                Err(TryLockError::WouldBlock) => false,
+                Err(TryLockError::Error(error)) => return Err(error),
+            };
+            if !is_first {
+                file.lock_shared()?;
+            }
+            let mut own = scan();
+            if is_first {
+                file.set_len(0)?;
+                let mut writer = BufWriter::new(&file);
+                serde_json::to_writer(&mut writer, &own)?;
+                writer.flush()?;
+                file.lock_shared()?;
+            }
+            file.rewind()?;
+            // Another command may have replaced it when this one released the exclusive lock.
+            let Ok(first) = serde_json::from_reader::<_, Baseline>(BufReader::new(&file)) else {
+                continue;
+            };
+            // The paths of another mount of the same directory cannot be compared.
+            let first = Some(first).filter(|first| first.workspace == own.workspace);
+            if let Some(first) = &first {
+                own.retain_known(first);
+            }
+            return Ok(Self {
+                all: first.into_iter().chain([own]).collect(),
+                _lock: Some(file),
+            });
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
