@@ -7,7 +7,7 @@
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
 //!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace,
-//!   with the git directories that `repositories` finds. Commands that run at the same time compare with one `baseline`.
+//!   with the git directories that `repositories` finds and what their `git_config` names. Commands that run at the same time compare with one `baseline`.
 //!   [`PathAccess`] is what a confinement allows at a path. [`hold_temp_directory`] keeps the temporary directory of a
 //!   command from being removed.
 
@@ -15,6 +15,7 @@ mod baseline;
 #[cfg(target_os = "linux")]
 mod confine;
 mod confinement;
+mod git_config;
 mod init;
 mod launcher;
 mod path_access;

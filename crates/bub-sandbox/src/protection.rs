@@ -19,11 +19,12 @@ use std::{
 use crate::{
     Confinement,
     baseline::{Baseline, Baselines, StoredPath},
+    git_config::{named_paths, named_paths_around},
     hold_temp_directory,
     path_access::is_below,
     repositories::{
-        GIT_NAMES, GitPlace, Search, Stamp, configured_paths, entries, git_directory_outside,
-        is_git_directory, is_git_name,
+        GIT_NAMES, GitPlace, Search, Stamp, entries, git_directory_outside, is_git_directory,
+        is_git_name,
     },
 };
 
@@ -192,16 +193,7 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
     }
     let home_names = confinement.home_in_workspace().map(home_names);
     protected.extend(home_names.iter().flatten().cloned());
-    for path in search.places.keys() {
-        let root = path.parent().unwrap_or(path);
-        for config in ["config", "config.worktree"] {
-            protected.extend(configured_paths(&path.join(config), root, home));
-        }
-    }
-    if let Some(home) = home {
-        let config = home.join(".gitconfig");
-        protected.extend(configured_paths(&config, workspace, Some(home)));
-    }
+    protected.extend(named_paths(search, workspace, home));
     let mut baseline = Baseline {
         workspace: workspace.clone().into(),
         mounted: BTreeSet::new(),
@@ -293,14 +285,10 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let below_home = confinement.home_in_workspace();
     let below_home = below_home.and_then(|home| path.strip_prefix(home).ok());
     let is_dotfile = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".");
-    let config =
-        configured_paths(&workspace.join(".git/config"), workspace, home.as_deref()).into_iter();
-    let user_config = home.iter().map(|home| home.join(".gitconfig"));
-    let user_config =
-        user_config.flat_map(|config| configured_paths(&config, workspace, home.as_deref()));
+    let config = named_paths_around(path, workspace, home.as_deref()).into_iter();
     let links = confinement.protected.iter();
     let links = links.flat_map(|path| path.canonicalize());
-    let mut all = config.chain(user_config).chain(links);
+    let mut all = config.chain(links);
     let mut named = confinement.protected.iter();
     below_home.is_some_and(is_dotfile)
         || named.any(|root| is_below(path, root))

@@ -32,7 +32,7 @@ const MAX_CONFIG_BYTES: u64 = 64 * 1024;
 /// By how much the times of files can differ from the clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 /// Keys of a repository's configuration that run no program.
-const PLAIN_CONFIG_KEYS: &[(&str, &[&str])] = &[
+pub(crate) const PLAIN_CONFIG_KEYS: &[(&str, &[&str])] = &[
     (
         "core",
         &[
@@ -68,7 +68,7 @@ const PLAIN_CONFIG_KEYS: &[(&str, &[&str])] = &[
     ("user", &["email", "name"]),
 ];
 /// The key that names the working tree of a git directory elsewhere.
-const WORKTREE_KEY: &str = "worktree";
+pub(crate) const WORKTREE_KEY: &str = "worktree";
 
 /// What git finds at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,56 +296,14 @@ pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// Returns the beginning of a small text file, or an empty text.
 pub(crate) fn read_text(path: &Path) -> String {
-    let mut text = String::new();
+    let mut text = Vec::new();
     // Opening a pipe would wait for a writer.
     if path.is_file() {
         let file = fs::File::open(path).map(|file| file.take(MAX_CONFIG_BYTES));
-        let read = file.and_then(|mut file| file.read_to_string(&mut text));
-        if read.is_err() {
-            text.clear();
-        }
+        // Ignore errors: git cannot read the file, either.
+        let _ = file.and_then(|mut file| file.read_to_end(&mut text));
     }
-    text
-}
-
-/// Returns the paths that a configuration of git names as its hooks, as further configuration, or as a program. They may
-/// not exist yet.
-pub(crate) fn configured_paths(config: &Path, root: &Path, home: Option<&Path>) -> Vec<PathBuf> {
-    let directory = config.parent().unwrap_or(root);
-    let resolve = |base: &Path, value: &str| {
-        let below_home = value.strip_prefix("~/").zip(home);
-        let path = below_home.map_or_else(|| base.join(value), |(below, home)| home.join(below));
-        let parent = path.parent()?.canonicalize().ok()?;
-        path.canonicalize()
-            .ok()
-            .or(Some(parent.join(path.file_name()?)))
-    };
-    let mut paths = Vec::new();
-    for line in read_text(config).lines() {
-        let Some((key, value)) = line.split_once('=') else {
-            continue;
-        };
-        let value = value.trim().trim_matches('"');
-        // A section may be on the same line.
-        let key = key.rsplit(']').next().unwrap_or(key).trim();
-        match key.to_ascii_lowercase().as_str() {
-            "hookspath" => paths.extend(resolve(root, value)),
-            "path" => paths.extend(resolve(directory, value)),
-            key if is_plain_key(key) => {}
-            _ => {
-                let words = value.split(|c: char| c.is_whitespace() || "'\"\\;&|()".contains(c));
-                let named = words.filter(|word| !word.is_empty());
-                let named = named.filter_map(|word| resolve(root, word));
-                paths.extend(named.filter(|path| path.is_file()));
-            }
-        }
-    }
-    paths
-}
-
-fn is_plain_key(key: &str) -> bool {
-    let mut keys = PLAIN_CONFIG_KEYS.iter().flat_map(|(_, keys)| *keys);
-    keys.any(|plain| *plain == key)
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Returns whether a configuration of git contains only keys that run no program, in the form in which git writes them.
@@ -385,7 +343,7 @@ fn is_plain_config(path: &Path, is_tree: impl Fn(&str) -> bool) -> bool {
 }
 
 /// Returns whether an address names a program that git starts to reach it, as in `ext::command`.
-fn names_helper(address: &str) -> bool {
+pub(crate) fn names_helper(address: &str) -> bool {
     let helper = address.split_once("::").map(|(helper, _)| helper);
     helper.is_some_and(|helper| !helper.contains(['/', ':', '[']))
 }

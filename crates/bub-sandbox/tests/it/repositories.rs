@@ -328,6 +328,212 @@ fn files_that_the_configuration_names_are_protected_even_before_they_exist() {
     }
 }
 
+/// Puts a program that must not run at a path, however it can.
+const PLANT: &str = "plant() { mkdir -p $(dirname $1); rm -f $1; echo \"$HOOK\" > $1; chmod +x $1; }
+plant_config() { mkdir -p $(dirname $1); rm -f $1; printf '[core]\\n\\tfsmonitor = touch %s/owned\\n' $W > $1; }
+safe() { mkdir -p $(dirname $1); printf '#!/bin/sh\\ncat\\n' > $1; chmod +x $1; }
+";
+
+// Paths that the configuration names, relative to each working tree that uses it.
+#[test]
+fn what_the_configuration_names_is_protected_in_every_working_tree() {
+    let commit = "commit -q --allow-empty -m x";
+    let cases = [
+        // The setup, what the command plants, and the arguments of git that would run it.
+        (
+            "git config core.hooksPath h",
+            "plant tree/h/pre-commit",
+            format!("-C tree {commit}"),
+        ),
+        (
+            "git -C sub config core.hooksPath h",
+            "plant sub/h/pre-commit",
+            format!("-C sub {commit}"),
+        ),
+        (
+            "git -C proj config core.hooksPath h",
+            "plant proj/h/pre-commit",
+            format!("-C proj {commit}"),
+        ),
+        (
+            "git config --global core.hooksPath h",
+            "plant a/b/c/d/e/f/g/h/pre-commit",
+            format!("-C a/b/c/d/e/f/g {commit}"),
+        ),
+        (
+            "git config --global core.hooksPath h",
+            "plant target/y/h/pre-commit",
+            format!("-C target/y {commit}"),
+        ),
+        (
+            "git -C target/y config core.hooksPath h; safe target/y/h/pre-commit",
+            "plant target/y/h/pre-commit",
+            format!("-C target/y {commit}"),
+        ),
+        (
+            "git -C proj config filter.x.clean ./c; echo '* filter=x' > proj/.gitattributes; safe proj/c",
+            "plant proj/c; touch proj/f",
+            "-C proj add f".into(),
+        ),
+        (
+            "git --git-dir=data/store config core.worktree ../../other; mkdir other; git --git-dir=data/store config core.hooksPath h",
+            "plant other/h/pre-commit",
+            format!("--git-dir=data/store {commit}"),
+        ),
+        // Includes.
+        (
+            "git config include.path ../one; printf '[include]\\npath = two\\n' > one",
+            "plant_config two",
+            "status".into(),
+        ),
+        (
+            "git config include.path ../one; printf '[core]\\nhooksPath = h\\n' > one",
+            "plant h/pre-commit",
+            commit.into(),
+        ),
+        (
+            "git config includeIf.gitdir:/.path ../c/one; mkdir c; printf '[include]\\npath = two\\n' > c/one",
+            "plant_config c/two",
+            "status".into(),
+        ),
+        // Links.
+        (
+            "mkdir real; ln -s real h; git config core.hooksPath h",
+            "rm h; plant h/pre-commit",
+            commit.into(),
+        ),
+        (
+            "mkdir -p real/h; ln -s real l; git config core.hooksPath l/h",
+            "rm l; plant l/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            "safe s/hook; ln -s ../../s/hook .git/hooks/pre-commit",
+            "plant s/hook",
+            commit.into(),
+        ),
+        (
+            "safe s/hook; mkdir h; ln -s ../s/hook h/pre-commit; git config core.hooksPath h",
+            "plant s/hook",
+            commit.into(),
+        ),
+        (
+            "mkdir -p .husky/_; printf '#!/bin/sh\\nsh .husky/pre-commit\\n' > .husky/_/pre-commit; chmod +x .husky/_/*; git config core.hooksPath .husky/_",
+            "plant .husky/pre-commit",
+            commit.into(),
+        ),
+        // The form of values.
+        (
+            "git config core.hooksPath 'a b'",
+            "mkdir 'a b'; plant h; mv h 'a b/pre-commit'",
+            commit.into(),
+        ),
+        (
+            "printf '[core]\\n hooksPath = \\\\\\n  h # x\\n' >> .git/config",
+            "plant h/pre-commit",
+            commit.into(),
+        ),
+        (
+            "printf '[core] hooksPath = h\\n# \\351\\n' >> .git/config",
+            "plant h/pre-commit",
+            commit.into(),
+        ),
+        // Programs that do not exist yet.
+        ("git config alias.q '!s/x'", "plant s/x", "q".into()),
+        (
+            "git config alias.q '!sh -c \"./s/x;true\"'",
+            "plant s/x",
+            "q".into(),
+        ),
+        (
+            "git config core.fsmonitor ./s/x",
+            "plant s/x",
+            "status".into(),
+        ),
+        (
+            "git config submodule.sub.update '!./s/x'",
+            "plant s/x; plant sub/s/x; git -C sub commit -q --allow-empty -m x; git add sub; git commit -qm x; git -C sub reset -q --hard HEAD^",
+            "submodule update".into(),
+        ),
+        (
+            "git config credential.helper '!./s/x'",
+            "plant s/x",
+            "credential fill < request".into(),
+        ),
+        (
+            "git config --global init.templateDir $W/t",
+            "plant t/hooks/post-checkout",
+            "clone -q origin new".into(),
+        ),
+    ];
+    let mut wrong = Vec::new();
+    let fixtures = SandboxFixture::for_each_user();
+    for (number, fixture) in fixtures.iter().enumerate() {
+        let work = fixture.path("home/work");
+        assert_outside(fixture, PREPARE);
+        assert_outside(
+            fixture,
+            "printf 'protocol=https\\nhost=x\\n\\n' > request; cp -a $W $W/../template",
+        );
+        for (setup, plant, arguments) in cases.iter().skip(number).step_by(fixtures.len()) {
+            let confinement = fixture.confinement(SandboxProfile::Workspace);
+            // Without the sandbox, the program runs.
+            for confinement in [None, Some(&confinement)] {
+                assert_outside(fixture, &format!("{PLANT}{setup}"));
+                script(fixture, confinement, &format!("{PLANT}{plant}"));
+                let git = format!("export GIT_TERMINAL_PROMPT=0; git {arguments}");
+                let output = script(fixture, None, &git);
+                if work.join("owned").exists() != confinement.is_none() {
+                    wrong.push((*setup, confinement.is_some(), output));
+                }
+                assert_outside(
+                    fixture,
+                    "rm -f ~/.gitconfig; find $W -mindepth 1 -delete; cp -a $W/../template/. $W",
+                );
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_an_outer_repository_names_in_the_workspace_is_protected() {
+    for fixture in SandboxFixture::for_each_user() {
+        for (setup, workspace) in [
+            (
+                "mkdir sub; git config core.hooksPath sub/h",
+                "home/work/sub",
+            ),
+            (
+                "git worktree add -q ../tree; git config core.hooksPath h",
+                "home/tree",
+            ),
+            (
+                "mkdir sub; safe sub/h/x; ln -sf ../../sub/h/x .git/hooks/pre-commit",
+                "home/work/sub",
+            ),
+        ] {
+            assert_outside(
+                &fixture,
+                &format!(
+                    "rm -rf $W/.git $W/sub ../tree; git init -q; git commit -q --allow-empty -m x\n{PLANT}{setup}"
+                ),
+            );
+            let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+            confinement.workspace = fixture.path(workspace);
+            let plant = format!("{SETUP}{PLANT}plant h/pre-commit; plant h/x");
+            fixture.run_in(&confinement.workspace, &confinement, &plant);
+            let commit = format!(
+                "git -C {} commit -q --allow-empty -m x",
+                confinement.workspace.display()
+            );
+            script(&fixture, None, &commit);
+            let owned = confinement.workspace.join("owned");
+            assert!(!owned.exists(), "{setup}");
+        }
+    }
+}
+
 #[test]
 fn repositories_that_run_no_programs_stay_usable() {
     let cases = [
