@@ -93,13 +93,15 @@ pub(crate) fn has_secret_name(name: &str) -> bool {
         "DSN",
     ];
     let name = name.to_ascii_uppercase();
+    let is_secret =
+        |word: &str| WORDS.contains(&word) || word == "PGPASS" || word.starts_with("PRIVATE");
     // `PWD` and `OLDPWD` are directories.
     name.ends_with("DATABASE_URL")
         || ["SECRET", "WEBHOOK"].iter().any(|part| name.contains(part))
         || (!matches!(name.as_str(), "PWD" | "OLDPWD")
             && name
                 .split(|c: char| !c.is_ascii_alphanumeric())
-                .any(|word| WORDS.contains(&word)))
+                .any(is_secret))
 }
 
 /// Returns whether a value is a token, a private key, or a URL with a password.
@@ -131,6 +133,29 @@ pub(crate) fn has_secret_value(value: &str) -> bool {
         || PREFIXES.iter().any(|prefix| value.starts_with(prefix))
         || authority.is_some_and(|authority| authority.contains('@'))
         || display::url_password(value).is_some()
+        || has_token_in_path(value)
+}
+
+/// Returns whether a value is the URL of a webhook with a token in its path, such as
+/// `https://hooks.slack.com/services/T0/B0/token`. The address of a webhook without one is no
+/// secret.
+fn has_token_in_path(value: &str) -> bool {
+    const MIN_TOKEN_CHARS: usize = 16;
+    let Some((_, address)) = value
+        .split_once("://")
+        .filter(|_| value.starts_with("http"))
+    else {
+        return false;
+    };
+    let address = address.to_ascii_lowercase();
+    let mut parts = address.split(['/', '?', '&', '=']);
+    let is_webhook = parts
+        .by_ref()
+        .any(|part| part.starts_with("hooks.") || part.contains("webhook") || part == "hooks");
+    let is_token =
+        |part: &str| part.len() >= MIN_TOKEN_CHARS && part.contains(|c: char| c.is_ascii_digit());
+    // A token of Slack can consist of letters alone.
+    is_webhook && (parts.any(is_token) || address.starts_with("hooks.slack.com/"))
 }
 
 /// Returns whether one of the patterns, `NAME` or `PREFIX*`, matches a name. The case is ignored.

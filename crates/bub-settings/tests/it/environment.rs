@@ -296,6 +296,9 @@ fn a_child_gets_nothing_that_looks_like_a_secret_unless_granted() {
         ("LANG", "C"),
         ("WEATHER_UNITS", "metric"),
         ("HOMEPAGE", "https://a.b/c"),
+        ("NOTIFY_AT", "http://localhost:8080/webhook"),
+        ("DOCS", "https://a.b/webhooks/how-to-receive-them"),
+        ("GOPRIVATE", "example.com/team"),
     ];
     let secret = [
         ("LOCAL_PASSWORD", "vagrant"),
@@ -319,6 +322,17 @@ fn a_child_gets_nothing_that_looks_like_a_secret_unless_granted() {
         ("CLOUD", "AKIA0123456789ABCDEF"),
         ("SESSION", "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl"),
         ("WEATHER_KEY", "w-12345678"),
+        ("PGPASS", "x"),
+        ("PRIVATE_DATA", "x"),
+        (
+            "NOTIFY",
+            "https://hooks.slack.com/services/T0/B0/abcdefghijklmnop",
+        ),
+        (
+            "CHAT_URL",
+            "https://discord.com/api/webhooks/123456789012345678/aBcDeFgHiJkLmNoPq",
+        ),
+        ("ALERTS", "https://a.b/webhook/v1/0123456789abcdef0123"),
         ("HUB", "hf_abcdefghij0123456789"),
         ("FAST", "gsk_abcdefghij0123456789"),
         (
