@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Launcher, SUBCOMMAND,
+    path_access::{SYSTEM_DIRECTORIES, TEMP_DIRECTORIES},
     protection::WORKSPACE_NAMES,
     supervisor::{CONFINE_FLAG, ENTER_FLAG},
 };
@@ -241,7 +242,11 @@ impl Confinement {
         if let Some(home) = home {
             readable.extend(HOME_CONFIG_NAMES.iter().map(|name| home.join(name)));
             let tools = std::env::split_paths(search_path);
-            readable.extend(tools.flat_map(|directory| tool_paths(home, &directory)));
+            let tools = tools.flat_map(|directory| tool_paths(home, &directory));
+            // What is above the workspace has other data, and what is in it stays writable.
+            let is_apart =
+                |path: &PathBuf| !workspace.starts_with(path) && !path.starts_with(workspace);
+            readable.extend(tools.filter(is_apart));
             hidden.extend(SECRET_NAMES.iter().map(|name| home.join(name)));
         }
         Self {
@@ -418,7 +423,7 @@ fn tool_paths(home: &Path, directory: &Path) -> Vec<PathBuf> {
     let directory = directory.canonicalize();
     let directory = directory.as_deref().unwrap_or(Path::new("/"));
     let Ok(below) = directory.strip_prefix(home) else {
-        return Vec::new();
+        return tool_paths_elsewhere(home, directory);
     };
     let Some(first) = below.iter().next() else {
         return Vec::new();
@@ -429,6 +434,24 @@ fn tool_paths(home: &Path, directory: &Path) -> Vec<PathBuf> {
         None if first.as_encoded_bytes().starts_with(b".") => vec![home.join(first)],
         None => vec![directory.to_owned()],
     }
+}
+
+/// Returns the paths that programs in a directory of `PATH` outside the home directory need, such as those in the home of
+/// another user.
+fn tool_paths_elsewhere(home: &Path, directory: &Path) -> Vec<PathBuf> {
+    let mut visible = SYSTEM_DIRECTORIES.iter().chain(TEMP_DIRECTORIES);
+    if home.starts_with(directory) || visible.any(|root| directory.starts_with(root)) {
+        return Vec::new();
+    }
+    // The programs of rustup are links to the toolchain beside them.
+    let toolchain = directory
+        .ends_with(".cargo/bin")
+        .then(|| directory.ancestors().nth(2));
+    let toolchain = toolchain.flatten().map(|home| home.join(".rustup"));
+    [directory.to_owned()]
+        .into_iter()
+        .chain(toolchain)
+        .collect()
 }
 
 #[cfg(test)]
@@ -480,6 +503,34 @@ mod tests {
         for name in ["", ".local", ".cargo", ".ssh", ".config", "projects"] {
             assert!(!confinement.readable.contains(&home.join(name)), "{name}");
         }
+    }
+
+    #[test]
+    fn tools_in_the_home_of_another_user_stay_readable() {
+        let root = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+        let root = root.path().canonicalize().unwrap();
+        for name in ["a/work/bin", "b/.cargo/bin", "b/.ssh"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let path = format!(
+            "/usr/bin:{0}:{0}/b/.cargo/bin:{0}/a/work/bin",
+            root.display()
+        );
+        let (home, work) = (root.join("a"), root.join("a/work"));
+        let (profile, temp) = (SandboxProfile::Workspace, Path::new("/tmp/x"));
+        let confinement = Confinement::new(profile, &work, temp, Some(&home), path.as_ref());
+        for (name, is_readable) in [
+            ("b/.cargo/bin", true),
+            ("b/.rustup", true),
+            ("b/.ssh", false),
+            ("a/work/bin", false),
+            ("b", false),
+            ("", false),
+        ] {
+            let found = confinement.readable.contains(&root.join(name));
+            assert_eq!(found, is_readable, "{name}");
+        }
+        assert!(!confinement.readable.contains(&PathBuf::from("/usr/bin")));
     }
 
     #[test]

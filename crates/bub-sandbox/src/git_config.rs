@@ -145,7 +145,7 @@ impl<'a> Names<'a> {
                 let quoted = value.split(['\'', '"']).map(str::trim);
                 let is_separator = |c: char| c.is_whitespace() || SEPARATORS.contains(c);
                 let words = value.split(is_separator).chain(quoted);
-                let words = words.flat_map(|word| word.rsplit("::").next());
+                let words = words.filter_map(|word| word.rsplit("::").next());
                 let words = words.filter(|word| !word.is_empty());
                 let words: Vec<_> = words
                     .map(|word| (self.expand(word), NameKind::Word))

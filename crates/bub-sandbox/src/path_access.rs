@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 #[cfg(target_os = "linux")]
-use crate::confine::{SYSTEM_DATA, SYSTEM_DIRECTORIES};
+pub(crate) use crate::confine::{SYSTEM_DATA, SYSTEM_DIRECTORIES};
 #[cfg(not(target_os = "linux"))]
-use crate::seatbelt::{SYSTEM_DATA, SYSTEM_DIRECTORIES};
+pub(crate) use crate::seatbelt::{SYSTEM_DATA, SYSTEM_DIRECTORIES};
 use crate::{Confinement, protection};
 
 /// Directories that a command on Linux sees as its private temporary directory.

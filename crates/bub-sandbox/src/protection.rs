@@ -48,8 +48,8 @@ pub(crate) const WORKSPACE_NAMES: &[&str] = &[
 const GENERATED_NAMES: &[&str] = &[".venv", "node_modules", "target", "venv"];
 /// How many git directories and sockets are protected by mounts. Others are checked after a command.
 const MAX_MOUNT_COUNT: usize = 64;
-/// How many protected paths are mounts. Others are compared after a command.
-const MAX_PROTECTED_COUNT: usize = 1024;
+/// How many paths that the configuration of git names are mounts. Others are compared after a command.
+const MAX_NAMED_COUNT: usize = 256;
 /// How long the workspace is searched before a command.
 const SEARCH_LIMIT: Duration = Duration::from_secs(2);
 /// How long the workspace is searched after a command. A command needs longer to create what takes as long to search.
@@ -193,7 +193,8 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
     }
     let home_names = confinement.home_in_workspace().map(home_names);
     protected.extend(home_names.iter().flatten().cloned());
-    protected.extend(named_paths(search, workspace, home));
+    let mut named = named_paths(search, workspace, home);
+    named.retain(|path| !protected.contains(path));
     let mut baseline = Baseline {
         workspace: workspace.clone().into(),
         mounted: BTreeSet::new(),
@@ -207,7 +208,9 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
         time,
     };
     let is_inside = |path: &PathBuf| path != workspace && path.starts_with(workspace);
-    for path in protected.into_iter().filter(is_inside) {
+    // A command can create many paths that the configuration of the user names. They must not displace the others.
+    let max_count = protected.len() + MAX_NAMED_COUNT;
+    for path in protected.into_iter().chain(named).filter(is_inside) {
         match fs::symlink_metadata(&path) {
             Err(_) => drop(baseline.absent.insert(path.into())),
             Ok(found) if found.is_symlink() => {
@@ -216,7 +219,7 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
                 let target = fs::read_link(&path).unwrap_or_default();
                 baseline.links.insert(path.into(), target.into());
             }
-            Ok(_) if baseline.mounted.len() < MAX_PROTECTED_COUNT => {
+            Ok(_) if baseline.mounted.len() < max_count => {
                 baseline.mounted.insert(path.into());
             }
             Ok(_) => {

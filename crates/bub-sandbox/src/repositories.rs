@@ -29,6 +29,8 @@ pub(crate) const GIT_NAMES: &[&str] = &[
 const DATA_NAMES: &[&str] = &["logs", "objects", "refs"];
 /// Maximum bytes of a configuration of git.
 const MAX_CONFIG_BYTES: u64 = 64 * 1024;
+/// How many parts of a directory are compared.
+const MAX_STAMP_PARTS: usize = 10_000;
 /// By how much the times of files can differ from the clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 /// Keys of a repository's configuration that run no program.
@@ -261,9 +263,17 @@ impl Stamp {
         Self::of_parts(parts)
     }
 
-    /// Returns the stamp of a file, or of a directory and its entries.
+    /// Returns the stamp of a file, or of a directory with all it contains.
     pub(crate) fn of_file(path: &Path) -> Self {
-        Self::of_parts(entries(path).chain([path.to_owned()]))
+        let mut parts = vec![path.to_owned()];
+        let mut index = 0;
+        while let Some(part) = parts.get(index).filter(|_| index < MAX_STAMP_PARTS) {
+            if !part.is_symlink() {
+                parts.extend(entries(&part.clone()));
+            }
+            index += 1;
+        }
+        Self::of_parts(parts)
     }
 
     fn of_parts(parts: impl IntoIterator<Item = PathBuf>) -> Self {
