@@ -21,7 +21,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::repositories::{GitPlace, Stamp};
+use crate::repositories::{GIT_NAMES, GitPlace, Stamp};
 
 /// How often a file is read again that a killed process left incomplete.
 const MAX_ATTEMPTS: usize = 16;
@@ -101,18 +101,34 @@ impl Baseline {
         }
     }
 
-    /// Forgets protected paths that were not known at the time of `first`. They are new.
+    /// Forgets what was not there at the time of `first`: it is new, and must not become read-only. What it named as
+    /// protected stays so.
     fn retain_known(&mut self, first: &Self) {
-        let is_known = |path: &StoredPath| {
-            first.mounted.contains(path)
-                || first.absent.contains(path)
+        let places = self.places.iter().chain(self.stamps.keys());
+        let is_new =
+            |path: &&StoredPath| !first.places.contains(*path) && !first.stamps.contains_key(*path);
+        let parts = places.filter(is_new).flat_map(|place| {
+            let names = GIT_NAMES.iter().map(|name| place.join(name));
+            names.chain([place.to_path_buf()])
+        });
+        let home_names = self.home_names.iter().flatten();
+        let known_names = first.home_names.as_ref();
+        let home_names =
+            home_names.filter(|path| known_names.is_some_and(|known| !known.contains(*path)));
+        let new: BTreeSet<_> = parts
+            .map(StoredPath::from)
+            .chain(home_names.cloned())
+            .collect();
+        self.absent.retain(|path| !new.contains(path));
+        self.links.retain(|path, _| !new.contains(path));
+        self.files.retain(|path, _| !new.contains(path));
+        self.mounted.retain(|path| {
+            let is_compared = first.absent.contains(path)
                 || first.links.contains_key(path)
-                || first.files.contains_key(path)
-        };
-        self.absent.retain(&is_known);
-        self.links.retain(|path, _| is_known(path));
-        self.files.retain(|path, _| is_known(path));
-        self.mounted.clone_from(&first.mounted);
+                || first.files.contains_key(path);
+            !is_compared && !new.contains(path)
+        });
+        self.mounted.extend(first.mounted.iter().cloned());
     }
 }
 

@@ -277,6 +277,27 @@ fn commands_that_run_at_the_same_time_launder_nothing() {
     assert!(succeeded.is_empty(), "{succeeded:#?}");
 }
 
+// The user changes the configuration while a command runs. The next command must obey.
+#[test]
+fn a_path_that_is_configured_while_a_command_runs_is_protected_from_the_next_one() {
+    for fixture in SandboxFixture::for_each_user() {
+        let work = fixture.path("home/work");
+        assert_outside(&fixture, "rm -rf .git; git init -q");
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let first = format!("{SETUP}{WAIT}touch started; wait_for ended");
+        let mut first = fixture.start_supervised(&confinement, &first);
+        let configure = "wait_for started; git config core.hooksPath h; mkdir h";
+        assert_outside(&fixture, &format!("{WAIT}{configure}"));
+        let plant = "echo \"$HOOK\" > h/pre-commit && chmod +x h/pre-commit";
+        let output = script(&fixture, Some(&confinement), plant);
+        assert!(!output.status.success(), "{output:?}");
+        fs::write(work.join("ended"), "").unwrap();
+        first.child.wait().unwrap();
+        assert!(work.join("h").is_dir());
+        assert!(work.join(".git/config").is_file());
+    }
+}
+
 #[test]
 fn each_planted_program_would_run_without_the_sandbox() {
     let fixture = SandboxFixture::for_each_user().remove(0);
