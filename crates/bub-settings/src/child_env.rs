@@ -137,25 +137,20 @@ pub(crate) fn has_secret_value(value: &str) -> bool {
 }
 
 /// Returns whether a value is the URL of a webhook with a token in its path, such as
-/// `https://hooks.slack.com/services/T0/B0/token`. The address of a webhook without one is no
-/// secret.
+/// `https://hooks.example/services/T0/B0/token`. The address of a webhook without one is no secret.
 fn has_token_in_path(value: &str) -> bool {
     const MIN_TOKEN_CHARS: usize = 16;
-    let Some((_, address)) = value
-        .split_once("://")
-        .filter(|_| value.starts_with("http"))
-    else {
-        return false;
-    };
-    let address = address.to_ascii_lowercase();
+    let address = value
+        .strip_prefix("http")
+        .and_then(|rest| rest.split_once("://"));
+    let address = address.map_or_else(String::new, |(_, address)| address.to_ascii_lowercase());
     let mut parts = address.split(['/', '?', '&', '=']);
-    let is_webhook = parts
-        .by_ref()
-        .any(|part| part.starts_with("hooks.") || part.contains("webhook") || part == "hooks");
-    let is_token =
-        |part: &str| part.len() >= MIN_TOKEN_CHARS && part.contains(|c: char| c.is_ascii_digit());
-    // A token of Slack can consist of letters alone.
-    is_webhook && (parts.any(is_token) || address.starts_with("hooks.slack.com/"))
+    let is_webhook = |part: &str| part.contains("webhook") || part == "hooks";
+    let has_digit = |part: &str| part.contains(|c: char| c.is_ascii_digit());
+    let is_token = |part: &str| part.len() >= MIN_TOKEN_CHARS && has_digit(part);
+    // Hosts that are only for webhooks can have tokens of letters alone.
+    address.starts_with("hooks.") && address.matches('/').count() > 2
+        || parts.any(is_webhook) && parts.any(is_token)
 }
 
 /// Returns whether one of the patterns, `NAME` or `PREFIX*`, matches a name. The case is ignored.
