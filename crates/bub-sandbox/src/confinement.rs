@@ -436,22 +436,25 @@ fn tool_paths(home: &Path, directory: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the paths that programs in a directory of `PATH` outside the home directory need, such as those in the home of
-/// another user.
+/// Returns the paths that programs in a directory of `PATH` outside the home directory need. If a name in its path starts
+/// with a period, it is in the home of another user, where the same rules apply.
 fn tool_paths_elsewhere(home: &Path, directory: &Path) -> Vec<PathBuf> {
     let mut visible = SYSTEM_DIRECTORIES.iter().chain(TEMP_DIRECTORIES);
     if home.starts_with(directory) || visible.any(|root| directory.starts_with(root)) {
         return Vec::new();
     }
-    // The programs of rustup are links to the toolchain beside them.
-    let toolchain = directory
-        .ends_with(".cargo/bin")
-        .then(|| directory.ancestors().nth(2));
-    let toolchain = toolchain.flatten().map(|home| home.join(".rustup"));
-    [directory.to_owned()]
-        .into_iter()
-        .chain(toolchain)
-        .collect()
+    let is_hidden = |path: &&Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b".") && !home.starts_with(path)
+    };
+    let hidden = directory.ancestors().filter(is_hidden).last();
+    match hidden.and_then(Path::parent) {
+        Some(other) if directory.ends_with(".cargo/bin") => {
+            vec![directory.to_owned(), other.join(".rustup")]
+        }
+        Some(other) => tool_paths(other, directory),
+        None => vec![directory.to_owned()],
+    }
 }
 
 #[cfg(test)]
@@ -509,11 +512,11 @@ mod tests {
     fn tools_in_the_home_of_another_user_stay_readable() {
         let root = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
         let root = root.path().canonicalize().unwrap();
-        for name in ["a/work/bin", "b/.cargo/bin", "b/.ssh"] {
+        for name in ["a/work/bin", "b/.cargo/bin", "b/.pyenv/shims", "b/.ssh"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }
         let path = format!(
-            "/usr/bin:{0}:{0}/b/.cargo/bin:{0}/a/work/bin",
+            "/usr/bin:{0}:{0}/b/.cargo/bin:{0}/b/.pyenv/shims:{0}/a/work/bin",
             root.display()
         );
         let (home, work) = (root.join("a"), root.join("a/work"));
@@ -522,6 +525,8 @@ mod tests {
         for (name, is_readable) in [
             ("b/.cargo/bin", true),
             ("b/.rustup", true),
+            ("b/.pyenv", true),
+            ("b/.cargo", false),
             ("b/.ssh", false),
             ("a/work/bin", false),
             ("b", false),
