@@ -4,7 +4,7 @@ use std::{os::unix::fs::DirBuilderExt as _, sync::Arc};
 
 use bub_agent::{Sandbox, Skills, WorkspaceExposure, shell::Launcher};
 use bub_kernel::{Sender, ToolCaller};
-use bub_sandbox::SandboxProfile;
+use bub_sandbox::{Confinement, SandboxProfile};
 
 use super::{CheckContext, Finding};
 
@@ -39,7 +39,11 @@ fn check_commands(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let confinement =
         created.and_then(|()| sandbox.confinement_with_temp(profile, &sender, &temp, workspace));
     let confinement = match confinement {
-        Ok(confinement) => confinement,
+        // The check leaves nothing in the home directory.
+        Ok(confinement) => Confinement {
+            records: None,
+            ..confinement
+        },
         Err(error) => {
             let fix = "check the permissions of the workspace";
             return vec![Finding::warning(error.to_string(), fix)];
