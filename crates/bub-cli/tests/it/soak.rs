@@ -53,7 +53,7 @@ fn faulty_answer(request: &Request, dice: &Dice) -> Reply {
         6 if is_first => Reply::new().call(
             "c",
             "bash",
-            r#"{"command": "sleep 60", "timeout_seconds": 1}"#,
+            r#"{"command": "sleep 3", "timeout_seconds": 1}"#,
         ),
         7 if is_first => Reply::new().call("c", "bash", r#"{"command": "sleep 2 & echo left"}"#),
         8 if is_first => Reply::new().call("c", "bash", r#"{"command": "yes | head -c 300000"}"#),
