@@ -56,6 +56,8 @@ const MEMBER_TOOLS: [&str; 14] = [
 pub struct Policy {
     /// The rules, or the reason why they are invalid.
     rules: Result<Vec<PolicyRule>, String>,
+    /// How many of the first rules are options of this run.
+    run_rule_count: usize,
     owners: Vec<String>,
     approval_timeout: Duration,
     content: ContentLimits,
@@ -102,13 +104,15 @@ impl PolicyDecision {
 /// A setting that lists tools, and what happens to their calls.
 type ToolList = (&'static SettingKey<Vec<String>>, PolicyAction);
 
-/// The lists that are checked before `policy.rules`. The options of a run never allow what `policy.deny` lists.
-const FIRST_LISTS: [ToolList; 4] = [
-    (&POLICY_DENY, PolicyAction::Deny),
+/// The options of a run. They are checked first, but never loosen a denial of the configuration.
+const RUN_LISTS: [ToolList; 3] = [
     (&POLICY_RUN_DENY, PolicyAction::Deny),
     (&POLICY_RUN_ASK, PolicyAction::Ask),
     (&POLICY_RUN_ALLOW, PolicyAction::Allow),
 ];
+
+/// The list that is checked before `policy.rules`.
+const FIRST_LISTS: [ToolList; 1] = [(&POLICY_DENY, PolicyAction::Deny)];
 
 /// The lists that are checked after `policy.rules`, so that a rule can make an exception.
 const LAST_LISTS: [ToolList; 2] = [
@@ -141,7 +145,9 @@ impl Policy {
     /// Reads the rules from the settings. If they are invalid, the policy denies every call, and
     /// [`Self::invalid_reason`] returns the reason.
     pub fn new(settings: &Settings) -> Self {
-        let mut all_rules = list_rules(settings, &FIRST_LISTS);
+        let mut all_rules = list_rules(settings, &RUN_LISTS);
+        let run_rule_count = all_rules.len();
+        all_rules.extend(list_rules(settings, &FIRST_LISTS));
         let first = all_rules.len() + 1;
         let rules = settings.get(&POLICY_RULES).into_iter().enumerate();
         let rules = rules.map(|(index, map)| {
@@ -168,6 +174,7 @@ impl Policy {
         };
         Self {
             rules,
+            run_rule_count,
             owners,
             approval_timeout: settings.get(&POLICY_APPROVAL_TIMEOUT),
             content: ContentLimits::new(settings),
@@ -237,7 +244,12 @@ impl Policy {
         let is_match = |rule: &&PolicyRule| rule.matches(sender, tool, arguments);
         let default = default_decision(sender, tool, arguments);
         let added = self.added_rules.lock();
-        if let Some(rule) = added.iter().chain(rules).find(is_match) {
+        let (run_rules, rules) = rules.split_at(self.run_rule_count.min(rules.len()));
+        let configured = added.iter().chain(rules).find(is_match);
+        let is_denied = configured.is_some_and(|rule| rule.action == PolicyAction::Deny);
+        let mut run_rules = run_rules.iter().filter(is_match);
+        let option = run_rules.find(|rule| !is_denied || rule.action == PolicyAction::Deny);
+        if let Some(rule) = option.or(configured) {
             let is_loosened =
                 rule.action == PolicyAction::Ask && default.action == PolicyAction::Deny;
             if is_loosened && rule.roles.is_none() {

@@ -279,11 +279,14 @@ fn a_denied_tool_does_not_run() {
 #[test]
 fn an_option_about_tools_never_loosens_the_configuration() {
     let fixture = RunFixture::new();
-    let config = "policy:\n  deny: [bash]\n  ask: [fs.write]\n";
+    let config = "policy:\n  deny: [bash]\n  ask: [fs.write]\n  rules:\n  - {tools: [fs.edit], action: deny}\n";
     let home = fixture.sandbox.home();
     std::fs::create_dir_all(&home).unwrap();
     std::fs::write(home.join("config.yml"), config).unwrap();
     let write = r#"{"path": "made", "content": "x"}"#;
+    let edit = r#"{"path": "kept", "old": "kept", "new": "lost"}"#;
+    let kept = fixture.sandbox.workspace().join("kept");
+    std::fs::write(&kept, "kept").unwrap();
     for (call, options) in [
         (
             ("bash", r#"{"command": "touch made"}"#),
@@ -294,6 +297,8 @@ fn an_option_about_tools_never_loosens_the_configuration() {
             ["--allow", "bash"],
         ),
         (("fs_write", write), ["--ask", "web.fetch"]),
+        (("fs_edit", edit), ["--ask", "fs.edit"]),
+        (("fs_edit", edit), ["--allow", "fs.edit"]),
     ] {
         fixture
             .model
@@ -304,6 +309,7 @@ fn an_option_about_tools_never_loosens_the_configuration() {
         fixture.run(&args).ok();
         let made = fixture.sandbox.workspace().join("made");
         assert!(!made.exists(), "{call:?} {options:?}");
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "kept");
     }
 }
 
@@ -356,6 +362,9 @@ fn attached_files_reach_the_model() {
     let wrong = fixture.run(&["run", "read it", "--image", &notes]);
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.stderr.contains("not an image"), "{wrong:?}");
+    let device = fixture.run(&["run", "read it", "--file", "/dev/zero"]);
+    assert_eq!(device.code, Some(2));
+    assert!(device.stderr.contains("not a regular file"), "{device:?}");
     let missing = fixture.run(&["run", "read it", "--file", "missing.txt"]);
     assert_eq!(missing.code, Some(2));
     assert!(

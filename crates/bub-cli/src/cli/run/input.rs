@@ -117,6 +117,12 @@ pub(super) fn read_attachment(path: &Path, is_image: bool) -> Result<MediaItem> 
     }
     let read_error =
         |error: std::io::Error| Error::invalid_input(format!("cannot read {shown}: {error}"));
+    // A pipe or a device may never end.
+    if !std::fs::metadata(path).map_err(read_error)?.is_file() {
+        return Err(Error::invalid_input(format!(
+            "cannot attach {shown}: it is not a regular file; name its path in the message instead"
+        )));
+    }
     let file = std::fs::File::open(path).map_err(read_error)?;
     let mut bytes = Vec::new();
     let mut limited = file.take(MAX_ATTACHMENT_BYTES + 1);
