@@ -2,8 +2,9 @@
 //!
 //! A provider uses the first of these that is set:
 //!
-//! 1. its entry in the setting `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry in the setting `api_key_command`,
-//! 3. its own environment variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
+//! 1. the `api_key` of its entry in the setting `providers`, 2. its entry in the setting `api_key`
+//! (`BUB_<PROVIDER>_API_KEY`), 3. its entry in the setting `api_key_command`, 4. its own environment variable, 5. a plain
+//! `api_key`, 6. a plain `api_key_command`, 7. its login.
 //!
 //! A plain value is the value of a setting that is set without the name of a provider. It belongs to exactly one
 //! provider:
@@ -173,6 +174,10 @@ impl ApiKeys {
         &self,
         provider: &Provider,
     ) -> Result<Option<KeyLookup>, SettingsError> {
+        if let Some((key, source)) = &provider.key {
+            let source = KeySource::Setting(source.clone());
+            return Ok(Some(KeyLookup::Key(key.clone(), source)));
+        }
         match self.lookup(self.key.scoped(provider), self.command.scoped(provider)) {
             Some(lookup) => Ok(Some(lookup)),
             None => self.variable_key(provider),

@@ -83,6 +83,12 @@ pub struct Provider {
     /// Config entry that adds or changes the provider; `None` for an unchanged built-in provider.
     #[serde(skip)]
     pub origin: Option<SettingSource>,
+    /// The key of a config entry, and the entry's source.
+    #[serde(skip)]
+    pub(crate) key: Option<(Secret, SettingSource)>,
+    /// For a config entry with another provider's `type` and address: that provider's name, for its prices.
+    #[serde(skip)]
+    type_name: Option<String>,
     /// Deviations from the wire format: a map with fields of [`Quirks`]. They are parsed when they are needed.
     #[serde(borrow)]
     quirks: Option<&'static RawValue>,
@@ -114,9 +120,10 @@ impl Provider {
     pub fn price(&self, model: &str) -> Option<Price> {
         let configured = longest_prefix(&self.prices, model);
         let free = self.local.then_some(Price::FREE);
-        configured
-            .or(free)
-            .or_else(|| prices::built_in_price(&ModelId::new(&self.name, model)))
+        configured.or(free).or_else(|| {
+            let name = self.type_name.as_ref().unwrap_or(&self.name);
+            prices::built_in_price(&ModelId::new(name, model))
+        })
     }
 
     /// Returns the deviations from the wire format.

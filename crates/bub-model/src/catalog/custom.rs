@@ -7,6 +7,7 @@
 //!     key_variable: LAB_KEY
 //!     context_window: {small: 32000, large: 128000}
 //!     prices: {small: {input: 0.5, output: 2}}    # US dollars per million tokens
+//!   work: {type: openai, api_key: sk-…}   # as in the Python version: another address or key of a known provider
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, WireFormat};
 
 /// The fields of a provider in the setting `providers`.
-const PROVIDER_FIELDS: &str = "base_url, wire, key_variable, base_variable, key_header, needs_key, default_model, \
+const PROVIDER_FIELDS: &str = "type, base_url, api_base, api_key, wire, key_variable, base_variable, key_header, needs_key, default_model, \
                                context_window, prices, headers, quirks";
 
 /// Applies one entry of the setting `providers` to the catalog.
@@ -43,21 +44,32 @@ pub(super) fn apply_custom_provider(
     let fields = value
         .as_object()
         .ok_or_else(|| entry.invalid(type_name(value), "a map with a `base_url`"))?;
-    let existing = catalog
-        .providers
-        .iter()
-        .position(|provider| provider.name == normalized);
-    let mut provider = match existing {
-        Some(index) => catalog.providers.remove(index),
-        None => Provider {
+    let mut existing = catalog.providers.iter();
+    let existing = existing.position(|provider| provider.name == normalized);
+    let mut provider = match (fields.get("type"), existing) {
+        (Some(kind), _) => entry
+            .field("type", kind)
+            .new_of_type(catalog, &normalized)?,
+        (None, Some(index)) => catalog.providers.remove(index),
+        (None, None) => Provider {
             needs_key: true,
             key_variables: vec![variable_name(&normalized, "API_KEY")],
             name: normalized.clone(),
             ..Provider::default()
         },
     };
+    catalog
+        .providers
+        .retain(|provider| provider.name != normalized);
     for (field, value) in fields {
-        entry.field(field, value).apply(field, &mut provider)?;
+        let field_entry = entry.field(field, value);
+        // The Python version ignores other fields of its entries, which all have a `type`.
+        if fields.contains_key("type") && !is_known_field(field) {
+            let hint = format!("known fields: {PROVIDER_FIELDS}");
+            tracing::warn!(setting = field_entry.path, hint, "model.setting_ignored");
+            continue;
+        }
+        field_entry.apply(field, &mut provider)?;
     }
     // Applied last, so that an explicit value overrides the value derived from `base_url`, whatever the order of the
     // fields.
@@ -82,6 +94,10 @@ pub(super) fn apply_custom_provider(
     Ok(())
 }
 
+fn is_known_field(field: &str) -> bool {
+    PROVIDER_FIELDS.split(", ").any(|known| known == field)
+}
+
 /// A value in the setting `providers`, with its path for error messages.
 struct ConfigEntry<'a> {
     settings: &'a Settings,
@@ -98,14 +114,39 @@ impl<'a> ConfigEntry<'a> {
         }
     }
 
+    /// Creates a provider of the type that this entry names: another address or key of a known provider.
+    fn new_of_type(&self, catalog: &Catalog, name: &str) -> Result<Provider, SettingsError> {
+        let kind = self.text()?;
+        let known = catalog.get(kind).ok_or_else(|| {
+            let suggestion = catalog.closest_name(kind);
+            let suggestion = suggestion.map(|known| format!(" (did you mean `{known}`?)"));
+            let found = format!("`{kind}`{}", suggestion.unwrap_or_default());
+            self.invalid(&found, "a provider; see `bub models`")
+        })?;
+        if known.name == name {
+            return Ok(known.clone());
+        }
+        Ok(Provider {
+            name: name.to_owned(),
+            type_name: Some(known.name.clone()),
+            aliases: Vec::new(),
+            key_variables: vec![variable_name(name, "API_KEY")],
+            base_variable: None,
+            default_model: None,
+            ..known.clone()
+        })
+    }
+
     /// Applies a field of a provider other than `needs_key`.
     fn apply(&self, field: &str, provider: &mut Provider) -> Result<(), SettingsError> {
-        if PROVIDER_FIELDS.split(", ").all(|known| known != field) {
+        if !is_known_field(field) {
             return Err(self.unknown(field, PROVIDER_FIELDS));
         }
         match field {
             _ if self.value.is_null() => {}
-            "base_url" => {
+            // The Python version accepts an empty value and uses the default.
+            "api_base" | "api_key" if self.value.as_str().is_some_and(str::is_empty) => {}
+            "base_url" | "api_base" => {
                 let url = BaseUrl::parse(self.text()?)
                     .ok_or_else(|| self.expected(base_url::EXPECTED_FORMAT))?;
                 provider.local = url.is_loopback();
@@ -113,6 +154,7 @@ impl<'a> ConfigEntry<'a> {
                 // A login and `native_wire` are valid only for the default base URL.
                 provider.has_replaced_base_url = provider.base_url.is_some();
                 provider.native_wire = None;
+                provider.type_name = None;
                 provider.base_url = Some(url.with_default_path(provider.base_path));
             }
             "wire" => {
@@ -121,6 +163,7 @@ impl<'a> ConfigEntry<'a> {
                 provider.wire = WireFormat::from_name(self.text()?)
                     .ok_or_else(|| self.expected(&format!("one of {names}")))?;
             }
+            "api_key" => provider.key = Some((Secret::from(self.text()?), self.source())),
             "key_variable" => provider.key_variables = self.texts()?,
             "base_variable" => provider.base_variable = Some(self.text()?.to_owned()),
             "key_header" => provider.key_header = Some(self.header_name(self.text()?)?),
@@ -280,7 +323,8 @@ impl<'a> ConfigEntry<'a> {
     /// The error quotes short text, except headers and URLs with a user, query or fragment, which may contain secrets.
     fn expected(&self, expected: &str) -> SettingsError {
         let may_quote = |text: &str| {
-            text.len() <= 60 && !text.contains(['?', '@', '#']) && !self.path.ends_with(".headers")
+            let may_be_secret = self.path.ends_with(".headers") || self.path.ends_with(".api_key");
+            text.len() <= 60 && !text.contains(['?', '@', '#']) && !may_be_secret
         };
         let found = match self.value {
             Value::String(text) if may_quote(text) => format!("`{text}`"),

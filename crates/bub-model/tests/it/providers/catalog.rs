@@ -122,6 +122,56 @@ async fn an_added_provider_needs_only_an_address() {
     );
 }
 
+// P-12, P-13, P-14: entries of the Python version. The prefix up to the first colon names the entry; the vendor's own
+// variable is not sent to another address.
+#[tokio::test]
+async fn an_entry_with_a_type_is_another_address_or_key_of_a_known_provider() {
+    let fixture = models_fixture()
+        .env("OPENAI_API_KEY", "vendor-key-123456")
+        .env("BUB_PLAIN_API_KEY", "plain-key-123456")
+        .env("BUB_PROVIDERS", r#"{"lab": {"api_key": "lab-key-123456"}}"#)
+        .config(
+            "providers:\n  lab: {type: openai, api_base: 'https://llm.lab.example/v1/', api_key: null, region: west}\n  \
+             plain: {type: anthropic, api_base: ''}\n  groq: {type: openai, api_key: groq-key-123456}\n  \
+             none: {type: openai, api_base: 'https://none.example/v1'}\n",
+        );
+    for (model, id, base_url, wire, name, value) in [
+        (
+            "lab:x:y",
+            "lab:x:y",
+            "https://llm.lab.example/v1",
+            WireFormat::ChatCompletions,
+            "authorization",
+            "Bearer lab-key-123456",
+        ),
+        (
+            "plain:m",
+            "plain:m",
+            "https://api.anthropic.com",
+            WireFormat::Messages,
+            "x-api-key",
+            "plain-key-123456",
+        ),
+        // An entry takes over the name of a built-in provider.
+        (
+            "groq:m",
+            "groq:m",
+            "https://api.openai.com/v1",
+            WireFormat::Responses,
+            "authorization",
+            "Bearer groq-key-123456",
+        ),
+    ] {
+        let endpoint = fixture.endpoint(model).await.unwrap();
+        assert_eq!(endpoint.id.to_string(), id);
+        assert_eq!(endpoint.base_url.as_str(), base_url, "{model}");
+        assert_eq!(endpoint.wire, wire, "{model}");
+        assert_eq!(header(&endpoint, name).as_deref(), Some(value), "{model}");
+    }
+    let error = fixture.endpoint("none:m").await.unwrap_err().to_string();
+    assert!(error.contains("NONE_API_KEY"), "{error}");
+}
+
 #[tokio::test]
 async fn the_config_changes_a_builtin_provider_field_by_field() {
     let fixture = models_fixture()
@@ -167,6 +217,14 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         (
             "lab:\n    bas_url: https://x",
             ":3: `providers.lab.bas_url` is an unknown field (did you mean `base_url`?)",
+        ),
+        (
+            "lab:\n    type: opnai",
+            ":3: `providers.lab.type` is `opnai` (did you mean `openai`?), expected a provider; see `bub models`",
+        ),
+        (
+            "lab: {type: openai,\n    api_key: [secret-123456]}",
+            ":3: `providers.lab.api_key` is a list, expected text",
         ),
         (
             "openai:\n    wire: soap",
