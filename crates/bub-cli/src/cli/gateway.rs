@@ -1,4 +1,6 @@
-//! `bub gateway`: runs the channels until a signal stops it.
+//! `bub gateway`: runs the channels until a signal stops it, or installs it as a service.
+
+mod service;
 
 use std::{
     ffi::OsStr,
@@ -14,12 +16,13 @@ use std::{
 use bub::CommandContext;
 use bub_agent::WorkspaceExposure;
 use bub_gateway::settings::ChannelSettings;
-use bub_gateway::{Gateway, GatewayOptions};
+use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::Result;
 use bub_kernel::settings::OWNERS;
 use bub_settings::{Environment, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use self::service::GatewayService;
 use super::{listing::Listing, output, tape::text::format_count};
 use bub::signals;
 
@@ -40,6 +43,12 @@ pub(super) struct GatewayArgs {
     /// Channel to run, `all`, or `!NAME` to exclude one [default: the setting `enabled_channels`]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     enable_channel: Option<Vec<String>>,
+    /// Install the gateway as a service of your user, and start it now and at every login
+    #[arg(long, conflicts_with = "uninstall")]
+    install: bool,
+    /// Stop the service and remove it
+    #[arg(long)]
+    uninstall: bool,
 }
 
 pub(super) fn parse_name(name: &str) -> Result<String, &'static str> {
@@ -52,6 +61,9 @@ pub(super) fn parse_name(name: &str) -> Result<String, &'static str> {
 }
 
 pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<ExitCode> {
+    if args.install || args.uninstall {
+        return change_service(&context, &args);
+    }
     let (framework, settings) = (context.framework, context.settings);
     let name = args.name.as_str();
     let names = args.enable_channel;
@@ -101,6 +113,39 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
         outcome
     };
     framework.run_scoped(work).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Installs the gateway as a service, or removes the service.
+fn change_service(context: &CommandContext, args: &GatewayArgs) -> Result<ExitCode> {
+    let (framework, settings) = (&context.framework, &context.settings);
+    let channels = args.enable_channel.as_deref().unwrap_or_default();
+    let service = GatewayService::new(settings, framework.workspace(), &args.name, channels)?;
+    if args.uninstall {
+        service.uninstall()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A service that cannot start would fail where no user sees it.
+    let enabled = settings.get(ChannelSettings::ENABLED_CHANNELS);
+    let names = args.enable_channel.as_deref().unwrap_or(&enabled);
+    let mut options = GatewayOptions::new(settings, &args.name);
+    options.journal = JournalKind::Memory;
+    Gateway::open(framework, options, names)?.validate_settings()?;
+    service.install()?;
+    let models = super::models(settings, &context.logins)?;
+    let variables = models.catalog().iter();
+    let variables = variables.flat_map(|provider| &provider.key_variables);
+    let variables: Vec<&str> = variables.map(String::as_str).collect();
+    let missing = service::missing_variables(settings, &variables).join(", ");
+    if !missing.is_empty() {
+        let file = settings.config_file().display();
+        notice!(
+            "The service does not get these variables of your shell: {missing}. Put their values into {file}."
+        );
+    }
+    if cfg!(target_os = "linux") {
+        notice!("To keep the gateway running after you log out, run: loginctl enable-linger");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -36,6 +36,7 @@ mod fuzz_seeds;
 mod gateway;
 mod gateway_client;
 mod gateway_kill;
+mod gateway_service;
 mod gateways;
 mod language;
 mod logging;
