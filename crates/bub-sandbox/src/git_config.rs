@@ -1,35 +1,58 @@
 //! What the configuration of git names in the workspace: hooks, further configuration and programs.
 //!
 //! Git resolves relative paths in the working tree in which it runs, and one configuration can apply to many. So a
-//! relative path is protected in every known working tree.
+//! relative path is protected in every known working tree. In one that a command creates, it may only be a copy.
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    env,
     ffi::OsString,
     fs,
     iter::Peekable,
+    os::unix::fs::PermissionsExt,
     path::{Component, Path, PathBuf},
     str::Chars,
 };
 
 use crate::repositories::{
-    GitPlace, PLAIN_CONFIG_KEYS, Search, WORKTREE_KEY, entries, is_git_name, linked_directory,
-    names_helper, read_text,
+    GitPlace, Search, WORKTREE_KEY, entries, is_git_name, is_plain_entry, linked_directory,
+    read_text,
 };
 
 /// How deep included files are read, as git does.
 const MAX_INCLUDE_DEPTH: usize = 10;
 /// How many links a path may contain, as on Linux.
 const MAX_LINK_COUNT: usize = 40;
-/// Files of the system and of the user, below the root and the home directory.
-const SYSTEM_CONFIG: &str = "/etc/gitconfig";
+/// Files of the system, of which git reads one.
+const SYSTEM_CONFIGS: &[&str] = &[
+    "/etc/gitconfig",
+    "/usr/etc/gitconfig",
+    "/usr/local/etc/gitconfig",
+    "/opt/homebrew/etc/gitconfig",
+];
+/// Files of the user, below the home directory.
 const USER_CONFIG_NAMES: &[&str] = &[".gitconfig", ".config/git/config"];
+/// Variables that name such files.
+const CONFIG_VARIABLES: &[&str] = &["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"];
 /// Configuration in a git directory.
 const CONFIG_NAMES: &[&str] = &["config", "config.worktree"];
 /// Keys whose value is a directory from which git takes hooks.
 const DIRECTORY_KEYS: &[&str] = &["hookspath", "templatedir"];
 /// Characters that separate words in a command line, and some before or after a path.
-const SEPARATORS: &str = "'\"\\;&|()=!`$<>,";
+const SEPARATORS: &str = "'\"\\;&|()=!`$<>,{}";
+/// Characters that end the part of a word which the shell replaces.
+const EXPANSIONS: &[char] = &['$', '`', ')', '}'];
+/// Programs that run the file which is their first argument, without digits at the end.
+const INTERPRETERS: &[&str] = &[
+    ".", "bash", "dash", "ksh", "lua", "node", "perl", "php", "python", "ruby", "sh", "source",
+    "zsh",
+];
+/// Extensions of files that interpreters run.
+const SCRIPT_EXTENSIONS: &[&str] = &[
+    "bash", "js", "lua", "mjs", "php", "pl", "py", "rb", "sh", "ts", "zsh",
+];
+/// Maximum bytes of a file that is compared with the one of which it may be a copy.
+const MAX_COPY_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Returns the paths in the workspace that git takes hooks or configuration from, or may run. They may not exist yet.
 pub(crate) fn named_paths(
@@ -56,11 +79,69 @@ pub(crate) fn named_paths_around(
     Names::new(path, home).resolve(workspace)
 }
 
+/// Returns whether git takes hooks or configuration from a relative path in the working tree of a new place, or may run
+/// it. Copies of what `is_known` working trees of the same repository contain do not count.
+pub(crate) fn uses_new_files(
+    path: &Path,
+    place: GitPlace,
+    home: Option<&Path>,
+    is_known: impl Fn(&Path) -> bool,
+) -> bool {
+    let (git, tree) = match place {
+        GitPlace::Link => (linked_directory(path), path.parent()),
+        GitPlace::Directory => (
+            Some(path.to_owned()),
+            path.parent().filter(|_| path.ends_with(".git")),
+        ),
+    };
+    let Some(git) = git else {
+        return false;
+    };
+    let mut names = Names::of_user(home);
+    names.add_repository(&git);
+    let new = tree
+        .into_iter()
+        .chain((place == GitPlace::Directory).then_some(path));
+    let known: Vec<_> = names.trees.iter().filter(|tree| is_known(tree)).collect();
+    let is_new = |path: &Path, name: &Path, kind: NameKind| {
+        let mut known = known.iter().map(|tree| tree.join(name));
+        let found = find_named(path, kind).filter(|_| fs::symlink_metadata(path).is_ok());
+        found.is_some_and(|(_, real)| !known.any(|known| real == known || is_copy(path, &known)))
+    };
+    let mut relative = names.paths.iter().filter(|(name, _)| name.is_relative());
+    let mut new = new.map(Path::to_owned);
+    new.any(|tree| relative.any(|(name, kind)| is_new(&tree.join(name), name, *kind)))
+}
+
+/// Returns whether a file, or every file in a directory, has the same content as another one. Links do not count.
+fn is_copy(path: &Path, original: &Path) -> bool {
+    let (Ok(new), Ok(old)) = (fs::symlink_metadata(path), fs::symlink_metadata(original)) else {
+        return false;
+    };
+    if new.is_dir() && old.is_dir() {
+        return entries(path).all(|entry| {
+            let name = entry.file_name().unwrap_or_default();
+            is_copy(&entry, &original.join(name))
+        });
+    }
+    let is_executable = |found: &fs::Metadata| found.permissions().mode() & 0o111 != 0;
+    let has_same_text =
+        || fs::read(path).is_ok_and(|text| fs::read(original).is_ok_and(|old| text == old));
+    new.is_file()
+        && old.is_file()
+        && new.len() == old.len()
+        && new.len() <= MAX_COPY_BYTES
+        && (is_executable(&old) || !is_executable(&new))
+        && has_same_text()
+}
+
 /// What a path is for git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NameKind {
-    /// A word in a value.
+    /// A word in a value. Without a slash, it is a program in `PATH`, or an argument, unless there is such a file.
     Word,
+    /// A file that git reads, or that it or an interpreter may run.
+    File,
     /// A directory from which git takes hooks.
     Directory,
     /// The hooks of a git directory, which are protected with it. What links there lead to is not.
@@ -78,8 +159,8 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Reads the configuration of the system, of the user, and of all repositories that contain `path`.
-    fn new(path: &Path, home: Option<&'a Path>) -> Self {
+    /// Reads the configuration of the system and of the user.
+    fn of_user(home: Option<&'a Path>) -> Self {
         let mut names = Self {
             home,
             configs: BTreeSet::new(),
@@ -88,20 +169,45 @@ impl<'a> Names<'a> {
         };
         let user = home.into_iter();
         let user = user.flat_map(|home| USER_CONFIG_NAMES.iter().map(|name| home.join(name)));
-        for config in user.chain([PathBuf::from(SYSTEM_CONFIG)]) {
+        let named = CONFIG_VARIABLES.iter().filter_map(env::var_os);
+        let other_user = env::var_os("XDG_CONFIG_HOME");
+        let other_user = other_user.map(|directory| Path::new(&directory).join("git/config"));
+        let configs = SYSTEM_CONFIGS.iter().map(PathBuf::from).chain(user);
+        for config in configs.chain(named.map(PathBuf::from)).chain(other_user) {
             names.read(&config, 0);
         }
+        let variables = (0..).map_while(|index| {
+            let key = env::var(format!("GIT_CONFIG_KEY_{index}")).ok()?;
+            let value = env::var(format!("GIT_CONFIG_VALUE_{index}")).ok()?;
+            Some((key.to_lowercase(), value))
+        });
+        for (key, value) in variables {
+            let section = key.split('.').next().unwrap_or_default();
+            let key = key.rsplit('.').next().unwrap_or_default();
+            names.add_value(section, key, &value, Path::new(""), 0);
+        }
+        names
+    }
+
+    /// Reads the configuration of the system, of the user, and of all repositories that contain `path`.
+    fn new(path: &Path, home: Option<&'a Path>) -> Self {
+        let mut names = Self::of_user(home);
         for tree in path.ancestors() {
             let git = tree.join(".git");
             let linked = git.is_file().then(|| linked_directory(&git)).flatten();
             if let Some(git) = linked.or_else(|| git.is_dir().then_some(git)) {
                 names.add_tree(Some(tree));
-                let common = git.join(read_text(&git.join("commondir")).trim());
-                names.add_git_directory(&git);
-                names.add_git_directory(&common.canonicalize().unwrap_or(common));
+                names.add_repository(&git);
             }
         }
         names
+    }
+
+    /// Reads the configuration of a git directory, and of the repository if it is that of a working tree.
+    fn add_repository(&mut self, git: &Path) {
+        let common = git.join(read_text(&git.join("commondir")).trim());
+        self.add_git_directory(git);
+        self.add_git_directory(&common.canonicalize().unwrap_or(common));
     }
 
     fn add_tree(&mut self, tree: Option<&Path>) {
@@ -129,29 +235,32 @@ impl<'a> Names<'a> {
         }
         let directory = config.parent().unwrap_or(config);
         for (section, key, value) in parse(&read_text(config)) {
-            let is_plain = PLAIN_CONFIG_KEYS
-                .iter()
-                .any(|(name, keys)| *name == section && keys.contains(&key.as_str()));
-            if section == "core" && key == WORKTREE_KEY {
-                self.trees.insert(directory.join(value));
-            } else if section.starts_with("include") && key == "path" {
-                let path = directory.join(self.expand(&value));
-                self.read(&path, depth + 1);
-                self.paths.insert((path, NameKind::Word));
-            } else if DIRECTORY_KEYS.contains(&key.as_str()) {
-                self.paths
-                    .insert((self.expand(&value), NameKind::Directory));
-            } else if !is_plain || names_helper(&value) {
-                let quoted = value.split(['\'', '"']).map(str::trim);
-                let is_separator = |c: char| c.is_whitespace() || SEPARATORS.contains(c);
-                let words = value.split(is_separator).chain(quoted);
-                let words = words.filter_map(|word| word.rsplit("::").next());
-                let words = words.filter(|word| !word.is_empty());
-                let words: Vec<_> = words
-                    .map(|word| (self.expand(word), NameKind::Word))
-                    .collect();
-                self.paths.extend(words);
-            }
+            self.add_value(&section, &key, &value, directory, depth);
+        }
+    }
+
+    /// Adds what a value names. `directory` is that of its configuration.
+    fn add_value(&mut self, section: &str, key: &str, value: &str, directory: &Path, depth: usize) {
+        if section == "core" && key == WORKTREE_KEY {
+            self.trees.insert(directory.join(value));
+        } else if section.starts_with("include") && key == "path" {
+            let path = directory.join(self.expand(value));
+            self.read(&path, depth + 1);
+            self.paths.insert((path, NameKind::File));
+        } else if DIRECTORY_KEYS.contains(&key) {
+            let path = self.expand(value);
+            // Husky has the hooks beside the directory that git knows.
+            let husky = path.parent().filter(|_| path.ends_with(".husky/_"));
+            let husky = husky.map(Path::to_owned).into_iter();
+            let paths = husky.chain([path.clone()]);
+            self.paths
+                .extend(paths.map(|path| (path, NameKind::Directory)));
+        } else if !is_plain_entry(section, key, value) {
+            let words = words(value).into_iter();
+            let words: Vec<_> = words
+                .map(|(word, kind)| (self.expand(&word), kind))
+                .collect();
+            self.paths.extend(words);
         }
     }
 
@@ -168,22 +277,15 @@ impl<'a> Names<'a> {
             let bases = self.trees.iter().filter(|_| !is_absolute);
             let bases = bases.map(PathBuf::as_path);
             for base in bases.chain(is_absolute.then_some(Path::new("/"))) {
-                let (links, real) = follow_links(&base.join(name));
-                // A word without a slash is a program in `PATH`, or an argument, unless there is such a file. A command
-                // may work in a directory that is an argument.
-                let is_path = name.components().count() > 1 && !real.is_dir();
-                if *kind == NameKind::Word && !is_path && !real.is_file() {
+                let Some((links, real)) = find_named(&base.join(name), *kind) else {
                     continue;
-                }
-                if *kind != NameKind::Word {
+                };
+                if matches!(kind, NameKind::Directory | NameKind::Hooks) {
                     let hooks = entries(&real).filter(|hook| hook.is_symlink());
                     found.extend(hooks.map(|hook| follow_links(&hook).1));
                 }
                 if *kind != NameKind::Hooks {
                     found.extend(links);
-                    // Husky has the hooks beside the directory that git knows.
-                    let husky = real.parent().filter(|_| real.ends_with(".husky/_"));
-                    found.extend(husky.map(Path::to_owned));
                     found.insert(real);
                 }
             }
@@ -191,6 +293,100 @@ impl<'a> Names<'a> {
         found.retain(|path| path != workspace && path.starts_with(workspace));
         found
     }
+}
+
+/// Returns the links in an absolute path, and where it leads, if git may use what is or will be there. A command may work
+/// in a directory that is an argument.
+fn find_named(path: &Path, kind: NameKind) -> Option<(Vec<PathBuf>, PathBuf)> {
+    let (links, real) = follow_links(path);
+    let is_named = match kind {
+        NameKind::Word => real.is_file(),
+        NameKind::File => !real.is_dir(),
+        NameKind::Directory | NameKind::Hooks => true,
+    };
+    is_named.then_some((links, real))
+}
+
+/// Returns the words of a value that may be paths: as a shell reads them, and of nested command lines.
+fn words(value: &str) -> BTreeSet<(String, NameKind)> {
+    let value = value.trim_start_matches('!');
+    let mut words = BTreeSet::from([(value.to_owned(), path_kind(value))]);
+    let mut waiting = vec![value.to_owned()];
+    while let Some(value) = waiting.pop() {
+        let is_separator = |c: char| c.is_whitespace() || SEPARATORS.contains(c);
+        let mut is_argument = false;
+        for word in value.split(is_separator).filter(|word| !word.is_empty()) {
+            let kind = if is_argument {
+                NameKind::File
+            } else {
+                path_kind(word)
+            };
+            is_argument = is_interpreter(word) || is_argument && word.starts_with('-');
+            words.insert((word.to_owned(), kind));
+            words.extend(
+                word.rsplit_once("::")
+                    .map(|(_, path)| (path.to_owned(), path_kind(path))),
+            );
+        }
+        for word in shell_words(&value) {
+            // What the shell puts before the rest is unknown: it may be any directory above.
+            let mut rest = word.rsplit_once(EXPANSIONS).map(|(_, rest)| rest);
+            while let Some(tail) = rest {
+                let tail = tail.trim_start_matches('/');
+                words.insert((tail.to_owned(), path_kind(tail)));
+                rest = tail.split_once('/').map(|(_, rest)| rest);
+            }
+            words.insert((word.clone(), path_kind(&word)));
+            // A quoted word can be a command line.
+            if word.len() < value.len() && word.contains(char::is_whitespace) {
+                waiting.push(word);
+            }
+        }
+    }
+    words.retain(|(word, _)| !word.is_empty());
+    words
+}
+
+fn path_kind(word: &str) -> NameKind {
+    let path = Path::new(word);
+    let extension = path.extension().unwrap_or_default();
+    let is_script = SCRIPT_EXTENSIONS.iter().any(|known| extension == *known);
+    if is_script || path.components().count() > 1 {
+        NameKind::File
+    } else {
+        NameKind::Word
+    }
+}
+
+fn is_interpreter(word: &str) -> bool {
+    let name = word.rsplit('/').next().unwrap_or_default();
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    INTERPRETERS.contains(&if name.is_empty() { word } else { name })
+}
+
+/// Splits a command line as a shell does, without what it would replace.
+fn shell_words(value: &str) -> Vec<String> {
+    let (mut words, mut quote) = (vec![String::new()], None);
+    let mut rest = value.chars();
+    while let Some(next) = rest.next() {
+        let is_end = next.is_whitespace() || ";&|<>".contains(next);
+        match next {
+            '\\' if quote != Some('\'') => {
+                words
+                    .last_mut()
+                    .into_iter()
+                    .for_each(|word| word.extend(rest.next()));
+            }
+            _ if quote == Some(next) => quote = None,
+            '\'' | '"' if quote.is_none() => quote = Some(next),
+            _ if is_end && quote.is_none() => words.push(String::new()),
+            _ => words
+                .last_mut()
+                .into_iter()
+                .for_each(|word| word.push(next)),
+        }
+    }
+    words
 }
 
 /// Returns the links in an absolute path, and where it leads. It may not exist.
@@ -309,5 +505,37 @@ mod tests {
         ];
         let expected = expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
         assert_eq!(parse(text), expected);
+    }
+
+    #[test]
+    fn words_of_a_value_are_those_of_a_shell_and_of_nested_command_lines() {
+        for (value, word, kind) in [
+            ("!s/x", "s/x", NameKind::File),
+            ("!sh -c \"./s/x;true\"", "./s/x", NameKind::File),
+            (
+                "!\"$(git rev-parse --show-toplevel)\"/s/x",
+                "s/x",
+                NameKind::File,
+            ),
+            ("!${PWD}/s/x", "s/x", NameKind::File),
+            ("!$HOME/work/s/x y", "s/x", NameKind::File),
+            ("!`pwd`/s/x", "s/x", NameKind::File),
+            ("./a\\ b/x --y", "./a b/x", NameKind::File),
+            ("./'a b'/x", "./a b/x", NameKind::File),
+            ("!sh -c '\"./a b\"/x'", "./a b/x", NameKind::File),
+            ("/a b/x", "/a b/x", NameKind::File),
+            ("ext::./s/x y", "./s/x", NameKind::File),
+            ("python3 -u clean", "clean", NameKind::File),
+            ("/usr/bin/env sh clean", "clean", NameKind::File),
+            (". clean", "clean", NameKind::File),
+            ("uv run clean.py", "clean.py", NameKind::File),
+            ("git-lfs clean", "clean", NameKind::Word),
+        ] {
+            let words = words(value);
+            assert!(
+                words.contains(&(word.to_owned(), kind)),
+                "{value}: {words:?}"
+            );
+        }
     }
 }

@@ -19,7 +19,7 @@ use std::{
 use crate::{
     Confinement,
     baseline::{Baseline, Baselines, StoredPath},
-    git_config::{named_paths, named_paths_around},
+    git_config::{named_paths, named_paths_around, uses_new_files},
     hold_temp_directory,
     path_access::is_below,
     repositories::{
@@ -122,6 +122,7 @@ impl WorkspaceRecord {
         }
         let baselines = &self.baselines.all;
         let mut moved = Vec::new();
+        let dotfiles = self.home.as_deref().map(home_names).unwrap_or_default();
         for baseline in baselines {
             let absent = baseline.absent.iter();
             moved.extend(absent.filter_map(|path| move_aside(path)));
@@ -136,18 +137,32 @@ impl WorkspaceRecord {
             let files = baseline.files.iter();
             let changed = files.filter(|(path, before)| **before != Stamp::of_file(path));
             moved.extend(changed.filter_map(|(path, _)| move_aside(path)));
-            if let (Some(home), Some(before)) = (&self.home, &baseline.home_names) {
-                let now = home_names(home);
-                let new = now.iter().filter(|path| !before.contains(path.as_path()));
+            if let Some(before) = &baseline.home_names {
+                let new = dotfiles
+                    .iter()
+                    .filter(|path| !before.contains(path.as_path()));
                 moved.extend(new.filter_map(|path| move_aside(path)));
             }
         }
         let search = Search::new(&self.workspace, &self.hidden, FINAL_SEARCH_LIMIT);
-        for (path, place) in &search.places {
+        let new = search.places.iter().filter(|(path, place)| {
             let mut before = baselines.iter();
-            if !before.all(|baseline| baseline.has_unchanged(path, *place)) {
-                let suspicious = search.suspicious_paths(path, *place);
-                moved.extend(suspicious.iter().filter_map(|path| move_aside(path)));
+            !before.all(|baseline| baseline.has_unchanged(path, **place))
+        });
+        let new: BTreeMap<_, _> = new.collect();
+        for (path, place) in &new {
+            let suspicious = search.suspicious_paths(path, **place);
+            moved.extend(suspicious.iter().filter_map(|path| move_aside(path)));
+        }
+        let is_known = |tree: &Path| {
+            let is_old = |place: &Path| {
+                search.places.contains_key(place) && !new.contains_key(&place.to_path_buf())
+            };
+            is_old(tree) || is_old(&tree.join(".git"))
+        };
+        for (path, place) in &new {
+            if uses_new_files(path, **place, self.home.as_deref(), is_known) {
+                moved.extend(move_aside(&place.main_file(path)));
             }
         }
         for (path, name) in moved {
@@ -188,6 +203,9 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
             GitPlace::Link => drop(protected.insert(path.clone())),
             GitPlace::Directory => {
                 protected.extend(GIT_NAMES.iter().map(|name| path.join(name)));
+                // Without it, bub or the user has disabled the repository.
+                let main = Some(place.main_file(path));
+                protected.extend(main.filter(|main| fs::symlink_metadata(main).is_err()));
             }
         }
     }

@@ -28,46 +28,63 @@ pub(crate) const GIT_NAMES: &[&str] = &[
 /// Directories of `.git` in which no one works. A new file `.git` that leads there is refused.
 const DATA_NAMES: &[&str] = &["logs", "objects", "refs"];
 /// Maximum bytes of a configuration of git.
-const MAX_CONFIG_BYTES: u64 = 64 * 1024;
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 /// How many parts of a directory are compared.
 const MAX_STAMP_PARTS: usize = 10_000;
 /// By how much the times of files can differ from the clock.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
-/// Keys of a repository's configuration that run no program.
-pub(crate) const PLAIN_CONFIG_KEYS: &[(&str, &[&str])] = &[
+/// Sections of a repository's configuration, and those of their keys that run no program.
+const PLAIN_CONFIG_KEYS: &[(&str, &str)] = &[
+    (
+        "branch",
+        "description gh-merge-base merge pushremote rebase remote vscode-merge-base",
+    ),
+    ("color", "ui"),
+    ("commit", "cleanup gpgsign status verbose"),
     (
         "core",
-        &[
-            "autocrlf",
-            "bare",
-            "eol",
-            "filemode",
-            "ignorecase",
-            "logallrefupdates",
-            "precomposeunicode",
-            "repositoryformatversion",
-            "sharedrepository",
-            "sparsecheckout",
-            "sparsecheckoutcone",
-            "symlinks",
-            WORKTREE_KEY,
-        ],
+        "abbrev autocrlf bare bigfilethreshold commitgraph compression eol filemode ignorecase logallrefupdates longpaths multipackindex precomposeunicode preloadindex protecthfs protectntfs quotepath repositoryformatversion safecrlf sharedrepository sparsecheckout sparsecheckoutcone symlinks untrackedcache whitespace worktree",
     ),
-    ("branch", &["merge", "rebase", "remote"]),
+    (
+        "diff",
+        "algorithm colormoved mnemonicprefix noprefix renamelimit renames",
+    ),
     (
         "extensions",
-        &[
-            "objectformat",
-            "refstorage",
-            "relativeworktrees",
-            "worktreeconfig",
-        ],
+        "compatobjectformat objectformat partialclone preciousobjects refstorage relativeworktrees worktreeconfig",
     ),
-    ("pull", &["ff", "rebase"]),
-    ("push", &["autosetupremote", "default"]),
-    ("remote", &["fetch", "mirror", "pushurl", "tagopt", "url"]),
-    ("submodule", &["active", "branch", "url"]),
-    ("user", &["email", "name"]),
+    (
+        "fetch",
+        "parallel prune prunetags recursesubmodules writecommitgraph",
+    ),
+    (
+        "gc",
+        "auto autodetach autopacklimit pruneexpire reflogexpire",
+    ),
+    ("http", "postbuffer version"),
+    ("index", "skiphash sparse threads version"),
+    ("init", "defaultbranch"),
+    ("lfs", "access locksverify repositoryformatversion"),
+    ("merge", "conflictstyle ff log renamelimit renames stat"),
+    ("pull", "ff rebase"),
+    ("push", "autosetupremote default followtags"),
+    ("rebase", "autosquash autostash updaterefs"),
+    (
+        "receive",
+        "denycurrentbranch denydeletes denynonfastforwards",
+    ),
+    (
+        "remote",
+        "fetch gh-resolved mirror partialclonefilter promisor prune prunetags pushdefault pushurl tagopt url",
+    ),
+    ("rerere", "autoupdate enabled"),
+    ("status", "showuntrackedfiles submodulesummary"),
+    (
+        "submodule",
+        "active branch fetchrecursesubmodules ignore recurse shallow update url",
+    ),
+    ("tag", "gpgsign sort"),
+    ("user", "email name signingkey useconfigonly"),
 ];
 /// The key that names the working tree of a git directory elsewhere.
 pub(crate) const WORKTREE_KEY: &str = "worktree";
@@ -79,6 +96,16 @@ pub(crate) enum GitPlace {
     Directory,
     /// A file or link `.git`, which names a git directory.
     Link,
+}
+
+impl GitPlace {
+    /// Returns the file without which git does not use the place at `path`.
+    pub(crate) fn main_file(self, path: &Path) -> PathBuf {
+        match self {
+            Self::Directory => path.join("HEAD"),
+            Self::Link => path.to_owned(),
+        }
+    }
 }
 
 /// What a search of the workspace found.
@@ -164,7 +191,7 @@ impl Search {
                 if parts.is_empty() || is_for_git {
                     parts
                 } else {
-                    vec![path.join("HEAD")]
+                    vec![place.main_file(path)]
                 }
             }
         }
@@ -325,35 +352,40 @@ fn is_plain_config(path: &Path, is_tree: impl Fn(&str) -> bool) -> bool {
     let Ok(text) = fs::read_to_string(path) else {
         return false;
     };
-    let mut keys: &[&str] = &[];
+    let mut section = "";
     is_small
         && text.lines().map(str::trim).all(|line| {
-            if let Some(section) = line.strip_prefix('[') {
-                let name = section.strip_suffix(']').unwrap_or_default();
-                let (name, rest) = name.split_once(' ').unwrap_or((name, "\"\""));
-                let known = PLAIN_CONFIG_KEYS
-                    .iter()
-                    .find(|(known, _)| known.eq_ignore_ascii_case(name));
-                keys = known.map_or(&[], |(_, keys)| keys);
+            if let Some(header) = line.strip_prefix('[') {
+                let header = header.strip_suffix(']').unwrap_or_default();
+                let (name, rest) = header.split_once(' ').unwrap_or((header, "\"\""));
+                section = name;
                 let inner = rest
                     .strip_prefix('"')
                     .and_then(|rest| rest.strip_suffix('"'));
                 let is_plain = |text: &str| !text.contains(['"', '\\', ']', '[', '#', ';']);
-                return known.is_some() && inner.is_some_and(is_plain);
+                return is_plain(name) && inner.is_some_and(is_plain);
             }
             let Some((key, value)) = line.split_once('=') else {
                 return line.is_empty();
             };
             let (key, value) = (key.trim(), value.trim());
-            keys.iter().any(|known| known.eq_ignore_ascii_case(key))
+            is_plain_entry(section, key, value)
                 && !value.contains(['"', '\\', '#', ';'])
-                && !names_helper(value)
                 && (!key.eq_ignore_ascii_case(WORKTREE_KEY) || is_tree(value))
         })
 }
 
+/// Returns whether a value of git's configuration runs no program.
+pub(crate) fn is_plain_entry(section: &str, key: &str, value: &str) -> bool {
+    let sections = PLAIN_CONFIG_KEYS.iter();
+    let mut keys = sections.filter(|(name, _)| name.eq_ignore_ascii_case(section));
+    keys.any(|(_, keys)| keys.split(' ').any(|known| known.eq_ignore_ascii_case(key)))
+        && !value.starts_with('!')
+        && !names_helper(value)
+}
+
 /// Returns whether an address names a program that git starts to reach it, as in `ext::command`.
-pub(crate) fn names_helper(address: &str) -> bool {
+fn names_helper(address: &str) -> bool {
     let helper = address.split_once("::").map(|(helper, _)| helper);
     helper.is_some_and(|helper| !helper.contains(['/', ':', '[']))
 }

@@ -26,6 +26,8 @@ const OTHER_USER: u32 = 65534;
 pub(crate) struct SandboxFixture {
     root: TempDir,
     user: Option<u32>,
+    /// Further variables of all commands.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// A supervisor and its command.
@@ -52,7 +54,12 @@ impl SandboxFixture {
             .tempdir_in("/var/lib");
         let root = root.or_else(|_| TempDir::new()).unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let fixture = Self { root, user };
+        let variables = Vec::new();
+        let fixture = Self {
+            root,
+            user,
+            variables,
+        };
         for name in [
             "home",
             "home/work",
@@ -174,6 +181,7 @@ impl SandboxFixture {
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
             .env("HOME", self.path("home"))
+            .envs(self.variables.iter().cloned())
             .current_dir(self.path("home/work"));
         if let Some(user) = self.user {
             command.uid(user).gid(user);

@@ -486,9 +486,144 @@ fn what_the_configuration_names_is_protected_in_every_working_tree() {
             "plant t/hooks/post-checkout",
             "clone -q origin new".into(),
         ),
+        // What the shell replaces, blanks, and names without a slash.
+        (
+            "git config alias.q '!\"$(git rev-parse --show-toplevel)\"/s/x'",
+            "plant s/x",
+            "q".into(),
+        ),
+        ("git config alias.q '!${PWD}/s/x'", "plant s/x", "q".into()),
+        (
+            "git config alias.q '!$HOME/work/s/x'",
+            "plant s/x",
+            "q".into(),
+        ),
+        (
+            "git config alias.q '!./a\\ b/x'",
+            "mkdir 'a b'; plant x; mv x 'a b/x'",
+            "q".into(),
+        ),
+        ("git config alias.q '!sh x'", "plant x", "q".into()),
+        (
+            "git config alias.q '!env bash -e x.sh'",
+            "plant x.sh",
+            "q".into(),
+        ),
+        // A variable of the user names the configuration.
+        (
+            "printf '[core]\\nhooksPath = h\\n' > ~/other",
+            "plant h/pre-commit",
+            commit.into(),
+        ),
     ];
+    assert_protected(&cases);
+}
+
+// What the configuration of the repository, the user or the system names, in a working tree that did not exist.
+#[test]
+fn what_the_configuration_names_is_checked_in_new_working_trees() {
+    let commit = "-C new commit -q --allow-empty -m x";
+    let hooks = "git config core.hooksPath h";
+    let global_hooks = "git config --global core.hooksPath h";
+    let cases = [
+        (
+            hooks,
+            "git worktree add -q new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            hooks,
+            "mkdir new; echo gitdir: ../.git > new/.git; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            hooks,
+            "cp -a tree new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            "git config core.hooksPath h; safe h/pre-commit; git add h; git commit -qm h",
+            "git worktree add -q new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            "git config core.hooksPath h; mkdir h; safe h/pre-commit; chmod -x h/pre-commit; git add h; git commit -qm h",
+            "git worktree add -q new; plant new/h/post-commit",
+            commit.into(),
+        ),
+        (
+            "git config core.hooksPath ../h",
+            "git worktree add -q n/new; plant n/h/pre-commit",
+            "-C n/new commit -q --allow-empty -m x".into(),
+        ),
+        (
+            hooks,
+            "git worktree add -q new; plant e/pre-commit; ln -s ../e new/h",
+            commit.into(),
+        ),
+        (
+            "mkdir -p .husky/_; printf '#!/bin/sh\\nsh .husky/pre-commit\\n' > .husky/_/pre-commit; chmod +x .husky/_/*; git config core.hooksPath .husky/_",
+            "git worktree add -q new; mkdir new/.husky; cp -a .husky/_ new/.husky/_; plant new/.husky/pre-commit",
+            commit.into(),
+        ),
+        (
+            "git config filter.x.clean ./c; git config core.attributesFile ~/attributes; echo '* filter=x' > ~/attributes",
+            "git worktree add -q new; plant new/c; touch new/f",
+            "-C new add f".into(),
+        ),
+        (
+            global_hooks,
+            "git clone -q origin new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            global_hooks,
+            "git init -q new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            global_hooks,
+            "git init -q target/new; plant target/new/h/pre-commit; mv target/new new",
+            commit.into(),
+        ),
+        (
+            global_hooks,
+            "mv target/y new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            global_hooks,
+            "git init -q --separate-git-dir data/new new; plant new/h/pre-commit",
+            commit.into(),
+        ),
+        (
+            global_hooks,
+            "git init -q --bare new.git; plant new.git/h/post-receive",
+            "push -q new.git HEAD:refs/heads/x".into(),
+        ),
+        (
+            global_hooks,
+            "git init -q new; git -C new -c protocol.file.allow=always submodule --quiet add $W/origin m; plant new/m/h/pre-commit",
+            "-C new/m commit -q --allow-empty -m x".into(),
+        ),
+        (
+            "git config --global alias.q '!./s/x'",
+            "git clone -q origin new; plant new/s/x",
+            "-C new q".into(),
+        ),
+    ];
+    assert_protected(&cases);
+}
+
+/// Checks that git runs what a command planted without the sandbox, and not with it. Each case has the setup, what the
+/// command plants, and the arguments of git.
+fn assert_protected(cases: &[(&str, &str, String)]) {
     let mut wrong = Vec::new();
-    let fixtures = SandboxFixture::for_each_user();
+    let mut fixtures = SandboxFixture::for_each_user();
+    for fixture in &mut fixtures {
+        let other = fixture.path("home/other").display().to_string();
+        fixture.variables.push(("GIT_CONFIG_SYSTEM", other));
+    }
     for (number, fixture) in fixtures.iter().enumerate() {
         let work = fixture.path("home/work");
         assert_outside(fixture, PREPARE);
@@ -509,12 +644,54 @@ fn what_the_configuration_names_is_protected_in_every_working_tree() {
                 }
                 assert_outside(
                     fixture,
-                    "rm -f ~/.gitconfig; find $W -mindepth 1 -delete; cp -a $W/../template/. $W",
+                    "rm -f ~/.gitconfig ~/other ~/attributes; find $W -mindepth 1 -delete; cp -a $W/../template/. $W",
                 );
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_copy_of_the_hooks_in_a_new_working_tree_stays_usable() {
+    for fixture in SandboxFixture::for_each_user() {
+        let setup = "rm -rf .git; git init -q; safe h/pre-commit; git add h; git commit -qm h; git config core.hooksPath h";
+        assert_outside(&fixture, &format!("{PLANT}{setup}"));
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let add = "git worktree add -q new && git -C new commit -q --allow-empty -m x";
+        let output = script(&fixture, Some(&confinement), add);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_outside(&fixture, "test -x new/h/pre-commit; git -C new log -1");
+    }
+}
+
+// A file that another command moves back is as new as before.
+#[test]
+fn a_repository_that_bub_disabled_cannot_be_enabled_by_a_command() {
+    for fixture in SandboxFixture::for_each_user() {
+        let work = fixture.path("home/work");
+        assert_outside(
+            &fixture,
+            "rm -rf .git; git config --global core.hooksPath h",
+        );
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let plant = format!("{PLANT}git init -q new; plant new/h/pre-commit");
+        let output = script(&fixture, Some(&confinement), &plant);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("renamed `new/.git/HEAD` to"), "{text}");
+        let enable = "mv new/.git/HEAD.sandbox-* new/.git/HEAD";
+        for _ in 0..2 {
+            let output = script(&fixture, Some(&confinement), enable);
+            assert!(output.status.success(), "{output:?}");
+            script(&fixture, None, "git -C new commit -q --allow-empty -m x");
+            assert!(!work.join("owned").exists());
+        }
+        // The user has checked it.
+        script(&fixture, None, enable);
+        script(&fixture, None, "git -C new commit -q --allow-empty -m x");
+        assert!(work.join("owned").exists());
+    }
 }
 
 #[test]
@@ -569,6 +746,14 @@ fn repositories_that_run_no_programs_stay_usable() {
         (
             "git clone -q --bare origin copy.git && git push -q copy.git HEAD:refs/heads/x",
             "git -C copy.git log -1",
+        ),
+        (
+            "git clone -q --filter=blob:none --sparse file://$W/origin copy",
+            "git -C copy log -1 && git -C copy config remote.origin.promisor",
+        ),
+        (
+            "git init -q new && git -C new config pull.rebase true && git -C new config submodule.x.update none && git -C new config rerere.enabled true",
+            "git -C new config rerere.enabled",
         ),
         (
             "git clone -q --mirror origin mirror.git",

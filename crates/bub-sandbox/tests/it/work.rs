@@ -20,6 +20,7 @@ fn assert_works(fixture: &SandboxFixture, script: &str) {
     command.args(["-ec", script]).current_dir(workspace);
     // A cache for compilers, if this machine has one, is not part of the project.
     command.env("RUSTC_WRAPPER", "");
+    command.env_remove("CARGO_TARGET_DIR");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{script}: {output:?}");
 }
@@ -29,7 +30,7 @@ fn has_tool(name: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-// Issue 22, "real work": clone, build and test, commit, a server on loopback.
+// Clone, build and test, commit, a server on loopback.
 #[test]
 fn projects_are_cloned_built_tested_and_committed() {
     let fixture = SandboxFixture::for_each_user().remove(0);
