@@ -132,6 +132,14 @@ impl Baseline {
     }
 }
 
+/// Returns the name of the file with the baseline of a workspace.
+pub(crate) fn record_name(workspace: &Path) -> io::Result<String> {
+    let found = fs::metadata(workspace)?;
+    // A file of root would stop the commands of another user.
+    let user = rustix::process::getuid().as_raw();
+    Ok(format!("{user}-{:x}-{:x}.json", found.dev(), found.ino()))
+}
+
 /// The baselines with which a command compares when it ends.
 pub(crate) struct Baselines {
     /// That of the command itself, and before it that of the first running one.
@@ -164,11 +172,7 @@ impl Baselines {
             .recursive(true)
             .mode(0o700)
             .create(directory)?;
-        let found = fs::metadata(workspace)?;
-        // A file of root would stop the commands of another user.
-        let user = rustix::process::getuid().as_raw();
-        let name = format!("{user}-{:x}-{:x}.json", found.dev(), found.ino());
-        let path = directory.join(name);
+        let path = directory.join(record_name(workspace)?);
         for _ in 0..MAX_ATTEMPTS {
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);

@@ -110,6 +110,8 @@ pub struct Confinement {
     pub protected: Vec<PathBuf>,
     /// Paths that the command cannot see, wherever they are.
     pub hidden: Vec<PathBuf>,
+    /// Further configuration files of git that apply outside the sandbox. What they name in the workspace is protected.
+    pub git_configs: Vec<PathBuf>,
     /// The directory through which running commands of the same workspace share what was there before the first of them.
     /// `None` for programs that run for a long time. Commands must not reach it.
     pub records: Option<PathBuf>,
@@ -183,6 +185,9 @@ const HOME_CONFIG_NAMES: &[&str] = &[
 
 /// Variables that name directories of tools which commands need to read.
 const TOOL_HOME_VARIABLES: &[&str] = &["CARGO_HOME", "RUSTUP_HOME", "NVM_DIR", "PYENV_ROOT"];
+
+/// Variables that name configuration files of git.
+const GIT_CONFIG_VARIABLES: &[&str] = &["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"];
 
 /// Directories of a home directory that contain both programs and private data. Only these parts are readable.
 const SHARED_TOOL_NAMES: &[(&str, &[&str])] = &[
@@ -258,6 +263,7 @@ impl Confinement {
             writable: Vec::new(),
             protected: protected.collect(),
             hidden,
+            git_configs: Vec::new(),
             records: None,
             network: false,
             limits: ResourceLimits::default(),
@@ -286,6 +292,11 @@ impl Confinement {
         let tools = TOOL_HOME_VARIABLES.iter().filter_map(|name| variable(name));
         let tools = tools.filter_map(|path| Path::new(&path).canonicalize().ok());
         confinement.readable.extend(tools);
+        let user = variable("XDG_CONFIG_HOME").map(|path| Path::new(&path).join("git/config"));
+        let configs = GIT_CONFIG_VARIABLES
+            .iter()
+            .filter_map(|name| variable(name));
+        confinement.git_configs = configs.map(PathBuf::from).chain(user).collect();
         Ok(confinement)
     }
 

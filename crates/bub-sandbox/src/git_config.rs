@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    env,
     ffi::OsString,
     fs,
     iter::Peekable,
@@ -14,9 +13,12 @@ use std::{
     str::Chars,
 };
 
-use crate::repositories::{
-    GitPlace, Search, WORKTREE_KEY, entries, is_git_name, is_plain_entry, linked_directory,
-    read_text,
+use crate::{
+    Confinement,
+    repositories::{
+        GitPlace, Search, WORKTREE_KEY, entries, is_git_name, is_plain_entry, linked_directory,
+        read_text,
+    },
 };
 
 /// How deep included files are read, as git does.
@@ -32,8 +34,6 @@ const SYSTEM_CONFIGS: &[&str] = &[
 ];
 /// Files of the user, below the home directory.
 const USER_CONFIG_NAMES: &[&str] = &[".gitconfig", ".config/git/config"];
-/// Variables that name such files.
-const CONFIG_VARIABLES: &[&str] = &["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"];
 /// Configuration in a git directory.
 const CONFIG_NAMES: &[&str] = &["config", "config.worktree"];
 /// Keys whose value is a directory from which git takes hooks.
@@ -55,28 +55,20 @@ const SCRIPT_EXTENSIONS: &[&str] = &[
 const MAX_COPY_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Returns the paths in the workspace that git takes hooks or configuration from, or may run. They may not exist yet.
-pub(crate) fn named_paths(
-    search: &Search,
-    workspace: &Path,
-    home: Option<&Path>,
-) -> BTreeSet<PathBuf> {
-    let mut names = Names::new(workspace, home);
+pub(crate) fn named_paths(search: &Search, confinement: &Confinement) -> BTreeSet<PathBuf> {
+    let mut names = Names::around(&confinement.workspace, confinement);
     for (path, place) in &search.places {
         match place {
             GitPlace::Link => names.add_tree(path.parent()),
             GitPlace::Directory => names.add_git_directory(path),
         }
     }
-    names.resolve(workspace)
+    names.resolve()
 }
 
 /// Returns those of [`named_paths`] that the repositories around `path` name.
-pub(crate) fn named_paths_around(
-    path: &Path,
-    workspace: &Path,
-    home: Option<&Path>,
-) -> BTreeSet<PathBuf> {
-    Names::new(path, home).resolve(workspace)
+pub(crate) fn named_paths_around(path: &Path, confinement: &Confinement) -> BTreeSet<PathBuf> {
+    Names::around(path, confinement).resolve()
 }
 
 /// Returns whether git takes hooks or configuration from a relative path in the working tree of a new place, or may run
@@ -84,7 +76,7 @@ pub(crate) fn named_paths_around(
 pub(crate) fn uses_new_files(
     path: &Path,
     place: GitPlace,
-    home: Option<&Path>,
+    confinement: &Confinement,
     is_known: impl Fn(&Path) -> bool,
 ) -> bool {
     let (git, tree) = match place {
@@ -97,7 +89,7 @@ pub(crate) fn uses_new_files(
     let Some(git) = git else {
         return false;
     };
-    let mut names = Names::of_user(home);
+    let mut names = Names::of_user(confinement);
     names.add_repository(&git);
     let new = tree
         .into_iter()
@@ -150,7 +142,7 @@ enum NameKind {
 
 /// What configurations name, before the paths are resolved.
 struct Names<'a> {
-    home: Option<&'a Path>,
+    confinement: &'a Confinement,
     /// Configurations that were read.
     configs: BTreeSet<PathBuf>,
     /// Working trees, and git directories, in which git runs, too.
@@ -160,38 +152,25 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     /// Reads the configuration of the system and of the user.
-    fn of_user(home: Option<&'a Path>) -> Self {
+    fn of_user(confinement: &'a Confinement) -> Self {
         let mut names = Self {
-            home,
+            confinement,
             configs: BTreeSet::new(),
             trees: BTreeSet::new(),
             paths: BTreeSet::new(),
         };
-        let user = home.into_iter();
-        let user = user.flat_map(|home| USER_CONFIG_NAMES.iter().map(|name| home.join(name)));
-        let named = CONFIG_VARIABLES.iter().filter_map(env::var_os);
-        let other_user = env::var_os("XDG_CONFIG_HOME");
-        let other_user = other_user.map(|directory| Path::new(&directory).join("git/config"));
+        let home = confinement.home.iter();
+        let user = home.flat_map(|home| USER_CONFIG_NAMES.iter().map(|name| home.join(name)));
         let configs = SYSTEM_CONFIGS.iter().map(PathBuf::from).chain(user);
-        for config in configs.chain(named.map(PathBuf::from)).chain(other_user) {
+        for config in configs.chain(confinement.git_configs.iter().cloned()) {
             names.read(&config, 0);
-        }
-        let variables = (0..).map_while(|index| {
-            let key = env::var(format!("GIT_CONFIG_KEY_{index}")).ok()?;
-            let value = env::var(format!("GIT_CONFIG_VALUE_{index}")).ok()?;
-            Some((key.to_lowercase(), value))
-        });
-        for (key, value) in variables {
-            let section = key.split('.').next().unwrap_or_default();
-            let key = key.rsplit('.').next().unwrap_or_default();
-            names.add_value(section, key, &value, Path::new(""), 0);
         }
         names
     }
 
     /// Reads the configuration of the system, of the user, and of all repositories that contain `path`.
-    fn new(path: &Path, home: Option<&'a Path>) -> Self {
-        let mut names = Self::of_user(home);
+    fn around(path: &Path, confinement: &'a Confinement) -> Self {
+        let mut names = Self::of_user(confinement);
         for tree in path.ancestors() {
             let git = tree.join(".git");
             let linked = git.is_file().then(|| linked_directory(&git)).flatten();
@@ -235,42 +214,37 @@ impl<'a> Names<'a> {
         }
         let directory = config.parent().unwrap_or(config);
         for (section, key, value) in parse(&read_text(config)) {
-            self.add_value(&section, &key, &value, directory, depth);
-        }
-    }
-
-    /// Adds what a value names. `directory` is that of its configuration.
-    fn add_value(&mut self, section: &str, key: &str, value: &str, directory: &Path, depth: usize) {
-        if section == "core" && key == WORKTREE_KEY {
-            self.trees.insert(directory.join(value));
-        } else if section.starts_with("include") && key == "path" {
-            let path = directory.join(self.expand(value));
-            self.read(&path, depth + 1);
-            self.paths.insert((path, NameKind::File));
-        } else if DIRECTORY_KEYS.contains(&key) {
-            let path = self.expand(value);
-            // Husky has the hooks beside the directory that git knows.
-            let husky = path.parent().filter(|_| path.ends_with(".husky/_"));
-            let husky = husky.map(Path::to_owned).into_iter();
-            let paths = husky.chain([path.clone()]);
-            self.paths
-                .extend(paths.map(|path| (path, NameKind::Directory)));
-        } else if !is_plain_entry(section, key, value) {
-            let words = words(value).into_iter();
-            let words: Vec<_> = words
-                .map(|(word, kind)| (self.expand(&word), kind))
-                .collect();
-            self.paths.extend(words);
+            if section == "core" && key == WORKTREE_KEY {
+                self.trees.insert(directory.join(value));
+            } else if section.starts_with("include") && key == "path" {
+                let path = directory.join(self.expand(&value));
+                self.read(&path, depth + 1);
+                self.paths.insert((path, NameKind::File));
+            } else if DIRECTORY_KEYS.contains(&key.as_str()) {
+                let path = self.expand(&value);
+                // Husky has the hooks beside the directory that git knows.
+                let husky = path.parent().filter(|_| path.ends_with(".husky/_"));
+                let husky = husky.map(|path| (path.to_owned(), NameKind::Directory));
+                self.paths.extend(husky);
+                self.paths.insert((path, NameKind::Directory));
+            } else if !is_plain_entry(&section, &key, &value) {
+                let words = words(&value).into_iter();
+                let words: Vec<_> = words
+                    .map(|(word, kind)| (self.expand(&word), kind))
+                    .collect();
+                self.paths.extend(words);
+            }
         }
     }
 
     fn expand(&self, value: &str) -> PathBuf {
-        let below_home = value.strip_prefix("~/").zip(self.home);
+        let below_home = value.strip_prefix("~/").zip(self.confinement.home.as_ref());
         below_home.map_or_else(|| value.into(), |(below, home)| home.join(below))
     }
 
     /// Returns the named paths in the workspace, and the links that lead to them.
-    fn resolve(self, workspace: &Path) -> BTreeSet<PathBuf> {
+    fn resolve(self) -> BTreeSet<PathBuf> {
+        let workspace = &self.confinement.workspace;
         let mut found = BTreeSet::new();
         for (name, kind) in &self.paths {
             let is_absolute = name.is_absolute();

@@ -15,6 +15,7 @@ mod baseline;
 #[cfg(target_os = "linux")]
 mod confine;
 mod confinement;
+mod directory_index;
 mod git_config;
 mod init;
 mod launcher;

@@ -19,6 +19,7 @@ use std::{
 use crate::{
     Confinement,
     baseline::{Baseline, Baselines, StoredPath},
+    directory_index::DirectoryIndex,
     git_config::{named_paths, named_paths_around, uses_new_files},
     hold_temp_directory,
     path_access::is_below,
@@ -57,13 +58,11 @@ const FINAL_SEARCH_LIMIT: Duration = Duration::from_secs(30);
 
 /// What commands must not change in the workspace, before a command.
 pub(crate) struct WorkspaceRecord {
-    workspace: PathBuf,
-    home: Option<PathBuf>,
-    hidden: Vec<PathBuf>,
+    confinement: Confinement,
+    index: DirectoryIndex,
     baselines: Baselines,
     /// Keeps the temporary directory of the command.
     _temp: Option<File>,
-    can_write: bool,
 }
 
 impl WorkspaceRecord {
@@ -81,8 +80,11 @@ impl WorkspaceRecord {
         let hidden: Vec<_> = hidden.flat_map(|path| path.canonicalize()).collect();
         confinement.hidden.extend(hidden);
         let sockets = RefCell::new(Vec::new());
+        let index = confinement.records.as_deref();
+        let index = index.map(|records| DirectoryIndex::load(records, &confinement.workspace));
+        let index = RefCell::new(index.unwrap_or_default());
         let scan = || {
-            let search = Search::new(&confinement.workspace, &confinement.hidden, SEARCH_LIMIT);
+            let search = search_workspace(confinement, SEARCH_LIMIT, &mut index.borrow_mut());
             let baseline = scan(confinement, &search);
             sockets.replace(search.sockets);
             baseline
@@ -104,25 +106,24 @@ impl WorkspaceRecord {
         let protected: BTreeSet<_> = protected.map(|path| path.to_path_buf()).collect();
         confinement.protected = protected.into_iter().collect();
         Ok(Self {
-            workspace: confinement.workspace.clone(),
-            home: confinement.home.clone(),
-            hidden: confinement.hidden.clone(),
+            index: index.into_inner(),
             baselines,
             _temp: hold_temp_directory(&confinement.temp).ok(),
-            can_write: confinement.can_write,
+            confinement: confinement.clone(),
         })
     }
 
     /// Renames what the command put at protected paths, and restores links. Writes a line to `output` for each.
     ///
     /// Ignores errors of `output`. Call it when all processes of the command have ended.
-    pub(crate) fn restore(self, output: &mut impl Write) {
-        if !self.can_write {
+    pub(crate) fn restore(mut self, output: &mut impl Write) {
+        let confinement = &self.confinement;
+        if !confinement.can_write {
             return;
         }
         let baselines = &self.baselines.all;
         let mut moved = Vec::new();
-        let dotfiles = self.home.as_deref().map(home_names).unwrap_or_default();
+        let dotfiles = confinement.home_in_workspace().map(home_names);
         for baseline in baselines {
             let absent = baseline.absent.iter();
             moved.extend(absent.filter_map(|path| move_aside(path)));
@@ -138,13 +139,12 @@ impl WorkspaceRecord {
             let changed = files.filter(|(path, before)| **before != Stamp::of_file(path));
             moved.extend(changed.filter_map(|(path, _)| move_aside(path)));
             if let Some(before) = &baseline.home_names {
-                let new = dotfiles
-                    .iter()
-                    .filter(|path| !before.contains(path.as_path()));
+                let new = dotfiles.iter().flatten();
+                let new = new.filter(|path| !before.contains(path.as_path()));
                 moved.extend(new.filter_map(|path| move_aside(path)));
             }
         }
-        let search = Search::new(&self.workspace, &self.hidden, FINAL_SEARCH_LIMIT);
+        let search = search_workspace(confinement, FINAL_SEARCH_LIMIT, &mut self.index);
         let new = search.places.iter().filter(|(path, place)| {
             let mut before = baselines.iter();
             !before.all(|baseline| baseline.has_unchanged(path, **place))
@@ -161,12 +161,12 @@ impl WorkspaceRecord {
             is_old(tree) || is_old(&tree.join(".git"))
         };
         for (path, place) in &new {
-            if uses_new_files(path, **place, self.home.as_deref(), is_known) {
+            if uses_new_files(path, **place, confinement, is_known) {
                 moved.extend(move_aside(&place.main_file(path)));
             }
         }
         for (path, name) in moved {
-            let path = path.strip_prefix(&self.workspace).unwrap_or(&path);
+            let path = path.strip_prefix(&confinement.workspace).unwrap_or(&path);
             let _ = writeln!(
                 output,
                 "bub: the sandbox renamed `{}` to `{name}`: commands cannot create it",
@@ -182,11 +182,26 @@ impl WorkspaceRecord {
     }
 }
 
+/// Searches the workspace, and stores the index for the next command.
+fn search_workspace(
+    confinement: &Confinement,
+    limit: Duration,
+    index: &mut DirectoryIndex,
+) -> Search {
+    let Confinement {
+        workspace, hidden, ..
+    } = confinement;
+    let search = Search::new(workspace, hidden, limit, index);
+    if let Some(records) = confinement.records.as_ref().filter(|_| search.is_changed) {
+        index.save(records, workspace);
+    }
+    search
+}
+
 /// Returns the state of the workspace: what is at protected paths, and the places of git.
 fn scan(confinement: &Confinement, search: &Search) -> Baseline {
     let time = SystemTime::now();
     let workspace = &confinement.workspace;
-    let home = confinement.home.as_deref();
     let mut protected: BTreeSet<PathBuf> = confinement.protected.iter().cloned().collect();
     let (mut places, mut stamps) = (BTreeSet::new(), BTreeMap::new());
     for path in &search.order {
@@ -211,7 +226,7 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
     }
     let home_names = confinement.home_in_workspace().map(home_names);
     protected.extend(home_names.iter().flatten().cloned());
-    let mut named = named_paths(search, workspace, home);
+    let mut named = named_paths(search, confinement);
     named.retain(|path| !protected.contains(path));
     let mut baseline = Baseline {
         workspace: workspace.clone().into(),
@@ -277,9 +292,7 @@ fn has_listener(path: &Path) -> bool {
 ///
 /// Repositories are recognized by the name of their directory, wherever they are and even before they exist.
 pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
-    let Confinement {
-        workspace, home, ..
-    } = confinement;
+    let workspace = &confinement.workspace;
     let Ok(inside) = path.strip_prefix(workspace) else {
         return false;
     };
@@ -306,7 +319,7 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let below_home = confinement.home_in_workspace();
     let below_home = below_home.and_then(|home| path.strip_prefix(home).ok());
     let is_dotfile = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".");
-    let config = named_paths_around(path, workspace, home.as_deref()).into_iter();
+    let config = named_paths_around(path, confinement).into_iter();
     let links = confinement.protected.iter();
     let links = links.flat_map(|path| path.canonicalize());
     let mut all = config.chain(links);

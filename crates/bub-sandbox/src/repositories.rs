@@ -8,14 +8,17 @@ use std::{
     ffi::OsStr,
     fs,
     io::Read,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::baseline::StoredPath;
+use crate::{
+    baseline::StoredPath,
+    directory_index::{DirectoryIndex, IndexedSearch, Listing, PendingDirectory},
+};
 
 /// Protected names in a git directory. The directory itself stays writable.
 pub(crate) const GIT_NAMES: &[&str] = &[
@@ -32,7 +35,7 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 /// How many parts of a directory are compared.
 const MAX_STAMP_PARTS: usize = 10_000;
 /// By how much the times of files can differ from the clock.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 /// Sections of a repository's configuration, and those of their keys that run no program.
 const PLAIN_CONFIG_KEYS: &[(&str, &str)] = &[
     (
@@ -118,50 +121,51 @@ pub(crate) struct Search {
     pub(crate) sockets: Vec<PathBuf>,
     /// Whether the search reached all directories before the time limit.
     pub(crate) is_complete: bool,
+    /// Whether directories changed since the previous search.
+    pub(crate) is_changed: bool,
 }
 
 impl Search {
     /// Searches `workspace` and all directories below it, the upper ones first. Does not follow links, and does not search
-    /// `hidden` directories.
-    pub(crate) fn new(workspace: &Path, hidden: &[PathBuf], limit: Duration) -> Self {
+    /// `hidden` directories. Reads only directories that changed since `index`, and updates it.
+    pub(crate) fn new(
+        workspace: &Path,
+        hidden: &[PathBuf],
+        limit: Duration,
+        index: &mut DirectoryIndex,
+    ) -> Self {
         let started = Instant::now();
         let hidden = hidden.iter().filter(|path| path.starts_with(workspace));
         let hidden: BTreeSet<_> = hidden.collect();
         let mut search = Self::default();
-        let mut waiting = VecDeque::from([workspace.to_owned()]);
+        let mut indexed = IndexedSearch::new(workspace, index, SystemTime::now());
+        let mut waiting = VecDeque::from([PendingDirectory::root(workspace)]);
         while let Some(directory) = waiting.pop_front() {
             if started.elapsed() > limit {
                 return search;
             }
-            if !hidden.contains(&directory) {
-                search.read_directory(&directory, &mut waiting);
+            if hidden.contains(&directory.path) {
+                indexed.skip(&directory);
+                continue;
             }
+            let (listing, children) = indexed.visit(&directory);
+            search.add_listing(&directory.path, listing);
+            waiting.extend(children);
         }
         search.is_complete = true;
+        search.is_changed = indexed.is_changed;
+        *index = indexed.index;
         search
     }
 
-    fn read_directory(&mut self, directory: &Path, waiting: &mut VecDeque<PathBuf>) {
-        let is_named_git = directory.file_name().is_some_and(is_git_name);
-        let mut parts = GitParts::default();
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            parts.add(&name);
-            let Ok(kind) = entry.file_type() else {
-                continue;
-            };
-            let is_data = || is_named_git && DATA_NAMES.iter().any(|data| name == *data);
-            if kind.is_socket() {
-                self.sockets.push(entry.path());
-            } else if kind.is_dir() {
-                if !is_data() {
-                    waiting.push_back(entry.path());
-                }
-            } else if is_git_name(&name) {
-                self.add(entry.path(), GitPlace::Link);
-            }
+    fn add_listing(&mut self, directory: &Path, listing: Listing) {
+        let sockets = listing.sockets.iter();
+        self.sockets
+            .extend(sockets.map(|name| directory.join(&**name)));
+        for name in listing.links {
+            self.add(directory.join(&*name), GitPlace::Link);
         }
-        if is_named_git || parts.are_complete() {
+        if listing.is_git {
             self.add(directory.to_owned(), GitPlace::Directory);
         }
     }
@@ -243,16 +247,16 @@ const PART_NAMES: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
 
 /// Which of [`PART_NAMES`] a directory has.
 #[derive(Default)]
-struct GitParts([bool; PART_NAMES.len()]);
+pub(crate) struct GitParts([bool; PART_NAMES.len()]);
 
 impl GitParts {
-    fn add(&mut self, name: &OsStr) {
+    pub(crate) fn add(&mut self, name: &OsStr) {
         for (is_found, part) in self.0.iter_mut().zip(PART_NAMES) {
             *is_found |= name.eq_ignore_ascii_case(part);
         }
     }
 
-    fn are_complete(&self) -> bool {
+    pub(crate) fn are_complete(&self) -> bool {
         let [head, common, objects, refs] = self.0;
         head && (common || objects && refs)
     }
@@ -267,6 +271,11 @@ pub(crate) fn is_git_directory(directory: &Path, added: &OsStr) -> bool {
         parts.add(name.as_ref());
     }
     parts.are_complete()
+}
+
+/// Returns whether a directory of `.git` is one in which no one works.
+pub(crate) fn is_data_directory(name: &OsStr) -> bool {
+    DATA_NAMES.iter().any(|data| name == *data)
 }
 
 /// Returns whether a name is `.git`, also where the file system ignores case.

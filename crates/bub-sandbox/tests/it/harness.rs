@@ -22,6 +22,9 @@ use tempfile::TempDir;
 /// A user without rights, as Debian has it.
 const OTHER_USER: u32 = 65534;
 
+/// Where commands find programs.
+const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+
 /// Directories of one test. The secret is in the home directory.
 pub(crate) struct SandboxFixture {
     root: TempDir,
@@ -101,10 +104,18 @@ impl SandboxFixture {
     }
 
     pub(crate) fn confinement(&self, profile: SandboxProfile) -> Confinement {
-        let path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".as_ref();
         let (workspace, temp) = (self.path("home/work"), self.path("temp"));
-        let home = self.path("home");
-        let mut confinement = Confinement::new(profile, &workspace, &temp, Some(&home), path);
+        let variable = |name: &str| {
+            let mut variables = self.variables.iter();
+            let found = variables.find(|(known, _)| *known == name);
+            match name {
+                "HOME" => Some(self.path("home").into()),
+                "PATH" => Some(SEARCH_PATH.into()),
+                _ => found.map(|(_, value)| value.into()),
+            }
+        };
+        let confinement = Confinement::from_environment(profile, &workspace, &temp, variable);
+        let mut confinement = confinement.unwrap();
         confinement.records = Some(self.path("records"));
         confinement
     }
@@ -179,7 +190,7 @@ impl SandboxFixture {
     fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("PATH", SEARCH_PATH)
             .env("HOME", self.path("home"))
             .envs(self.variables.iter().cloned())
             .current_dir(self.path("home/work"));
