@@ -83,7 +83,8 @@ pub(crate) fn uses_new_files(
         GitPlace::Link => (linked_directory(path), path.parent()),
         GitPlace::Directory => (
             Some(path.to_owned()),
-            path.parent().filter(|_| path.ends_with(".git")),
+            path.parent()
+                .filter(|_| path.file_name().is_some_and(is_git_name)),
         ),
     };
     let Some(git) = git else {
@@ -94,7 +95,13 @@ pub(crate) fn uses_new_files(
     let new = tree
         .into_iter()
         .chain((place == GitPlace::Directory).then_some(path));
-    let known: Vec<_> = names.trees.iter().filter(|tree| is_known(tree)).collect();
+    // A command can write which working trees a repository has, but not what a known one belongs to.
+    let common = common_directory(&git);
+    let is_sibling = |tree: &&PathBuf| {
+        let git = git_directory(tree);
+        is_known(tree) && git.is_some_and(|git| common_directory(&git) == common)
+    };
+    let known: Vec<_> = names.trees.iter().filter(is_sibling).collect();
     let is_new = |path: &Path, name: &Path, kind: NameKind| {
         let mut known = known.iter().map(|tree| tree.join(name));
         let found = find_named(path, kind).filter(|_| fs::symlink_metadata(path).is_ok());
@@ -103,6 +110,19 @@ pub(crate) fn uses_new_files(
     let mut relative = names.paths.iter().filter(|(name, _)| name.is_relative());
     let mut new = new.map(Path::to_owned);
     new.any(|tree| relative.any(|(name, kind)| is_new(&tree.join(name), name, *kind)))
+}
+
+/// Returns the git directory of a working tree.
+fn git_directory(tree: &Path) -> Option<PathBuf> {
+    let git = tree.join(".git");
+    let linked = git.is_file().then(|| linked_directory(&git)).flatten();
+    linked.or_else(|| git.is_dir().then_some(git))
+}
+
+/// Returns the git directory of the repository to which that of a working tree belongs.
+fn common_directory(git: &Path) -> PathBuf {
+    let common = git.join(read_text(&git.join("commondir")).trim());
+    common.canonicalize().unwrap_or(common)
 }
 
 /// Returns whether a file, or every file in a directory, has the same content as another one. Links do not count.
@@ -172,9 +192,7 @@ impl<'a> Names<'a> {
     fn around(path: &Path, confinement: &'a Confinement) -> Self {
         let mut names = Self::of_user(confinement);
         for tree in path.ancestors() {
-            let git = tree.join(".git");
-            let linked = git.is_file().then(|| linked_directory(&git)).flatten();
-            if let Some(git) = linked.or_else(|| git.is_dir().then_some(git)) {
+            if let Some(git) = git_directory(tree) {
                 names.add_tree(Some(tree));
                 names.add_repository(&git);
             }
@@ -184,9 +202,8 @@ impl<'a> Names<'a> {
 
     /// Reads the configuration of a git directory, and of the repository if it is that of a working tree.
     fn add_repository(&mut self, git: &Path) {
-        let common = git.join(read_text(&git.join("commondir")).trim());
         self.add_git_directory(git);
-        self.add_git_directory(&common.canonicalize().unwrap_or(common));
+        self.add_git_directory(&common_directory(git));
     }
 
     fn add_tree(&mut self, tree: Option<&Path>) {
@@ -220,7 +237,7 @@ impl<'a> Names<'a> {
                 let path = directory.join(self.expand(&value));
                 self.read(&path, depth + 1);
                 self.paths.insert((path, NameKind::File));
-            } else if DIRECTORY_KEYS.contains(&key.as_str()) {
+            } else if DIRECTORY_KEYS.contains(&key.as_str()) && !value.is_empty() {
                 let path = self.expand(&value);
                 // Husky has the hooks beside the directory that git knows.
                 let husky = path.parent().filter(|_| path.ends_with(".husky/_"));
@@ -297,10 +314,11 @@ fn words(value: &str) -> BTreeSet<(String, NameKind)> {
             };
             is_argument = is_interpreter(word) || is_argument && word.starts_with('-');
             words.insert((word.to_owned(), kind));
-            words.extend(
-                word.rsplit_once("::")
-                    .map(|(_, path)| (path.to_owned(), path_kind(path))),
-            );
+            // As in `ext::./program` and `-F./file`.
+            let address = word.rsplit_once("::").map(|(_, path)| path);
+            let option = word.strip_prefix('-').and_then(|option| option.get(1..));
+            let parts = [address, option].into_iter().flatten();
+            words.extend(parts.map(|path| (path.to_owned(), path_kind(path))));
         }
         for word in shell_words(&value) {
             // What the shell puts before the rest is unknown: it may be any directory above.
@@ -499,6 +517,7 @@ mod tests {
             ("!sh -c '\"./a b\"/x'", "./a b/x", NameKind::File),
             ("/a b/x", "/a b/x", NameKind::File),
             ("ext::./s/x y", "./s/x", NameKind::File),
+            ("ssh -F./s/x", "./s/x", NameKind::File),
             ("python3 -u clean", "clean", NameKind::File),
             ("/usr/bin/env sh clean", "clean", NameKind::File),
             (". clean", "clean", NameKind::File),

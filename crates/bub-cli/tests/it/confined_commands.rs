@@ -2,13 +2,19 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
-use bub_testkit::model::{ModelServer, Reply};
+use bub_testkit::{
+    model::{ModelServer, Reply},
+    pty::Pty,
+};
 use serde_json::json;
 
-use crate::sandbox::{Run, Sandbox, bub, signal};
+use crate::{
+    gateway_client::GatewayClient,
+    sandbox::{Run, Sandbox, bub, signal},
+};
 
 const CANARY: &str = "canary-4711";
 
@@ -109,6 +115,92 @@ fn a_command_that_the_sandbox_stops_says_so() {
         "{result}"
     );
     assert!(!sandbox.workspace().join("file").exists());
+}
+
+/// Returns a command that runs bub where the kernel refuses namespaces, so that commands cannot be confined.
+fn without_namespaces(sandbox: &Sandbox) -> Command {
+    let mut command = sandbox.command("unshare".as_ref());
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    command.args(["-Ur", "sh", "-c", script, "sh"]).arg(bub());
+    command
+}
+
+/// Starts a turn at a terminal in which the model runs `echo made > NAME` for each name.
+fn start_at_terminal(server: &ModelServer, mut command: Command, names: &[&str]) -> Pty {
+    for name in names {
+        let arguments = json!({"command": format!("echo made > {name}")}).to_string();
+        server.script(Reply::new().call("call_1", "bash", &arguments));
+    }
+    server.script(Reply::text("done"));
+    command
+        .env("BUB_MODEL", "openai:small")
+        .env("BUB_API_BASE", format!("{}/v1", server.url()))
+        .env("BUB_API_KEY", "correct-horse-battery")
+        .args(["run", "hi"]);
+    Pty::spawn(command)
+}
+
+// L7: the owner is offered to run the command outside. The answer is for one command.
+#[test]
+fn a_command_that_the_sandbox_stops_can_be_run_outside_once() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let mut command = sandbox.command(&bub());
+    command.env("BUB_SANDBOX_PROFILE", "read-only");
+    let mut terminal = start_at_terminal(&server, command, &["one", "two"]);
+    for answer in ["y\r", "n\r"] {
+        terminal.expect("run it again outside the sandbox?");
+        terminal.expect("[y");
+        terminal.send(answer);
+    }
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("echo made > one"), "{shown}");
+    assert!(sandbox.workspace().join("one").exists());
+    assert!(!sandbox.workspace().join("two").exists());
+}
+
+// L7: without confinement, a terminal is asked before each command.
+#[test]
+fn a_terminal_is_asked_if_commands_cannot_be_confined() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let command = without_namespaces(&sandbox);
+    let mut terminal = start_at_terminal(&server, command, &["one", "two"]);
+    for answer in ["y\r", "n\r"] {
+        terminal.expect("the sandbox is unavailable: ");
+        terminal.expect("[y");
+        terminal.send(answer);
+    }
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(sandbox.workspace().join("one").exists());
+    assert!(!sandbox.workspace().join("two").exists());
+}
+
+// L7: without confinement, a gateway runs no command, whatever the policy says.
+#[test]
+fn a_gateway_refuses_commands_that_cannot_be_confined() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let arguments = json!({"command": "echo made > file"}).to_string();
+    server.script(Reply::new().call("call_1", "bash", &arguments));
+    server.script(Reply::text("done"));
+    let mut command = without_namespaces(&sandbox);
+    command
+        .arg("gateway")
+        .env("BUB_MODEL", "openai:small")
+        .env("BUB_API_BASE", format!("{}/v1", server.url()))
+        .env("BUB_API_KEY", "correct-horse-battery")
+        .env("BUB_WEBHOOK_ROLE", "owner")
+        .env("BUB_POLICY_UNTRUSTED_CONTENT", "allow");
+    let gateway = GatewayClient::start(command);
+    gateway.ask(&json!({"content": "hi", "sender_id": "alice"}));
+    let requests = server.requests();
+    let result = String::from_utf8_lossy(&requests.last().unwrap().body);
+    assert!(
+        result.contains("cannot run the command: the sandbox is unavailable"),
+        "{result}"
+    );
+    assert!(!sandbox.workspace().join("file").exists());
+    gateway.stop();
 }
 
 // L7: `/tmp` is private to a session in one workspace.

@@ -373,6 +373,40 @@ fn attached_files_reach_the_model() {
     );
 }
 
+// A repository can contain a link to a key or a token.
+#[test]
+fn no_attached_file_comes_from_bubs_home_or_through_a_link_out_of_the_workspace() {
+    let fixture = RunFixture::answering("fine");
+    let workspace = fixture.sandbox.workspace();
+    let outside = tempfile::tempdir().unwrap();
+    let key = outside.path().join("key.txt");
+    let secret = fixture.sandbox.home().join("notes.txt");
+    for path in [&key, &secret] {
+        std::fs::write(path, "canary").unwrap();
+    }
+    let link = |name: &str, target: &std::path::Path| {
+        let path = workspace.join(name);
+        std::os::unix::fs::symlink(target, &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let directory = link("docs", outside.path());
+    for (path, reason) in [
+        (secret.to_str().unwrap().to_owned(), "in bub's home"),
+        (link("home.txt", &secret), "in bub's home"),
+        (link("key.txt", &key), "leads out of the workspace"),
+        ("key.txt".to_owned(), "leads out of the workspace"),
+        (format!("{directory}/key.txt"), "leads out of the workspace"),
+    ] {
+        let run = fixture.run(&["run", "read it", "--file", &path]);
+        assert_eq!(run.code, Some(2), "{path}: {run:?}");
+        assert!(run.stderr.contains(reason), "{path}: {run:?}");
+    }
+    assert!(fixture.model.requests().is_empty());
+    fixture
+        .run(&["run", "read it", "--file", key.to_str().unwrap()])
+        .ok();
+}
+
 #[test]
 fn a_terminal_shows_rendered_markdown_and_tool_calls() {
     let fixture = RunFixture::new();

@@ -666,6 +666,25 @@ fn a_copy_of_the_hooks_in_a_new_working_tree_stays_usable() {
     }
 }
 
+// A command can write to the list of working trees. Only real ones have files that may be copied.
+#[test]
+fn a_copy_of_a_file_in_another_repository_does_not_pass() {
+    for fixture in SandboxFixture::for_each_user() {
+        let setup = "rm -rf .git; git init -q; git commit -q --allow-empty -m x; git config core.hooksPath h";
+        assert_outside(&fixture, setup);
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        for plant in [
+            "plant x/h/pre-commit; git init -q x",
+            "git worktree add -q new; mkdir .git/worktrees/x; echo $W/x/.git > .git/worktrees/x/gitdir; cp -a x/h new/h",
+        ] {
+            script(&fixture, Some(&confinement), &format!("{PLANT}{plant}"));
+        }
+        assert_outside(&fixture, "test -e x/h/pre-commit; test -e new/h/pre-commit");
+        script(&fixture, None, "git -C new commit -q --allow-empty -m x");
+        assert!(!fixture.path("home/work/owned").exists());
+    }
+}
+
 // A file that another command moves back is as new as before.
 #[test]
 fn a_repository_that_bub_disabled_cannot_be_enabled_by_a_command() {

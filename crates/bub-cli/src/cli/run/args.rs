@@ -197,6 +197,8 @@ impl RunArgs {
         }
         let files = self.file.iter().map(|path| (path, false));
         for (path, is_image) in files.chain(self.image.iter().map(|path| (path, true))) {
+            let home = framework.settings().home();
+            input::check_attachment(path, home, framework.workspace())?;
             message = message.media(input::read_attachment(path, is_image)?);
         }
         // The command line can name any channel and sender id, so the authenticated sender is always the user of this

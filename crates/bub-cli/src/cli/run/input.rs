@@ -98,6 +98,33 @@ async fn read_stdin() -> Result<String> {
     })
 }
 
+/// Fails if a file to attach is in bub's home, or if a link in the workspace leads to it from there. A repository can
+/// contain a link to any file, such as a key.
+pub(super) fn check_attachment(path: &Path, home: &Path, workspace: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default();
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let directory = std::path::absolute(parent.unwrap_or(Path::new(".")));
+    // Reading the file reports what does not exist.
+    let (Ok(real), Ok(directory)) = (path.canonicalize(), directory) else {
+        return Ok(());
+    };
+    let resolve = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (home, workspace) = (resolve(home), resolve(workspace));
+    let named = [directory.join(name), resolve(&directory).join(name)];
+    let is_named_inside = named.iter().any(|path| path.starts_with(&workspace));
+    let shown = path.display();
+    let reason = if real.starts_with(&home) {
+        "it is in bub's home"
+    } else if is_named_inside && !real.starts_with(&workspace) {
+        "it is a link that leads out of the workspace; name the file itself"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid_input(format!(
+        "cannot attach {shown}: {reason}"
+    )))
+}
+
 /// Reads a file to attach. With `is_image`, fails if the name is not that of an image.
 pub(super) fn read_attachment(path: &Path, is_image: bool) -> Result<MediaItem> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
