@@ -93,7 +93,7 @@ pub(crate) struct IndexedSearch<'a> {
 }
 
 impl DirectoryIndex {
-    /// Reads the index of a workspace. It is empty if there is none.
+    /// Reads the index of a workspace. It is empty if the file is missing or damaged.
     pub(crate) fn load(directory: &Path, workspace: &Path) -> Self {
         let file = index_path(directory, workspace).and_then(|path| File::open(path).ok());
         let index = file.and_then(|file| serde_json::from_reader(BufReader::new(file)).ok());

@@ -7,7 +7,7 @@ use std::{
 
 use bub_testkit::{
     model::{ModelServer, Reply},
-    pty::Pty,
+    pty::{Pty, SESSION_LEADER},
 };
 use serde_json::json;
 
@@ -117,13 +117,23 @@ fn a_command_that_the_sandbox_stops_says_so() {
     assert!(!sandbox.workspace().join("file").exists());
 }
 
-/// Returns a command that runs bub where the kernel refuses namespaces, so that commands cannot be confined.
-fn without_namespaces(sandbox: &Sandbox) -> Command {
-    let mut command = sandbox.command("unshare".as_ref());
-    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
-    command.args(["-Ur", "sh", "-c", script, "sh"]).arg(bub());
+/// Returns a command that runs bub, after `prefix`, as the leader of a session with its terminal.
+fn command_after(sandbox: &Sandbox, prefix: &[&str]) -> Command {
+    let [leader, arguments @ ..] = SESSION_LEADER;
+    let mut command = sandbox.command(leader.as_ref());
+    command.args(arguments).args(prefix).arg(bub());
     command
 }
+
+/// Makes the kernel refuse namespaces, so that commands cannot be confined.
+const WITHOUT_NAMESPACES: [&str; 6] = [
+    "unshare",
+    "-Ur",
+    "sh",
+    "-c",
+    "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"",
+    "sh",
+];
 
 /// Starts a turn at a terminal in which the model runs `echo made > NAME` for each name.
 fn start_at_terminal(server: &ModelServer, mut command: Command, names: &[&str]) -> Pty {
@@ -144,7 +154,7 @@ fn start_at_terminal(server: &ModelServer, mut command: Command, names: &[&str])
 #[test]
 fn a_command_that_the_sandbox_stops_can_be_run_outside_once() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    let mut command = sandbox.command(&bub());
+    let mut command = command_after(&sandbox, &[]);
     command.env("BUB_SANDBOX_PROFILE", "read-only");
     let mut terminal = start_at_terminal(&server, command, &["one", "two"]);
     for answer in ["y\r", "n\r"] {
@@ -163,7 +173,7 @@ fn a_command_that_the_sandbox_stops_can_be_run_outside_once() {
 #[test]
 fn a_terminal_is_asked_if_commands_cannot_be_confined() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    let command = without_namespaces(&sandbox);
+    let command = command_after(&sandbox, &WITHOUT_NAMESPACES);
     let mut terminal = start_at_terminal(&server, command, &["one", "two"]);
     for answer in ["y\r", "n\r"] {
         terminal.expect("the sandbox is unavailable: ");
@@ -183,8 +193,11 @@ fn a_gateway_refuses_commands_that_cannot_be_confined() {
     let arguments = json!({"command": "echo made > file"}).to_string();
     server.script(Reply::new().call("call_1", "bash", &arguments));
     server.script(Reply::text("done"));
-    let mut command = without_namespaces(&sandbox);
+    let [program, arguments @ ..] = WITHOUT_NAMESPACES;
+    let mut command = sandbox.command(program.as_ref());
     command
+        .args(arguments)
+        .arg(bub())
         .arg("gateway")
         .env("BUB_MODEL", "openai:small")
         .env("BUB_API_BASE", format!("{}/v1", server.url()))

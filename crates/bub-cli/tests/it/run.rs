@@ -380,10 +380,9 @@ fn no_attached_file_comes_from_bubs_home_or_through_a_link_out_of_the_workspace(
     let workspace = fixture.sandbox.workspace();
     let outside = tempfile::tempdir().unwrap();
     let key = outside.path().join("key.txt");
+    std::fs::write(&key, "canary").unwrap();
+    fixture.sandbox.write("home/notes.txt", "canary");
     let secret = fixture.sandbox.home().join("notes.txt");
-    for path in [&key, &secret] {
-        std::fs::write(path, "canary").unwrap();
-    }
     let link = |name: &str, target: &std::path::Path| {
         let path = workspace.join(name);
         std::os::unix::fs::symlink(target, &path).unwrap();
