@@ -107,9 +107,12 @@ pub(crate) fn uses_new_files(
         let found = find_named(path, kind).filter(|_| fs::symlink_metadata(path).is_ok());
         found.is_some_and(|(_, real)| !known.any(|known| real == known || is_copy(path, &known)))
     };
+    let new: Vec<_> = new.collect();
     let mut relative = names.paths.iter().filter(|(name, _)| name.is_relative());
-    let mut new = new.map(Path::to_owned);
-    new.any(|tree| relative.any(|(name, kind)| is_new(&tree.join(name), name, *kind)))
+    relative.any(|(name, kind)| {
+        let mut paths = new.iter().map(|tree| tree.join(name));
+        paths.any(|path| is_new(&path, name, *kind))
+    })
 }
 
 /// Returns the git directory of a working tree.

@@ -598,6 +598,11 @@ fn what_the_configuration_names_is_checked_in_new_working_trees() {
         ),
         (
             global_hooks,
+            "git init -q new; plant new/.git/h/post-receive",
+            "push -q new HEAD:refs/heads/x".into(),
+        ),
+        (
+            global_hooks,
             "git init -q --bare new.git; plant new.git/h/post-receive",
             "push -q new.git HEAD:refs/heads/x".into(),
         ),
