@@ -7,8 +7,8 @@ use bub_kernel::{
     Prompt, Result, State, StreamEvent, Turn,
 };
 use bub_model::{
-    CallOptions, Candidates, ChatRequest, ChoiceReason, ModelClient, ModelEvent, ModelEventStream,
-    ModelId, Models, Recording, settings::ModelSettings,
+    CallOptions, Candidates, ChatRequest, ChoiceReason, MediaLimits, ModelClient, ModelEvent,
+    ModelEventStream, ModelId, Models, Provider, Recording, settings::ModelSettings,
 };
 use bub_settings::Settings;
 use serde_json::{Value, json};
@@ -234,23 +234,40 @@ impl Agent {
         Ok((encoded.path, body))
     }
 
-    /// Returns the transcript of a recording, or `None` if no model for it is configured.
-    pub(crate) async fn transcribe(
-        &self,
-        name: &str,
-        mime: &str,
-        bytes: &[u8],
-    ) -> Result<Option<String>> {
+    /// Returns the file extensions that the transcription endpoint accepts, or `None` if no model for transcription is
+    /// configured.
+    pub(crate) fn transcription_formats(&self) -> Result<Option<Vec<String>>> {
         let Some(model) = self.settings.get(AgentSettings::TRANSCRIBE) else {
             return Ok(None);
         };
-        let model = self.resolve_model(&model)?;
+        let (model, models) = (self.resolve_model(&model)?, self.models.clone()?);
+        let quirks = models.catalog().get(model.provider()).map(Provider::quirks);
+        Ok(Some(quirks.unwrap_or_default().transcription_formats))
+    }
+
+    /// Returns the transcript of a recording.
+    pub(crate) async fn transcribe(&self, name: &str, mime: &str, bytes: &[u8]) -> Result<String> {
+        let model = self.settings.get(AgentSettings::TRANSCRIBE);
+        let model = self.resolve_model(&model.unwrap_or_default())?;
         let models = self.models.clone()?;
         let endpoint = models.endpoint(&model).await.map_err(access_error)?;
         let recording = Recording { name, mime, bytes };
         let text = self.client.transcribe(&endpoint, recording).await;
-        let text = text.map_err(|error| Error::from(error).with_kind(ErrorKind::Provider))?;
-        Ok(Some(text))
+        text.map_err(|error| Error::from(error).with_kind(ErrorKind::Provider))
+    }
+
+    /// Returns which images and recordings all models that a turn may use accept.
+    pub(crate) async fn media_limits(&self, state: &State) -> MediaLimits {
+        let candidates = self.candidate_models(state).await;
+        let (Ok((candidates, _)), Ok(models)) = (candidates, &self.models) else {
+            return MediaLimits::default();
+        };
+        let limits = candidates.iter().filter_map(|model| {
+            let provider = models.catalog().get(model.provider())?;
+            Some(MediaLimits::of_provider(provider))
+        });
+        let limits = limits.reduce(|all, next| all.intersection(&next));
+        limits.unwrap_or_default()
     }
 
     /// Parses a model such as `provider:model`. The provider may be an alias.

@@ -5,41 +5,42 @@
 //! | text | its text |
 //! | docx, xlsx, pptx, odt, ods, odp | its text, read by bub |
 //! | PDF | its text, read by the program `pdftotext` in the sandbox |
-//! | image | the image, if providers accept its format and size |
-//! | audio | the recording, or its transcript with the setting `transcribe` |
-//! | video | the video |
+//! | image | the image, scaled and converted to what the model accepts |
+//! | audio | the recording, converted by the program `ffmpeg` if necessary, or its transcript with the setting `transcribe` |
+//! | video | the video, if the model accepts videos |
 //!
 //! A file that cannot be read is named in the context of the message, with the reason. The model can still use its
 //! tools on the stored file.
 
+mod audio;
+mod converter;
+mod image;
 mod inbox;
 mod office;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bub_kernel::{
-    CancellationToken, Error, MediaItem, MediaKind, Result, Sender, Turn, audio_format,
-};
-use bub_sandbox::SandboxProfile;
+use bub_kernel::{Error, MediaItem, MediaKind, Result, Turn};
+use bub_model::MediaLimits;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-pub use self::office::{office_part_text, office_text};
-use crate::{
-    agent::Agent,
-    shell::{Exit, ShellRequest},
+pub use self::{
+    image::fit_image,
+    office::{office_part_text, office_text},
 };
+use crate::agent::Agent;
 
 /// The error for an attached file without content.
 const NO_CONTENT_TEXT: &str = "the channel provided no content";
 /// Maximum number of characters of a document in a prompt.
 const MAX_DOCUMENT_CHARS: usize = 100_000;
-/// Maximum size of an image. Providers accept 5 MB of base64, which is a third larger.
-const MAX_IMAGE_BYTES: usize = 3_750_000;
-/// Maximum time for reading a document.
-const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of pages of a PDF document that are read.
 const MAX_PDF_PAGES: u32 = 300;
+
+/// Decoded images are large, so one is decoded at a time.
+static IMAGE_PERMIT: Semaphore = Semaphore::const_new(1);
 
 /// Converts the files that are attached to the message of a turn.
 pub(crate) struct AttachmentReader<'a> {
@@ -79,8 +80,9 @@ impl AttachmentReader<'_> {
             return match item.kind {
                 MediaKind::Image => Ok(Some(image_part(url))),
                 MediaKind::Video => Ok(Some(video_part(url))),
-                // Providers accept audio only inline.
-                MediaKind::Audio => Ok(None),
+                MediaKind::Audio => Err(Error::invalid_input(
+                    "providers accept audio only as a file, not as a URL",
+                )),
                 _ => Err(Error::unknown(NO_CONTENT_TEXT)),
             };
         }
@@ -90,12 +92,17 @@ impl AttachmentReader<'_> {
         let name = item.filename.as_deref().unwrap_or(item.kind.name());
         attachment.saved = self.save(name, &bytes).await;
         match item.kind {
-            MediaKind::Image => {
-                let mime = image_type(&item.mime, &bytes)?;
-                Ok(Some(image_part(&data_url(mime, &bytes))))
+            MediaKind::Image => self.fitting_image_part(item, bytes).await.map(Some),
+            MediaKind::Video if self.limits().await.video => {
+                Ok(Some(video_part(&data_url(&item.mime, &bytes))))
             }
-            MediaKind::Video => Ok(Some(video_part(&data_url(&item.mime, &bytes)))),
-            MediaKind::Audio => self.convert_audio(item, &bytes).await,
+            MediaKind::Video => Err(Error::invalid_input(
+                "the API of this model accepts no videos",
+            )),
+            MediaKind::Audio => {
+                let saved = attachment.saved.as_deref();
+                self.audio_part(item, &bytes, saved).await.map(Some)
+            }
             _ => {
                 let text = self.document_text(item, &bytes, attachment.saved.as_deref());
                 Ok(Some(text_part("Content", name, &text.await?)))
@@ -118,16 +125,20 @@ impl AttachmentReader<'_> {
         }
     }
 
-    async fn convert_audio(&self, item: &MediaItem, bytes: &[u8]) -> Result<Option<Value>> {
-        if !item.mime.to_ascii_lowercase().starts_with("audio/") {
-            return Ok(None);
-        }
-        let name = item.filename.as_deref().unwrap_or("audio");
-        if let Some(text) = self.agent.transcribe(name, &item.mime, bytes).await? {
-            return Ok(Some(text_part("Transcript", name, &text)));
-        }
-        let audio = json!({"data": STANDARD.encode(bytes), "format": audio_format(&item.mime)});
-        Ok(Some(json!({"type": "input_audio", "input_audio": audio})))
+    /// Returns what the models of the turn accept.
+    async fn limits(&self) -> MediaLimits {
+        self.agent.media_limits(self.turn.state()).await
+    }
+
+    async fn fitting_image_part(&self, item: &MediaItem, bytes: Arc<[u8]>) -> Result<Value> {
+        let (mime, limits) = (item.mime.to_ascii_lowercase(), self.limits().await);
+        let _permit = IMAGE_PERMIT.acquire().await;
+        let fitting = move || {
+            let (mime, bytes) = fit_image(&mime, &bytes, &limits)?;
+            Ok(image_part(&data_url(&mime, &bytes)))
+        };
+        let part: Result<Value, String> = tokio::task::spawn_blocking(fitting).await?;
+        part.map_err(Error::invalid_input)
     }
 
     /// Returns the text of a document. `saved` is its path in the workspace.
@@ -157,51 +168,19 @@ impl AttachmentReader<'_> {
             .ok_or_else(|| Error::unknown("not a text file: the content is not valid UTF-8"))
     }
 
-    /// Returns the text of a stored PDF document. The file comes from a user, so the program that reads it is confined
-    /// like a command of the agent, with read-only access, and with limits of time and output.
+    /// Returns the text of a stored PDF document.
     async fn pdf_text(&self, saved: Option<&str>) -> Result<String> {
         const HINT: &str = "install `pdftotext` (package poppler-utils) to read PDF documents";
-        let saved = saved.ok_or_else(|| Error::unknown("the file could not be stored"))?;
-        let workspace = crate::workspace(self.turn.state()).unwrap_or_default();
-        let session = self.turn.session_id().clone();
-        let (sandbox, profile) = (&self.agent.sandbox, SandboxProfile::ReadOnly);
-        let mut confinement =
-            sandbox.confinement(profile, &Sender::terminal(), &session, &workspace)?;
-        confinement.network = false;
-        if let Some(reason) = sandbox.unavailable_reason(&confinement) {
-            let text = format!("the sandbox, which PDF documents need, is unavailable: {reason}");
-            return Err(Error::unknown(text));
-        }
-        // The name of a stored file has no characters with a meaning in a shell.
-        let command = format!(
-            "command -v pdftotext >/dev/null || exit 127; pdftotext -q -enc UTF-8 -l {MAX_PDF_PAGES} -- '{saved}' - 2>/dev/null"
-        );
-        let request = ShellRequest {
-            command,
-            session,
-            directory: Some(workspace),
-            confinement: Some(confinement),
-            ..ShellRequest::default()
+        let arguments = |file: &str, result: &str| {
+            format!("-q -enc UTF-8 -l {MAX_PDF_PAGES} -- '{file}' {result}")
         };
-        let cancel = CancellationToken::new();
-        let outcome = self
-            .agent
-            .shells
-            .run(request, DOCUMENT_TIMEOUT, &cancel)
-            .await?;
-        match outcome.exit {
-            Some(Exit::Code(0)) if outcome.output.trim().is_empty() => {
-                Err(Error::unknown("the document has no text; it may be a scan"))
-            }
-            Some(Exit::Code(0)) => Ok(outcome.output),
-            Some(Exit::Code(127)) => Err(Error::unknown(HINT)),
-            Some(_) => Err(Error::unknown("the document is damaged or encrypted")),
-            None => {
-                let seconds = DOCUMENT_TIMEOUT.as_secs();
-                let text = format!("reading it took longer than {seconds} seconds");
-                Err(Error::unknown(text))
-            }
+        let text = self.run_converter("pdftotext", saved, arguments).await?;
+        let text = text.ok_or_else(|| Error::unknown(HINT))?;
+        let text = String::from_utf8_lossy(&text);
+        if text.trim().is_empty() {
+            return Err(Error::unknown("the document has no text; it may be a scan"));
         }
+        Ok(text.into_owned())
     }
 }
 
@@ -224,29 +203,6 @@ fn text_part(label: &str, name: &str, text: &str) -> Value {
         None => (text, ""),
     };
     json!({"type": "text", "text": format!("[{label} of {name}]\n{text}{note}")})
-}
-
-/// Returns the type of an image by its first bytes. Providers reject an image whose declared type is wrong. Fails for
-/// formats and sizes that they do not accept.
-fn image_type<'a>(declared: &'a str, bytes: &[u8]) -> Result<&'a str> {
-    const FORMATS: [(&str, &[u8]); 4] = [
-        ("image/jpeg", b"\xff\xd8\xff"),
-        ("image/png", b"\x89PNG\r\n\x1a\n"),
-        ("image/gif", b"GIF8"),
-        ("image/webp", b"RIFF"),
-    ];
-    if bytes.len() > MAX_IMAGE_BYTES {
-        let text = "the image is larger than 3.75 MB, which providers reject; send a smaller one";
-        return Err(Error::invalid_input(text));
-    }
-    let found = FORMATS.iter().find(|(_, head)| bytes.starts_with(head));
-    let declared_format = FORMATS.iter().find(|(mime, _)| *mime == declared);
-    match found.or(declared_format) {
-        Some((mime, _)) => Ok(mime),
-        None => Err(Error::invalid_input(format!(
-            "unsupported image format {declared}: send JPEG, PNG, GIF or WebP"
-        ))),
-    }
 }
 
 /// Decodes a text document: UTF-8, or UTF-16 with a byte order mark.

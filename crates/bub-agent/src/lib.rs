@@ -50,7 +50,7 @@ pub mod usage;
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
 pub use agent_loop::estimate_tokens;
 #[doc(hidden)]
-pub use attachments::{office_part_text, office_text};
+pub use attachments::{fit_image, office_part_text, office_text};
 pub use builtin::{BuiltinAgent, BuiltinOptions};
 pub use exposure::WorkspaceExposure;
 pub use sandbox::Sandbox;

@@ -16,6 +16,7 @@ use bub_sandbox::{
 };
 use bub_settings::{FromSettings, Settings};
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
 use crate::{
     code_mode::STUB_DIRECTORY,
@@ -152,6 +153,14 @@ impl Sandbox {
             max_file_bytes: in_bytes(self.options.max_file_mb),
         };
         Ok(confinement)
+    }
+
+    /// Creates a temporary directory for one command. It is removed when the returned value is dropped, or with the
+    /// old directories of sessions if bub was killed.
+    pub(crate) fn new_temp_directory(&self) -> io::Result<TempDir> {
+        let root = self.settings.home().join(TEMP_DIRECTORY);
+        let _held = hold_temp_directory(&root)?;
+        TempDir::new_in(resolve(&root))
     }
 
     /// Returns the program that supervises and confines commands, if there is one.

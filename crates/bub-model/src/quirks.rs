@@ -32,9 +32,23 @@ pub struct Quirks {
     pub open_with_user: bool,
     /// Whether to rewrite `video_url` and `input_audio` content parts as `file` parts. Default: false.
     pub media_as_file: bool,
-    /// Audio formats that the server accepts in the chat-completions format. Audio in another format is replaced with a
-    /// note. Default: `wav` and `mp3`.
+    /// Audio formats that the server accepts. Audio in another format is converted when a message arrives, and replaced
+    /// with a note in requests. Default: `wav` and `mp3`.
     pub audio_formats: Vec<String>,
+    /// Image formats that the server accepts. Images in another format are treated like audio. Default: `jpeg`, `png`,
+    /// `gif` and `webp`.
+    pub image_formats: Vec<String>,
+    /// Maximum bytes of an image, before it is encoded as base64. Larger images are scaled down when a message arrives,
+    /// and replaced with a note in requests. Default: 3,750,000, which is 5 MB of base64.
+    pub max_image_bytes: usize,
+    /// Maximum width and height of an image in pixels. Larger images are scaled down when a message arrives. Default:
+    /// 2000, which the strictest servers accept in requests with many images.
+    pub max_image_side: u32,
+    /// Whether the server accepts videos in the chat-completions format. If false, they are replaced with a note.
+    /// Default: true.
+    pub video: bool,
+    /// File extensions that the server accepts at its transcription endpoint. Other recordings are converted.
+    pub transcription_formats: Vec<String>,
     /// Text to send as `instructions` if the request has no system message, for servers that require `instructions`.
     pub default_instructions: Option<String>,
     /// Default fields of the request body. The setting `completion_args` overrides them; objects are merged.
@@ -69,15 +83,19 @@ impl Default for Quirks {
             streaming: true,
             stream_options: true,
             effort: EffortForm::Standard,
-            reasoning_fields: REASONING_FIELDS
-                .iter()
-                .map(|&name| name.to_owned())
-                .collect(),
+            reasoning_fields: owned_names(&REASONING_FIELDS),
             replay_reasoning: false,
             cache_control: true,
             open_with_user: false,
             media_as_file: false,
-            audio_formats: AUDIO_FORMATS.iter().map(|&name| name.to_owned()).collect(),
+            audio_formats: owned_names(&["wav", "mp3"]),
+            image_formats: owned_names(&["jpeg", "png", "gif", "webp"]),
+            max_image_bytes: 3_750_000,
+            max_image_side: 2000,
+            video: true,
+            transcription_formats: owned_names(&[
+                "flac", "m4a", "mp3", "mp4", "mpeg", "mpga", "oga", "ogg", "wav", "webm",
+            ]),
             default_instructions: None,
             default_body: Map::new(),
             extra_body: Map::new(),
@@ -86,8 +104,9 @@ impl Default for Quirks {
     }
 }
 
-/// Default of [`Quirks::audio_formats`]: the formats that most servers accept.
-pub(crate) const AUDIO_FORMATS: [&str; 2] = ["wav", "mp3"];
+fn owned_names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
 
 /// Default of [`Quirks::reasoning_fields`]: the fields in which compatible servers send reasoning text.
 pub const REASONING_FIELDS: [&str; 5] = [

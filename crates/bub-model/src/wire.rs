@@ -94,8 +94,10 @@ impl WireFormat {
         }
     }
 
-    /// Encodes a request in this wire format.
+    /// Encodes a request in this wire format. A note replaces images and audio that the server would reject.
     pub fn encode(self, request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
+        let accepted = media::omit_rejected_media(request, quirks);
+        let request = accepted.as_ref().unwrap_or(request);
         match self {
             Self::ChatCompletions => openai_chat::encode(request, quirks),
             Self::Responses => openai_responses::encode(request, quirks),

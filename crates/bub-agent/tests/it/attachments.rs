@@ -2,16 +2,26 @@
 
 use std::{
     io::{Cursor, Write as _},
+    os::unix::fs::PermissionsExt,
+    path::Path,
     sync::Arc,
 };
 
-use bub_agent::office_text;
-use bub_kernel::{BoxFuture, ChannelMessage, MediaFetcher, MediaItem, MediaKind, Prompt, Result};
+use base64::Engine as _;
+use bub_agent::{BuiltinAgent, BuiltinOptions, fit_image, office_text, shell::Launcher};
+use bub_kernel::{
+    BoxFuture, ChannelMessage, Framework, MediaFetcher, MediaItem, MediaKind, Prompt, Result,
+};
+use bub_model::MediaLimits;
 use bub_testkit::model::{ModelServer, Reply};
+use image::{DynamicImage, ImageFormat, Rgba, RgbaImage};
 use serde_json::{Value, json};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
-use crate::harness::AgentFixture;
+use crate::{
+    harness::{AgentFixture, load_settings},
+    shell::supervised_program,
+};
 
 struct FakeFetcher(Vec<u8>);
 
@@ -37,6 +47,167 @@ fn archive(parts: &[(&str, &str)]) -> Vec<u8> {
         writer.write_all(content.as_bytes()).unwrap();
     }
     writer.finish().unwrap().into_inner()
+}
+
+/// Returns an image with colors that do not compress well.
+fn noise(width: u32, height: u32) -> RgbaImage {
+    let mut number = 1_u32;
+    RgbaImage::from_fn(width, height, |_, _| {
+        number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let [_, red, green, blue] = number.to_le_bytes();
+        Rgba([red, green, blue, 255])
+    })
+}
+
+fn encoded(image: &RgbaImage, format: ImageFormat) -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    let image = DynamicImage::from(image.clone());
+    let image = match format {
+        ImageFormat::Jpeg => image.into_rgb8().into(),
+        _ => image,
+    };
+    image.write_to(&mut bytes, format).unwrap();
+    bytes.into_inner()
+}
+
+fn png(width: u32, height: u32) -> Vec<u8> {
+    encoded(&noise(width, height), ImageFormat::Png)
+}
+
+fn limits(formats: &[&str], max_image_bytes: usize, max_image_side: u32) -> MediaLimits {
+    MediaLimits {
+        image_formats: formats.iter().map(|&name| name.to_owned()).collect(),
+        max_image_bytes,
+        max_image_side,
+        ..MediaLimits::default()
+    }
+}
+
+#[test]
+fn an_image_within_the_limits_is_sent_unchanged() {
+    let all = limits(&["jpeg", "png", "gif", "webp"], 100_000, 100);
+    for format in [
+        ImageFormat::Jpeg,
+        ImageFormat::Png,
+        ImageFormat::Gif,
+        ImageFormat::WebP,
+    ] {
+        let bytes = encoded(&noise(100, 20), format);
+        let (mime, sent) = fit_image("image/x-wrong", &bytes, &all).unwrap();
+        assert_eq!((mime.as_str(), &*sent), (format.to_mime_type(), &*bytes));
+    }
+    // A format that only the model can read.
+    let heic = limits(&["jpeg", "heic"], 10, 100);
+    let (mime, sent) = fit_image("image/heic", b"0123456789", &heic).unwrap();
+    assert_eq!((mime.as_str(), &*sent), ("image/heic", &b"0123456789"[..]));
+    assert!(fit_image("image/heic", b"0123456789+", &heic).is_err());
+}
+
+#[test]
+fn an_image_is_scaled_and_converted_to_the_limits() {
+    for (format, limits, mime, size) in [
+        // Pixels.
+        (
+            ImageFormat::Png,
+            limits(&["jpeg", "png"], 1_000_000, 100),
+            "image/png",
+            (100, 50),
+        ),
+        (
+            ImageFormat::Jpeg,
+            limits(&["jpeg", "png"], 1_000_000, 100),
+            "image/jpeg",
+            (100, 50),
+        ),
+        // Formats.
+        (
+            ImageFormat::WebP,
+            limits(&["jpeg", "png"], 1_000_000, 400),
+            "image/png",
+            (400, 200),
+        ),
+        (
+            ImageFormat::Gif,
+            limits(&["jpeg"], 1_000_000, 400),
+            "image/jpeg",
+            (400, 200),
+        ),
+        (
+            ImageFormat::Jpeg,
+            limits(&["png"], 1_000_000, 400),
+            "image/png",
+            (400, 200),
+        ),
+        // Bytes: as JPEG, then smaller.
+        (
+            ImageFormat::Png,
+            limits(&["jpeg", "png"], 160_000, 400),
+            "image/jpeg",
+            (400, 200),
+        ),
+        (
+            ImageFormat::Jpeg,
+            limits(&["jpeg"], 20_000, 400),
+            "image/jpeg",
+            (168, 84),
+        ),
+    ] {
+        let bytes = encoded(&noise(400, 200), format);
+        let (sent_mime, sent) = fit_image("image/png", &bytes, &limits).unwrap();
+        assert_eq!(sent_mime, mime, "{format:?} {limits:?}");
+        assert!(
+            sent.len() <= limits.max_image_bytes,
+            "{format:?} {limits:?}"
+        );
+        let image = image::load_from_memory(&sent).unwrap();
+        assert_eq!(
+            (image.width(), image.height()),
+            size,
+            "{format:?} {limits:?}"
+        );
+        assert_eq!(image::guess_format(&sent).unwrap().to_mime_type(), mime);
+    }
+    // What is transparent is white and not black.
+    let clear = encoded(&RgbaImage::new(300, 300), ImageFormat::Png);
+    let (_, sent) = fit_image("image/png", &clear, &limits(&["jpeg"], 100_000, 100)).unwrap();
+    let pixel = image::load_from_memory(&sent).unwrap().into_rgb8();
+    assert!(pixel.get_pixel(50, 50).0.iter().all(|color| *color > 250));
+}
+
+// Files come from strangers: a small file can claim billions of pixels.
+#[test]
+fn an_image_with_too_many_pixels_or_damage_is_refused() {
+    let all = MediaLimits::default();
+    let mut bomb = png(10, 10);
+    bomb[16..24].copy_from_slice(&[0, 0, 0xff, 0xff, 0, 0, 0xff, 0xff]);
+    let checksum = crc32(&bomb[12..29]).to_be_bytes();
+    bomb[29..33].copy_from_slice(&checksum);
+    assert_eq!(
+        fit_image("image/png", &bomb, &all).unwrap_err(),
+        "the image has too many pixels: 65535 x 65535; send a smaller one"
+    );
+    let none = limits(&[], 1000, 1000);
+    let error = fit_image("image/png", &png(10, 10), &none).unwrap_err();
+    assert_eq!(error, "the API of this model accepts no images");
+    for format in [
+        ImageFormat::Jpeg,
+        ImageFormat::Png,
+        ImageFormat::Gif,
+        ImageFormat::WebP,
+    ] {
+        let good = encoded(&noise(20, 20), format);
+        for end in 0..good.len() {
+            let _ = fit_image("image/png", &good[..end], &all);
+        }
+    }
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |sum: u32, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            (sum >> 1) ^ (0xedb8_8320 * (sum & 1))
+        })
+    })
 }
 
 fn docx(body: &str) -> Vec<u8> {
@@ -170,7 +341,7 @@ async fn a_document_is_stored_in_the_inbox_and_read() {
 
 #[tokio::test]
 async fn a_file_that_models_cannot_read_is_stored_and_named() {
-    let fixture = AgentFixture::new();
+    let fixture = AgentFixture::asking("http://127.0.0.1:9");
     for (kind, mime, name, bytes, reason) in [
         (
             MediaKind::Image,
@@ -183,8 +354,22 @@ async fn a_file_that_models_cannot_read_is_stored_and_named() {
             MediaKind::Image,
             "image/png",
             "b.png",
-            vec![0; 4_000_000],
-            "the image is larger than 3.75 MB",
+            png(40, 30)[..100].to_vec(),
+            "damaged image: ",
+        ),
+        (
+            MediaKind::Video,
+            "video/mp4",
+            "v.mp4",
+            vec![0; 10],
+            "the API of this model accepts no videos",
+        ),
+        (
+            MediaKind::Audio,
+            "audio/ogg",
+            "voice.ogg",
+            b"OggS".to_vec(),
+            "the sandbox, which `ffmpeg` needs, is unavailable",
         ),
         (
             MediaKind::Document,
@@ -210,8 +395,8 @@ async fn a_file_that_models_cannot_read_is_stored_and_named() {
         assert!(text.contains("files_saved=inbox/"), "{text}");
     }
     // An image of a wrong type is sent with its real one, because providers reject it otherwise.
-    let png = b"\x89PNG\r\n\x1a\n";
-    let (_, part) = prompt_with(&fixture, file(MediaKind::Image, "image/jpeg", "e.jpg", png)).await;
+    let image = file(MediaKind::Image, "image/jpeg", "e.jpg", &png(40, 30));
+    let (_, part) = prompt_with(&fixture, image).await;
     let url = part.unwrap()["image_url"]["url"]
         .as_str()
         .unwrap()
@@ -261,4 +446,195 @@ async fn audio_is_transcribed_if_a_model_is_set_for_it() {
         body.contains("filename=\"voice.ogg\"") && body.contains("OggS data"),
         "{body}"
     );
+}
+
+/// Creates a fixture that can start confined programs. `programs` are shell scripts that the programs of the system
+/// cannot replace.
+fn confined_fixture(variables: &[(&'static str, &str)], programs: &[(&str, &str)]) -> AgentFixture {
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("workspace/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    for (name, script) in programs {
+        let path = bin.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    // Directories without the programs under test, which may be installed.
+    let tools = ["sh", "cat", "sleep", "ln", "printf"];
+    for tool in tools {
+        let found = ["/bin", "/usr/bin"].map(|directory| Path::new(directory).join(tool));
+        if let Some(found) = found.iter().find(|path| path.exists()) {
+            std::os::unix::fs::symlink(found, bin.join(tool)).unwrap();
+        }
+    }
+    let home = dir.path().join("home");
+    let defaults = [
+        ("BUB_HOME", home.to_str().unwrap()),
+        ("HOME", dir.path().to_str().unwrap()),
+        ("PATH", bin.to_str().unwrap()),
+        ("BUB_LOCAL_MODELS", "false"),
+    ];
+    let settings = load_settings(defaults.iter().chain(variables).copied());
+    let options = BuiltinOptions {
+        launcher: Some(Launcher(supervised_program())),
+        ..BuiltinOptions::default()
+    };
+    let framework = Framework::builder()
+        .workspace(dir.path().join("workspace"))
+        .settings(Arc::new(settings))
+        .plugin_with("builtin", |context| BuiltinAgent::new(context, options))
+        .build();
+    AgentFixture { framework, dir }
+}
+
+const CHAT_MODEL: (&str, &str) = ("BUB_MODEL", "llamacpp:test");
+
+// Voice messages are ogg, which few providers accept.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn audio_is_converted_to_a_format_that_the_model_accepts() {
+    // The last argument is the result, and the file is the one before the options of the output.
+    let script = r#"for last; do :; done
+        while [ "$1" != -i ]; do shift; done
+        { printf 'ID3 made from '; cat "$2"; } > "$last""#;
+    let fixture = confined_fixture(&[CHAT_MODEL], &[("ffmpeg", script)]);
+    let voice = |mime: &str, bytes: &[u8]| file(MediaKind::Audio, mime, "voice", bytes);
+    let (_, part) = prompt_with(&fixture, voice("audio/ogg", b"OggS data")).await;
+    let sent = |bytes: &[u8], format: &str| {
+        let data = base64::engine::general_purpose::STANDARD.encode(bytes);
+        Some(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}))
+    };
+    assert_eq!(part, sent(b"ID3 made from OggS data", "mp3"));
+    // The content decides and not the declared type.
+    let (_, part) = prompt_with(&fixture, voice("audio/ogg", b"RIFF....WAVE")).await;
+    assert_eq!(part, sent(b"RIFF....WAVE", "wav"));
+    let gemini = ("BUB_MODEL", "gemini:gemini-flash-latest");
+    let fixture = confined_fixture(&[gemini, ("GEMINI_API_KEY", "x")], &[]);
+    let (_, part) = prompt_with(&fixture, voice("audio/ogg", b"OggS data")).await;
+    assert_eq!(part, sent(b"OggS data", "ogg"));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn audio_that_cannot_be_converted_is_named_with_what_to_do() {
+    let claude = ("BUB_MODEL", "anthropic:claude-sonnet-5-5");
+    for (model, script, reason) in [
+        (
+            CHAT_MODEL,
+            None,
+            "the API of this model does not accept ogg; install `ffmpeg` to convert it, or set `transcribe` to send its text",
+        ),
+        (
+            CHAT_MODEL,
+            Some("exit 1"),
+            "the file is damaged, encrypted or too large",
+        ),
+        (
+            claude,
+            None,
+            "the API of this model accepts no audio; set `transcribe` to send its text",
+        ),
+        // A program that a hostile file took over must not choose what bub reads.
+        (
+            CHAT_MODEL,
+            Some("for last; do :; done; ln -s /etc/passwd \"$last\""),
+            "Too many levels of symbolic links",
+        ),
+    ] {
+        let programs: Vec<_> = script
+            .map(|script| ("ffmpeg", script))
+            .into_iter()
+            .collect();
+        let fixture = confined_fixture(&[model, ("ANTHROPIC_API_KEY", "x")], &programs);
+        let voice = file(MediaKind::Audio, "audio/ogg", "voice.ogg", b"OggS data");
+        let (text, part) = prompt_with(&fixture, voice).await;
+        assert_eq!(part, None);
+        assert!(
+            text.contains(&format!("files_not_read=voice.ogg ({reason}")),
+            "{text}"
+        );
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn audio_is_converted_before_it_is_transcribed_if_necessary() {
+    let server = ModelServer::start();
+    let base = format!("{}/v1", server.url());
+    let variables = [
+        ("BUB_TRANSCRIBE", "llamacpp:whisper-1"),
+        ("BUB_LLAMACPP_API_BASE", base.as_str()),
+    ];
+    let script = "for last; do :; done; printf 'ID3 converted' > \"$last\"";
+    let fixture = confined_fixture(&variables, &[("ffmpeg", script)]);
+    for (name, mime, sent) in [
+        ("old.amr", "audio/amr", "filename=\"old.amr.mp3\""),
+        ("voice", "audio/ogg", "filename=\"voice.ogg\""),
+    ] {
+        server.script(Reply::json(&json!({"text": "hello"})));
+        let (_, part) = prompt_with(&fixture, file(MediaKind::Audio, mime, name, b"data")).await;
+        let expected = format!("[Transcript of {name}]\nhello");
+        assert_eq!(part, Some(json!({"type": "text", "text": expected})));
+        let body = server.requests().pop().unwrap().body;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        assert!(body.contains(sent), "{body}");
+        assert_eq!(body.contains("ID3 converted"), name == "old.amr", "{body}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_pdf_document_is_read_by_a_confined_program() {
+    let pdf = || {
+        let mut item = file(
+            MediaKind::Document,
+            "application/pdf",
+            "a.pdf",
+            b"%PDF-1.7 x",
+        );
+        item.mime = "application/octet-stream".to_owned();
+        item
+    };
+    for (script, expected) in [
+        (
+            Some("for last; do :; done; printf 'page one' > \"$last\"; ! printf x > inbox/x"),
+            Ok("[Content of a.pdf]\npage one"),
+        ),
+        (
+            Some("for last; do :; done; printf ' ' > \"$last\""),
+            Err("the document has no text; it may be a scan"),
+        ),
+        (
+            Some("exit 1"),
+            Err("the file is damaged, encrypted or too large"),
+        ),
+        (
+            None,
+            Err("install `pdftotext` (package poppler-utils) to read PDF documents"),
+        ),
+    ] {
+        let programs: Vec<_> = script
+            .map(|script| ("pdftotext", script))
+            .into_iter()
+            .collect();
+        let fixture = confined_fixture(&[CHAT_MODEL], &programs);
+        let (text, part) = prompt_with(&fixture, pdf()).await;
+        match expected {
+            Ok(content) => assert_eq!(
+                part,
+                Some(json!({"type": "text", "text": content})),
+                "{text}"
+            ),
+            Err(reason) => {
+                assert_eq!(part, None);
+                assert!(
+                    text.contains(&format!("files_not_read=a.pdf ({reason})")),
+                    "{text}"
+                );
+            }
+        }
+        // Nothing is left behind.
+        let temp = fixture.dir.path().join("home/sandbox");
+        assert_eq!(std::fs::read_dir(temp).unwrap().count(), 0);
+    }
 }

@@ -84,7 +84,7 @@ impl ShellFixture {
     }
 }
 
-fn supervised_program() -> PathBuf {
+pub(crate) fn supervised_program() -> PathBuf {
     let target = std::env::current_exe().unwrap();
     let path = target
         .parent()

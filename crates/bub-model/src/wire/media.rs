@@ -1,8 +1,12 @@
 //! Parts of a message's content: text, images, audio, video and files.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::{ChatRequest, Quirks};
 
 /// One part of a message's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,17 +137,64 @@ pub(super) fn omitted_text(kind: &str) -> String {
     format!("[{kind} omitted: the API of this model does not support it]")
 }
 
-/// Returns a placeholder text for audio in a format that the server rejects, or `None` for a format that it accepts.
-pub(super) fn unsupported_audio_text<S: AsRef<str>>(
-    format: &str,
-    accepted: &[S],
-) -> Option<String> {
-    if accepted.iter().any(|name| name.as_ref() == format) {
+/// Returns the request with a note in place of each image and recording that the server would reject. Returns `None` if
+/// it rejects none. Only the format and the size are checked: a file that a user sends is converted before, but messages
+/// may also come from plugins, from another model's turn, or from another program.
+pub(super) fn omit_rejected_media(request: &ChatRequest, quirks: &Quirks) -> Option<ChatRequest> {
+    let is_rejected = |part: &Value| rejection_text(part, quirks).is_some();
+    let has_rejected = |message: &Value| content_parts(message).iter().any(is_rejected);
+    if !request.messages.iter().any(has_rejected) {
         return None;
     }
-    Some(format!(
-        "[audio omitted: the API of this model does not accept {format}; set `transcribe` to send its text]"
-    ))
+    let mut request = request.clone();
+    for message in Arc::make_mut(&mut request.messages) {
+        let parts = message.get_mut("content").and_then(Value::as_array_mut);
+        for part in parts.into_iter().flatten() {
+            if let Some(text) = rejection_text(part, quirks) {
+                *part = json!({"type": "text", "text": text});
+            }
+        }
+    }
+    Some(request)
+}
+
+fn content_parts(message: &Value) -> &[Value] {
+    let parts = message.get("content").and_then(Value::as_array);
+    parts.map_or(&[], Vec::as_slice)
+}
+
+/// Returns the note for a part that the server would reject, or `None` for other parts.
+fn rejection_text(part: &Value, quirks: &Quirks) -> Option<String> {
+    let (mime, data, kind) = match parse_part(part) {
+        ContentPart::Media(PartKind::Video, _) if !quirks.video => {
+            return Some(omitted_text("video"));
+        }
+        ContentPart::Media(kind, Source::Inline(mime, data, _)) => (mime, data, kind),
+        _ => return None,
+    };
+    let format = match mime {
+        Mime::AudioFormat(format) => format,
+        Mime::Full(mime) => mime.rsplit('/').next().unwrap_or(mime),
+    };
+    let (format, accepted, hint) = match (kind, format) {
+        (PartKind::Image, "jpg") => ("jpeg", &quirks.image_formats, ""),
+        (PartKind::Image, _) => (format, &quirks.image_formats, ""),
+        (PartKind::Audio, _) => {
+            let format = if format == "mpeg" { "mp3" } else { format };
+            let hint = "; set `transcribe` to send its text";
+            (format, &quirks.audio_formats, hint)
+        }
+        _ => return None,
+    };
+    let kind: &str = kind.into();
+    if !accepted.iter().any(|name| name == format) {
+        return Some(format!(
+            "[{kind} omitted: the API of this model does not accept {format}{hint}]"
+        ));
+    }
+    let is_too_large = kind == "image" && data.len() / 4 * 3 > quirks.max_image_bytes + 2;
+    is_too_large
+        .then(|| format!("[{kind} omitted: the API of this model accepts only smaller ones]"))
 }
 
 /// Decodes a base64 payload as UTF-8 text.

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::HttpRequest;
 use crate::wire::body::{Field, RequestBody};
-use crate::wire::media::unsupported_audio_text;
 use crate::wire::message::{CallParts, OPENING_LINE, opens_with_assistant};
 use crate::wire::replay::tool_calls;
 use crate::{ChatRequest, EffortForm, Quirks};
@@ -92,8 +91,6 @@ fn encode_message<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     }
     if quirks.media_as_file {
         convert_parts(&mut message, to_file_part);
-    } else {
-        convert_parts(&mut message, |part| omit_unsupported_audio(part, quirks));
     }
     message
 }
@@ -135,13 +132,6 @@ fn convert_parts(message: &mut Cow<'_, Value>, convert: impl Fn(&Value) -> Optio
             *part = converted;
         }
     }
-}
-
-/// Returns a text in place of audio in a format that servers reject. Returns `None` for other parts.
-fn omit_unsupported_audio(part: &Value, quirks: &Quirks) -> Option<Value> {
-    let format = part.get("input_audio")?.get("format")?.as_str()?;
-    let text = unsupported_audio_text(format, &quirks.audio_formats)?;
-    Some(json!({"type": "text", "text": text}))
 }
 
 /// Converts a `video_url` or `input_audio` part to a `file` part. Returns `None` for other parts.

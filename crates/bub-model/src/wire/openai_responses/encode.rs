@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::quirks::AUDIO_FORMATS;
 use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
-use crate::wire::media::{
-    self, ContentPart, Mime, PartKind, Source, omitted_text, unsupported_audio_text,
-};
+use crate::wire::media::{self, ContentPart, Mime, PartKind, Source, omitted_text};
 use crate::wire::message::{
     CallParts, OPENING_LINE, function_fields, is_system, opens_with_assistant, role, system_text,
 };
@@ -174,12 +171,7 @@ fn encode_part(part: ContentPart<'_>) -> Value {
                 Mime::AudioFormat(format) => format,
                 Mime::Full(mime) => mime.rsplit('/').next().unwrap_or(mime),
             };
-            match unsupported_audio_text(format, &AUDIO_FORMATS) {
-                Some(note) => text(&note),
-                None => {
-                    json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
-                }
-            }
+            json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
         }
         ContentPart::Media(kind, _) => text(&omitted_text(kind.into())),
         ContentPart::Unknown(kind) => text(&omitted_text(kind)),

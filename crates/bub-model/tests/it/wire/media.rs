@@ -128,16 +128,57 @@ fn audio_in_a_format_that_the_server_rejects_is_a_note() {
     for (format, is_sent) in [("mp3", true), ("wav", true), ("ogg", false)] {
         let part = json!({"type": "input_audio", "input_audio": {"data": "BBB", "format": format}});
         let request = request(json!([{"role": "user", "content": [part]}]));
-        for wire in [WireFormat::ChatCompletions, WireFormat::Responses] {
-            let sent = encode(wire, &request, &Quirks::default()).to_string();
-            assert_eq!(sent.contains("BBB"), is_sent, "{sent}");
-            assert_eq!(sent.contains("set `transcribe`"), !is_sent, "{sent}");
-        }
         let quirks = Quirks {
             audio_formats: vec!["ogg".to_owned()],
             ..Quirks::default()
         };
-        let sent = encode(WireFormat::ChatCompletions, &request, &quirks).to_string();
-        assert_eq!(sent.contains("BBB"), format == "ogg", "{sent}");
+        for wire in [
+            WireFormat::ChatCompletions,
+            WireFormat::Responses,
+            WireFormat::GenerateContent,
+        ] {
+            let sent = encode(wire, &request, &Quirks::default()).to_string();
+            assert_eq!(sent.contains("BBB"), is_sent, "{sent}");
+            assert_eq!(sent.contains("set `transcribe`"), !is_sent, "{sent}");
+            let sent = encode(wire, &request, &quirks).to_string();
+            assert_eq!(sent.contains("BBB"), format == "ogg", "{sent}");
+        }
+    }
+}
+
+// Images on a tape may come from a turn with another model.
+#[test]
+fn an_image_that_the_server_rejects_is_a_note() {
+    let image = |mime: &str, data: &str| json!({"type": "image_url", "image_url": {"url": format!("data:{mime};base64,{data}")}});
+    let quirks = Quirks {
+        image_formats: vec!["jpeg".to_owned()],
+        max_image_bytes: 6,
+        ..Quirks::default()
+    };
+    for (mime, data, note) in [
+        ("image/jpeg", "AAAABBBB", None),
+        ("image/jpg", "AAAABBB=", None),
+        (
+            "image/jpeg",
+            "AAAABBBBCCCC",
+            Some("the API of this model accepts only smaller ones"),
+        ),
+        (
+            "image/webp",
+            "AAAA",
+            Some("the API of this model does not accept webp"),
+        ),
+    ] {
+        let request = request(json!([
+            {"role": "user", "content": [{"type": "text", "text": "look"}, image(mime, data)]},
+        ]));
+        for wire in WireFormat::ALL {
+            let sent = encode(wire, &request, &quirks).to_string();
+            assert_eq!(sent.contains(data), note.is_none(), "{sent}");
+            if let Some(note) = note {
+                assert!(sent.contains(&format!("[image omitted: {note}]")), "{sent}");
+            }
+            assert!(sent.contains("look"), "{sent}");
+        }
     }
 }
