@@ -350,8 +350,9 @@ impl TurnTape {
         self.with_inbound_id(entry)
     }
 
+    /// Sets the `inbound_id` of an entry, unless there can be no later attempt.
     fn with_inbound_id(&self, entry: Entry) -> Entry {
-        match &self.attempt {
+        match self.attempt.as_ref().filter(|attempt| attempt.is_durable) {
             Some(attempt) => entry.with_meta(INBOUND_ID_KEY, attempt.message_id.as_str()),
             None => entry,
         }

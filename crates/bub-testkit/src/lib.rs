@@ -28,3 +28,8 @@ pub mod telegram;
 pub use bub_testkit_macros::needs_fixtures;
 pub use environment::{fixtures, has_fixtures, run_alone, run_process};
 pub use fault_fs::{FaultFs, Faults, PowerLossEffect};
+
+/// A PNG image of one black pixel.
+pub const TINY_PNG: &[u8] =
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\nIDATx\x9cc`\0\
+    \0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";

@@ -37,6 +37,10 @@ pub fn fit_image<'a>(
     let format = format.filter(|format| format.reading_enabled());
     let declared = declared_mime.strip_prefix("image/").unwrap_or_default();
     let Some(format) = format else {
+        let known = ImageFormat::from_mime_type(declared_mime);
+        if known.is_some_and(|known| known.reading_enabled()) {
+            return Err(format!("damaged image: the content is not {declared}"));
+        }
         // Some models read formats that bub does not.
         if accepts(declared) && bytes.len() <= limits.max_image_bytes {
             return Ok((declared_mime.to_owned(), Cow::Borrowed(bytes)));

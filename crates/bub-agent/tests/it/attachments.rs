@@ -186,6 +186,10 @@ fn an_image_with_too_many_pixels_or_damage_is_refused() {
         fit_image("image/png", &bomb, &all).unwrap_err(),
         "the image has too many pixels: 65535 x 65535; send a smaller one"
     );
+    assert_eq!(
+        fit_image("image/png", b"no image", &all).unwrap_err(),
+        "damaged image: the content is not png"
+    );
     let none = limits(&[], 1000, 1000);
     let error = fit_image("image/png", &png(10, 10), &none).unwrap_err();
     assert_eq!(error, "the API of this model accepts no images");

@@ -24,6 +24,7 @@ mod model;
 mod policy;
 mod prompt;
 mod python_requests;
+mod python_sessions;
 mod recording;
 mod session_notes;
 mod shell;

@@ -345,13 +345,13 @@ fn a_turn_that_takes_too_long_is_cancelled() {
 fn attached_files_reach_the_model() {
     let fixture = RunFixture::answering("fine");
     let workspace = fixture.sandbox.workspace();
-    let write = |name: &str, content: &str| {
+    let write = |name: &str, content: &[u8]| {
         let path = workspace.join(name);
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let notes = write("notes.txt", "buy milk");
-    let image = write("dot.png", "not really a picture");
+    let notes = write("notes.txt", b"buy milk");
+    let image = write("dot.png", bub_testkit::TINY_PNG);
     fixture
         .run(&["run", "read both", "--file", &notes, "--image", &image])
         .ok();

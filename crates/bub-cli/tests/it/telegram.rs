@@ -380,7 +380,7 @@ fn a_wrong_token_is_one_line_and_other_channels_run() {
 fn pictures_and_text_documents_reach_the_model() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("seen"));
-    server.add_file("pic", "photos/1.jpg", b"jpeg bytes".to_vec());
+    server.add_file("pic", "photos/1.jpg", bub_testkit::TINY_PNG.to_vec());
     server.add_file(
         "doc",
         "documents/a b.txt",
@@ -421,7 +421,7 @@ fn pictures_and_text_documents_reach_the_model() {
         .map(|request| request.json().to_string())
         .collect();
     assert!(
-        requests[0].contains("data:image/jpeg;base64,anBlZyBieXRlcw=="),
+        requests[0].contains("data:image/png;base64,iVBORw0KGgo"),
         "{}",
         requests[0]
     );

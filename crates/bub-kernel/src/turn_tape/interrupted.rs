@@ -164,6 +164,9 @@ struct TapeTail {
     provenance: Provenance,
     /// Whether the start of the open step is still to be found.
     is_step_open: bool,
+    /// Whether the tape ends with a failed turn. The turn before it may be interrupted: the Python version does not
+    /// complete it, and fails if the provider rejects calls without results.
+    is_after_failure: bool,
     /// The results of tool calls that were recorded one by one.
     finished_calls: HashMap<String, Value>,
 }
@@ -187,8 +190,21 @@ impl TapeTail {
             ..InterruptedTurn::default()
         };
         let is_first = self.turn.is_none();
-        if self.turn.as_ref().is_some_and(|turn| turn.run_id != run_id) {
-            return TailState::Incomplete;
+        match &mut self.turn {
+            // Events of the loop have no id.
+            Some(turn) if turn.run_id.is_empty() => run_id.clone_into(&mut turn.run_id),
+            Some(_) if run_id.is_empty() && is_loop_event(entry) => {}
+            Some(turn) if turn.run_id != run_id => return TailState::Incomplete,
+            _ => {}
+        }
+        if is_first && self.is_after_failure {
+            match entry.kind {
+                EntryKind::ToolCall => {}
+                EntryKind::Event | EntryKind::System | EntryKind::Error => {
+                    return TailState::Incomplete;
+                }
+                _ => return TailState::Complete,
+            }
         }
         if let Some(value) = entry.meta.get(PROVENANCE_KEY) {
             self.provenance.merge(&Provenance::from_value(value));
@@ -204,6 +220,7 @@ impl TapeTail {
             (EntryKind::Event, Some("loop.step")) if is_first => {
                 match data("status").and_then(Value::as_str) {
                     Some("continue" | "auto_handoff") => self.turn = Some(new_turn()),
+                    Some("error") => self.is_after_failure = true,
                     _ => return TailState::Complete,
                 }
             }
@@ -236,6 +253,12 @@ impl TapeTail {
         }
         TailState::Incomplete
     }
+}
+
+/// Returns whether an entry is an event that the agent loop records for each run and step.
+fn is_loop_event(entry: &Entry) -> bool {
+    let is_loop = |name: &str| name.starts_with("loop.");
+    entry.kind == EntryKind::Event && entry.name().is_some_and(is_loop)
 }
 
 impl InterruptedTurn {
