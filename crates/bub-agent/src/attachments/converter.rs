@@ -19,8 +19,8 @@ use crate::shell::{Exit, ShellRequest};
 
 /// Maximum time for a program.
 const CONVERTER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum memory of a program.
-const MAX_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
+/// Maximum memory of a program. The supervisor, which reserves more than it uses, has the same limit.
+const MAX_MEMORY_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 /// Maximum size of the result.
 const MAX_RESULT_BYTES: u64 = 24 * 1024 * 1024;
 /// The name of the result in the temporary directory of the program.
@@ -42,13 +42,16 @@ impl AttachmentReader<'_> {
         let (profile, sender) = (SandboxProfile::ReadOnly, Sender::terminal());
         let mut confinement =
             sandbox.confinement_with_temp(profile, &sender, temp.path(), &workspace)?;
-        confinement.network = false;
-        confinement.limits.max_memory_bytes = Some(MAX_MEMORY_BYTES);
-        confinement.limits.max_file_bytes = Some(MAX_RESULT_BYTES);
+        // With the limits of commands, because the result of the check holds for them, too.
         if let Some(reason) = sandbox.unavailable_reason(&confinement) {
             let text = format!("the sandbox, which `{program}` needs, is unavailable: {reason}");
             return Err(Error::unknown(text));
         }
+        confinement.network = false;
+        let limits = &mut confinement.limits;
+        let max_memory = limits.max_memory_bytes.unwrap_or(MAX_MEMORY_BYTES);
+        limits.max_memory_bytes = Some(max_memory.min(MAX_MEMORY_BYTES));
+        limits.max_file_bytes = Some(MAX_RESULT_BYTES);
         // The name of a stored file has no characters with a meaning in a shell. The command sees its temporary
         // directory as `/tmp`.
         let arguments = arguments(saved, &format!("/tmp/{RESULT_FILE}"));

@@ -34,7 +34,7 @@ pub fn fit_image<'a>(
         return Err("the API of this model accepts no images".to_owned());
     }
     let format = image::guess_format(bytes).ok();
-    let format = format.filter(|format| format.reading_enabled());
+    let format = format.filter(ImageFormat::reading_enabled);
     let declared = declared_mime.strip_prefix("image/").unwrap_or_default();
     let Some(format) = format else {
         let known = ImageFormat::from_mime_type(declared_mime);

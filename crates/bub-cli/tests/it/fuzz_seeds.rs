@@ -9,6 +9,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 mod codex_login;
 #[path = "../../../../fuzz/checks/config_edit.rs"]
 mod config_edit;
+#[path = "../../../../fuzz/checks/image.rs"]
+mod image;
 #[path = "../../../../fuzz/checks/journal.rs"]
 mod journal;
 #[path = "../../../../fuzz/checks/markdown.rs"]
@@ -44,6 +46,7 @@ type SeedCheck = (&'static str, fn(&[u8]));
 const CHECKS: &[SeedCheck] = &[
     ("codex_login", codex_login::check),
     ("config_edit", config_edit::check),
+    ("image", image::check),
     ("journal", journal::check),
     ("markdown", markdown::check),
     ("office_text", office_text::check),
