@@ -19,7 +19,7 @@ const MIN_SIDE: u32 = 64;
 const JPEG_QUALITY: u8 = 85;
 
 /// Returns the MIME type and the content of an image that a model accepts: the file itself if possible, otherwise a
-/// smaller image, or one in another format. The error is the reason why there is none.
+/// smaller image, or one in another format. The error is the reason why the model cannot get the image.
 ///
 /// # Errors
 ///
