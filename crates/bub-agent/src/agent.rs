@@ -259,15 +259,10 @@ impl Agent {
     /// Returns which images and recordings all models that a turn may use accept.
     pub(crate) async fn media_limits(&self, state: &State) -> MediaLimits {
         let candidates = self.candidate_models(state).await;
-        let (Ok((candidates, _)), Ok(models)) = (candidates, &self.models) else {
-            return MediaLimits::default();
-        };
-        let limits = candidates.iter().filter_map(|model| {
-            let provider = models.catalog().get(model.provider())?;
-            Some(MediaLimits::of_provider(provider))
-        });
-        let limits = limits.reduce(|all, next| all.intersection(&next));
-        limits.unwrap_or_default()
+        match (candidates, &self.models) {
+            (Ok((candidates, _)), Ok(models)) => models.media_limits(&candidates),
+            _ => MediaLimits::default(),
+        }
     }
 
     /// Parses a model such as `provider:model`. The provider may be an alias.

@@ -1,6 +1,5 @@
 //! Which images and recordings the APIs of models accept.
 
-use crate::catalog::Provider;
 use crate::{Quirks, WireFormat};
 
 /// The images and recordings that every model of a list accepts.
@@ -19,11 +18,9 @@ pub struct MediaLimits {
 }
 
 impl MediaLimits {
-    /// Returns the limits of a provider.
-    pub fn of_provider(provider: &Provider) -> Self {
-        let mut limits = Self::from(provider.quirks());
-        let wire = provider.base_url.as_ref();
-        let wire = wire.map_or(provider.wire, |url| provider.wire_format_at(url));
+    /// Returns the limits of a provider that is called in a wire format.
+    pub(crate) fn new(quirks: Quirks, wire: WireFormat) -> Self {
+        let mut limits = Self::from(quirks);
         // These formats have no content part for it.
         if wire == WireFormat::Messages {
             limits.audio_formats.clear();
@@ -33,8 +30,7 @@ impl MediaLimits {
     }
 
     /// Returns what both limits accept.
-    #[must_use]
-    pub fn intersection(mut self, other: &Self) -> Self {
+    pub(crate) fn intersection(mut self, other: &Self) -> Self {
         self.image_formats
             .retain(|format| other.image_formats.contains(format));
         self.audio_formats

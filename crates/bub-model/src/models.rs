@@ -11,7 +11,7 @@ use crate::local::{self, LocalServer};
 use crate::models_report::ModelsReport;
 use crate::{
     AccessError, Catalog, ChatRequest, CredentialError, Endpoint, HttpRequest, KeySource,
-    LoginFactory, ModelId, Provider, ProviderLogin, settings::ModelSettings,
+    LoginFactory, MediaLimits, ModelId, Provider, ProviderLogin, settings::ModelSettings,
 };
 
 /// The models that are available with the current settings: catalog, keys and logins.
@@ -296,6 +296,19 @@ impl Models {
             ..request.clone()
         };
         Ok(wire.encode(&request, &quirks))
+    }
+
+    /// Returns which images, recordings and videos all of these models accept. Models that cannot be called do not
+    /// count.
+    pub fn media_limits(&self, ids: &[ModelId]) -> MediaLimits {
+        let limits = ids.iter().filter_map(|id| {
+            let provider = self.find_provider(id).ok()?;
+            let base_url = self.keys.base_url(provider).ok()?;
+            let wire = provider.wire_format_at(&base_url);
+            Some(MediaLimits::new(provider.quirks(), wire))
+        });
+        let limits = limits.reduce(|all, next| all.intersection(&next));
+        limits.unwrap_or_default()
     }
 
     fn plain_endpoint(

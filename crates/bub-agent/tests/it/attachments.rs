@@ -518,6 +518,28 @@ async fn audio_is_converted_to_a_format_that_the_model_accepts() {
     assert_eq!(part, sent(b"OggS data", "ogg"));
 }
 
+// The address of a provider decides about its wire format, and all models that may be tried count.
+#[tokio::test]
+async fn a_video_is_sent_if_all_models_of_the_turn_accept_it() {
+    let vllm = ("BUB_MODEL", "vllm:test");
+    let openai = ("BUB_MODEL", "openai:test");
+    for (variables, is_sent) in [
+        (vec![vllm], true),
+        (vec![vllm, ("BUB_FALLBACK_MODELS", "llamacpp:test")], false),
+        (vec![openai], false),
+        (
+            vec![openai, ("BUB_OPENAI_API_BASE", "http://127.0.0.1:9/v1")],
+            true,
+        ),
+    ] {
+        let variables = [&[("BUB_OPENAI_API_KEY", "x")][..], &variables].concat();
+        let fixture = AgentFixture::asking_so("http://127.0.0.1:9", &variables, |builder| builder);
+        let video = file(MediaKind::Video, "video/mp4", "v.mp4", b"data");
+        let (text, part) = prompt_with(&fixture, video).await;
+        assert_eq!(part.is_some(), is_sent, "{variables:?} {text}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn audio_that_cannot_be_converted_is_named_with_what_to_do() {
