@@ -34,15 +34,18 @@ def peer() -> Peer:
     return _peer
 
 
-def _ask(method: str, params: dict, field: str) -> Any:
+def request(method: str, params: dict) -> Any:
+    """Send a request to the host and return its result. A request during a turn belongs to the turn."""
     work = CALL.get()
     given = {name: value for name, value in params.items() if value is not None}
     if work is not None:
         given["call"] = work.id
+    return peer().wait(peer()._call(method, given))
 
+
+def _ask(method: str, params: dict, field: str) -> Any:
     async def answer() -> Any:
-        result = await peer()._call(method, given) or {}
-        return result.get(field)
+        return (await request(method, params) or {}).get(field)
 
     return peer().wait(answer())
 
@@ -52,9 +55,16 @@ def log(message: str, level: str = "info") -> None:
     peer().notify("log", {"level": level, "message": str(message)})
 
 
-def ask(question: str, default: Optional[str] = None, secret: bool = False) -> Any:
-    """Prompt the user at the terminal."""
-    return _ask("ui/ask", {"question": question, "default": default, "secret": secret or None}, "answer")
+def ask(
+    question: str,
+    default: Any = None,
+    secret: bool = False,
+    choices: Optional[list] = None,
+    multiple: bool = False,
+) -> Any:
+    """Prompt the user for text, for one of ``choices``, or with ``multiple`` for any number of them."""
+    params = {"question": question, "default": default, "choices": choices}
+    return _ask("ui/ask", {**params, "secret": secret or None, "multiple": multiple or None}, "answer")
 
 
 def send(message: dict) -> Any:

@@ -26,8 +26,8 @@ CALL: "contextvars.ContextVar[Optional[ServedRequest]]" = contextvars.ContextVar
 class ServedRequest:
     """A host request that is being served."""
 
-    def __init__(self, peer: "Peer", id: Any, params: dict) -> None:
-        self.peer, self.id, self.params = peer, id, params
+    def __init__(self, peer: "Peer", id: Any, params: dict, method: str = "") -> None:
+        self.peer, self.id, self.params, self.method = peer, id, params, method
         self.is_cancelled = False
         self.task: "Optional[asyncio.Task[None]]" = None
         self._credits: int = params.get("credits") or 0
@@ -107,8 +107,8 @@ class Peer:
         self._over = self.loop.create_future()
         self._thread = 0
 
-    def run(self) -> None:
-        """Serve until the host closes the connection."""
+    def run(self, closing: "Optional[Callable[[], Any]]" = None) -> None:
+        """Serve until the host closes the connection. Then run the coroutine function ``closing``."""
         asyncio.set_event_loop(self.loop)
         self._thread = threading.get_ident()
         try:
@@ -116,6 +116,8 @@ class Peer:
         except PermissionError:  # A file, which is always readable.
             threading.Thread(target=self._read_file, daemon=True).start()
         self.loop.run_until_complete(self._over)
+        if closing is not None:
+            self.loop.run_until_complete(asyncio.wait([self.loop.create_task(closing())], timeout=0.3))
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -225,7 +227,7 @@ class Peer:
             asked = self.asked.get(id)
             return asked.put(message) if asked else None
         if id is not None:
-            work = self.working[id] = ServedRequest(self, id, params)
+            work = self.working[id] = ServedRequest(self, id, params, method)
             return self._answer(method, work)
         if method == "shutdown":
             return self.end()
@@ -240,7 +242,7 @@ class Peer:
             self.working.pop(about, None)
             known.cancel()
         elif method == "channel/event":
-            self._answer(method, ServedRequest(self, None, params))
+            self._answer(method, ServedRequest(self, None, params, method))
         return None
 
 

@@ -333,6 +333,13 @@ class _Output(io.TextIOBase):
 
 def serve(target: Any = None, *, version: Optional[str] = None, description: Optional[str] = None) -> None:
     """Serve a module, an object or a class until the host ends it. The default is the main module."""
+    run_peer(Served(target if target is not None else sys.modules["__main__"], version, description).answer)
+
+
+def run_peer(
+    answer: Callable[[str, ServedRequest], None], closing: Optional[Callable[[], Any]] = None
+) -> None:
+    """Answer the requests of the host over stdin and stdout. Then run the coroutine function ``closing`` and exit."""
     reader, writer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -341,10 +348,9 @@ def serve(target: Any = None, *, version: Optional[str] = None, description: Opt
     sys.stdout.flush()
     log = sys.stderr
     sys.stdout, sys.stderr = _Output("stdout", log), _Output("stderr", log)  # type: ignore[assignment]
-    served = Served(target if target is not None else sys.modules["__main__"], version, description)
-    peer = Peer(reader, writer, served.answer)
+    peer = Peer(reader, writer, answer)
     host.connect(peer)
-    peer.run()
+    peer.run(closing)
     # A blocked thread would keep the process alive.
     atexit._run_exitfuncs()
     log.flush()

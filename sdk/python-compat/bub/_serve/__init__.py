@@ -1,0 +1,1 @@
+"""Serves a plugin of the Python version over the plugin protocol."""

@@ -1,0 +1,1 @@
+"""Names of the built-in plugin that other plugins import."""
