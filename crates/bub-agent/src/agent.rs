@@ -1,6 +1,6 @@
 //! The builtin agent, which answers prompts unless a plugin implements the model stage.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext,
@@ -26,7 +26,7 @@ use crate::{
     shell::Shells,
     skills::Skills,
     tool_runner::stream_command,
-    tool_set::{DESCRIBE_TOOL, ToolSet},
+    tool_set::{CachedToolSet, DESCRIBE_TOOL, ToolSet},
     usage::DailyLimit,
 };
 
@@ -48,9 +48,9 @@ pub struct Agent {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) files: Arc<FileAccess>,
     pub(crate) code_mode: CodeMode,
-    all_tools: OnceLock<Arc<ToolSet>>,
+    all_tools: CachedToolSet,
     /// All tools, in code mode.
-    code_mode_tools: OnceLock<Arc<ToolSet>>,
+    code_mode_tools: CachedToolSet,
 }
 
 /// A function that answers model calls in place of a provider, such as a script in a test or an in-process model.
@@ -99,8 +99,8 @@ impl Agent {
             files: Arc::new(files),
             shells: Arc::new(shells),
             settings,
-            all_tools: OnceLock::new(),
-            code_mode_tools: OnceLock::new(),
+            all_tools: CachedToolSet::default(),
+            code_mode_tools: CachedToolSet::default(),
         }
     }
 
@@ -166,8 +166,7 @@ impl Agent {
         } else {
             &self.all_tools
         };
-        let new_set = || Arc::new(ToolSet::new(turn.framework().tools().to_vec(), code_mode));
-        let all = cached.get_or_init(new_set);
+        let all = &cached.get(&turn.framework().current_tools(), code_mode);
         let Some(Value::Array(names)) = turn.state().get("allowed_tools") else {
             return Ok(Arc::clone(all));
         };

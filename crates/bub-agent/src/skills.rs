@@ -309,7 +309,18 @@ impl Skills {
 
     /// Returns the directories with skills outside the workspace, for commands that read a skill's files.
     pub(crate) fn roots_outside_workspace(&self) -> Vec<PathBuf> {
-        self.skills_directory(None).into_iter().collect()
+        let plugins = std::fs::read_dir(self.plugin_skills()).into_iter().flatten();
+        // Each is a link to the directory of a skill.
+        let plugins = plugins.filter_map(|entry| entry.ok()?.path().canonicalize().ok());
+        self.skills_directory(None)
+            .into_iter()
+            .chain(plugins)
+            .collect()
+    }
+
+    /// Returns the directory with links to the skills of external plugins.
+    fn plugin_skills(&self) -> PathBuf {
+        self.settings.home().join(bub_settings::PLUGIN_SKILLS_DIR)
     }
 
     /// Returns the directories to search for skills, with their sources, highest priority first.
@@ -334,6 +345,7 @@ impl Skills {
             project.map(|root| (root, SkillSource::Project)),
             legacy.map(|root| (root, SkillSource::Project)),
             global.map(|root| (root, SkillSource::Global)),
+            Some((self.plugin_skills(), SkillSource::Global)),
         ];
         roots.into_iter().flatten().collect()
     }

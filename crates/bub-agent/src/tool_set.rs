@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{Tool, ToolExposure};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{agent_loop::estimate_tokens, tool_definition::tool_definition, tools};
@@ -19,6 +20,25 @@ pub(crate) struct ToolSet {
     code_mode: bool,
     /// What a model call offers before a deferred tool is loaded.
     default_offer: Arc<OfferedTools>,
+}
+
+/// The set of all tools. It is built again after a plugin has changed its tools.
+#[derive(Default)]
+pub(crate) struct CachedToolSet(Mutex<Option<(Arc<[Arc<dyn Tool>]>, Arc<ToolSet>)>>);
+
+impl CachedToolSet {
+    /// Returns the set of these tools.
+    pub(crate) fn get(&self, tools: &Arc<[Arc<dyn Tool>]>, code_mode: bool) -> Arc<ToolSet> {
+        let mut cached = self.0.lock();
+        match &*cached {
+            Some((known, set)) if Arc::ptr_eq(known, tools) => Arc::clone(set),
+            _ => {
+                let set = Arc::new(ToolSet::new(tools.to_vec(), code_mode));
+                *cached = Some((Arc::clone(tools), Arc::clone(&set)));
+                set
+            }
+        }
+    }
 }
 
 /// The tools that a model call offers, with their definitions.

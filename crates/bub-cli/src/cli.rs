@@ -16,6 +16,7 @@ mod doctor;
 mod exit;
 mod gateway;
 mod hooks;
+mod install;
 mod interrupted;
 mod listing;
 mod local_model;
@@ -179,7 +180,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
         AppCommand::with_args("plugin", "Add, list, and remove plugins", plugin::run)
             .allow_invalid_settings(),
     ];
-    commands.extend(plugin::alias_commands());
+    commands.extend(install::commands());
     commands
 }
 

@@ -22,6 +22,14 @@ pub struct CommandSpec {
     pub about: String,
     /// Options and positional arguments.
     pub args: Vec<CommandArg>,
+    /// Whether the handler gets everything after the name unparsed, under [`CommandSpec::RAW_ARG`]. `args` is not used then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub raw: bool,
+}
+
+impl CommandSpec {
+    /// Name of the argument of a raw command.
+    pub const RAW_ARG: &str = "argv";
 }
 
 /// An argument of a command.
@@ -180,7 +188,7 @@ impl CliCommand {
         Self::from_spec(CommandSpec {
             name: name.into(),
             about: about.into(),
-            args: Vec::new(),
+            ..CommandSpec::default()
         })
     }
 

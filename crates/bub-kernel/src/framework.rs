@@ -15,7 +15,9 @@ use crate::{
     approval::Approvals,
     error::Error,
     hooks::{HookSet, guard},
-    plugin::{IntoPlugin, Plugin, PluginContext, PluginFactory, PluginState, PluginStatus},
+    plugin::{
+        IntoPlugin, Plugin, PluginContext, PluginFactory, PluginState, PluginStatus, insert_tools,
+    },
     router::ChannelRouter,
     scope::ScopeState,
     tool::Tool,
@@ -31,6 +33,7 @@ struct Inner {
     hooks: HookSet,
     plugins: Vec<PluginStatus>,
     tools: Vec<Arc<dyn Tool>>,
+    current_tools: RwLock<Arc<[Arc<dyn Tool>]>>,
     settings: Arc<Settings>,
     approvals: Approvals,
     router: RwLock<Option<Arc<dyn ChannelRouter>>>,
@@ -64,9 +67,29 @@ impl Framework {
         &self.0.plugins
     }
 
-    /// Returns all tools: those of the plugins in registration order, then those of the builder.
+    /// Returns the tools that the framework was built with: those of the plugins in registration order, then those of
+    /// the builder.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.0.tools
+    }
+
+    /// Returns the tools as they are now; see [`Framework::replace_tools`].
+    pub fn current_tools(&self) -> Arc<[Arc<dyn Tool>]> {
+        Arc::clone(&self.0.current_tools.read())
+    }
+
+    /// Removes tools and adds others. An added tool replaces one with the same name, at the same position. A turn sees
+    /// the change when its agent starts.
+    pub fn replace_tools(&self, removed: &[Arc<dyn Tool>], added: Vec<Arc<dyn Tool>>) {
+        let mut current = self.0.current_tools.write();
+        let mut tools = current.to_vec();
+        let is_kept = |tool: &Arc<dyn Tool>| {
+            let has_successor = |new: &Arc<dyn Tool>| new.spec().name == tool.spec().name;
+            added.iter().any(has_successor) || !removed.iter().any(|old| Arc::ptr_eq(old, tool))
+        };
+        tools.retain(is_kept);
+        insert_tools(&mut tools, added, None);
+        *current = tools.into();
     }
 
     /// Returns the settings of the program.
@@ -241,12 +264,14 @@ impl FrameworkBuilder {
         }
         context.add_tools(self.tools);
         let tools = context.tools.into_inner();
+        let current_tools = RwLock::new(tools.as_slice().into());
         let inner = Arc::new(Inner {
             workspace_text: path_to_text(&workspace),
             workspace,
             hooks,
             plugins,
             tools,
+            current_tools,
             settings,
             approvals: Approvals::default(),
             router: RwLock::default(),

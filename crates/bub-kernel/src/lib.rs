@@ -101,7 +101,7 @@ pub use router::ChannelRouter;
 pub use scope::{Provided, RunningScope, ScopeGuard};
 pub use sender::{Role, Sender};
 pub use service::{Service, ServiceContext};
-pub use state::{RUNTIME_PREFIX, State, StatePatch};
+pub use state::{RUNTIME_PREFIX, State, StatePatch, WORKSPACE_KEY};
 pub use steering::{SteeredMessage, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
 pub use tokio_util::sync::CancellationToken;

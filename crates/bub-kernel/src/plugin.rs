@@ -72,30 +72,35 @@ impl PluginContext<'_> {
     /// Adds tools, such as those of a block with [`tools`](macro@crate::tools). The rules of
     /// [`PluginContext::add_tool`] apply.
     pub fn add_tools(&self, tools: impl IntoIterator<Item = Arc<dyn Tool>>) {
-        self.insert_tools(tools, None);
+        insert_tools(&mut self.tools.borrow_mut(), tools, None);
     }
 
     /// Adds tools before the tool `next` of an earlier plugin, so that the model sees them in this order. Without such a
     /// tool, they are added at the end. The rules of [`PluginContext::add_tool`] apply.
     pub fn add_tools_before(&self, next: &str, tools: impl IntoIterator<Item = Arc<dyn Tool>>) {
-        self.insert_tools(tools, Some(&next.replace('.', "_")));
+        let next = next.replace('.', "_");
+        insert_tools(&mut self.tools.borrow_mut(), tools, Some(&next));
     }
+}
 
-    fn insert_tools(&self, added: impl IntoIterator<Item = Arc<dyn Tool>>, next: Option<&str>) {
-        for tool in added {
-            let mut tools = self.tools.borrow_mut();
-            let position = |name: &str| {
-                let is_named = |tool: &Arc<dyn Tool>| tool.spec().model_name() == name;
-                tools.iter().position(is_named)
-            };
-            let replaced = position(&tool.spec().model_name());
-            let end = || next.and_then(position).unwrap_or(tools.len());
-            let index = replaced.unwrap_or_else(end);
-            if replaced.is_some() {
-                tools.remove(index);
-            }
-            tools.insert(index, tool);
+/// Inserts tools before the tool `next`, or at the end. A tool replaces one with the same name, at the same position.
+pub(crate) fn insert_tools(
+    tools: &mut Vec<Arc<dyn Tool>>,
+    added: impl IntoIterator<Item = Arc<dyn Tool>>,
+    next: Option<&str>,
+) {
+    for tool in added {
+        let position = |name: &str| {
+            let is_named = |tool: &Arc<dyn Tool>| tool.spec().model_name() == name;
+            tools.iter().position(is_named)
+        };
+        let replaced = position(&tool.spec().model_name());
+        let end = || next.and_then(position).unwrap_or(tools.len());
+        let index = replaced.unwrap_or_else(end);
+        if replaced.is_some() {
+            tools.remove(index);
         }
+        tools.insert(index, tool);
     }
 }
 

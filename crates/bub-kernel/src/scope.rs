@@ -10,7 +10,7 @@ use crate::{
     framework::Framework,
     hooks::{
         guard,
-        point::{ProvideSteeringInbox, ProvideTapeStore},
+        point::{ProvideLifespan, ProvideSteeringInbox, ProvideTapeStore},
     },
     steering::SteeringInbox,
 };
@@ -65,7 +65,7 @@ pub struct RunningScope {
 }
 
 impl Framework {
-    /// Opens a running scope and asks plugins for the tape store and the steering inbox. If several scopes are open,
+    /// Opens a running scope and asks plugins for lifespans, the tape store and the steering inbox. If several scopes are open,
     /// the last one is active.
     ///
     /// # Errors
@@ -107,6 +107,8 @@ impl Framework {
     }
 
     fn open_resources(&self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Result<ScopeState> {
+        let lifespans = self.hooks().call_all_sync::<ProvideLifespan>(())?;
+        guards.extend(lifespans.into_iter().flatten());
         let store = self.hooks().call_first_sync::<ProvideTapeStore>(())?;
         let tape_store = store.map(|provided| provided.split(guards));
         let inbox = self.hooks().call_first_sync::<ProvideSteeringInbox>(())?;

@@ -9,6 +9,8 @@ use crate::fields::{FieldName, Fields};
 
 /// Prefix of names in the state that bub reserves. Their values are not passed to external plugins.
 pub const RUNTIME_PREFIX: &str = "_runtime_";
+/// The name of the workspace in the state of a turn.
+pub const WORKSPACE_KEY: &str = "_runtime_workspace";
 
 /// The weakly typed state of a turn.
 ///
@@ -80,12 +82,13 @@ impl State {
         Self(Arc::new(Mutex::new(self.0.lock().clone())))
     }
 
-    /// Returns a copy of the values for external plugins, without names that start with [`RUNTIME_PREFIX`].
+    /// Returns a copy of the values for external plugins: the workspace of the turn, and all names that do not start with
+    /// [`RUNTIME_PREFIX`].
     pub fn public_fields(&self) -> Fields {
         let fields = self.0.lock();
         let public = fields
             .iter()
-            .filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX));
+            .filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX) || *name == WORKSPACE_KEY);
         public
             .map(|(name, value)| (name.to_owned(), value.clone()))
             .collect()

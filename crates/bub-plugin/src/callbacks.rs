@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use bub_kernel::{Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec};
-use bub_tape::{Entry, EntryKind, Query, Tape, TapeName, codec as tape_codec};
+use bub_kernel::{Error, Result, SessionId, Turn, hooks::HookSpec};
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
@@ -15,10 +14,31 @@ use crate::{
     peer::{IncomingMessage, OutgoingRequest, Peer, Question, RequestHandler},
     process::PluginProcess,
     stderr::LogRateLimiter,
+    tape_requests, turn_requests,
 };
 
-/// Maximum number of entries that one `tape/query` returns.
-const MAX_ENTRIES: u64 = 1000;
+/// Methods that a plugin can call.
+pub(crate) const HOST_METHODS: &[&str] = &[
+    "tape/query",
+    "tape/append",
+    "tape/search",
+    "tape/info",
+    "tape/anchors",
+    "tape/handoff",
+    "tape/reset",
+    "tape/list",
+    "tape/fork",
+    "tape/merge",
+    "tape/discard",
+    "turn/run",
+    "session/quit",
+    "session/steer",
+    "models/list",
+    "message/send",
+    "channel/inbound",
+    "ui/ask",
+    "next/call",
+];
 
 /// Handles requests and notifications that an external plugin sends on its own initiative. Requests about a running
 /// call, such as `next/call`, go to the task that made the call.
@@ -63,6 +83,8 @@ impl RequestHandler for HostRequestHandler {
         }
         if method == "log" {
             log_plugin_message(&plugin, params);
+        } else if method == "tools/changed" {
+            plugin.change_tools(params);
         } else {
             let plugin = plugin.name();
             tracing::debug!(plugin, method, "plugin.unknown_notification");
@@ -90,8 +112,8 @@ fn log_plugin_message(plugin: &PluginProcess, params: &Value) {
 
 /// The plugin that sent a request, and the turn that the request belongs to, if any.
 pub(crate) struct CallContext {
-    plugin: Arc<PluginProcess>,
-    turn: Option<Turn>,
+    pub(crate) plugin: Arc<PluginProcess>,
+    pub(crate) turn: Option<Turn>,
 }
 
 impl CallContext {
@@ -103,7 +125,7 @@ impl CallContext {
     }
 
     /// Returns whether `session_id` is the session of the turn that the request belongs to.
-    fn is_turn_session(&self, session_id: &SessionId) -> bool {
+    pub(crate) fn is_turn_session(&self, session_id: &SessionId) -> bool {
         self.turn.as_ref().map(Turn::session_id) == Some(session_id)
     }
 }
@@ -124,10 +146,13 @@ pub(crate) fn spawn_answer(peer: &Arc<Peer>, question: Question, context: CallCo
 async fn answer_request(context: &CallContext, method: &str, params: Value) -> Result<Value> {
     let params = if params.is_null() { json!({}) } else { params };
     match method {
-        "tape/query" => query_tape(context, &params).await,
-        "tape/append" => append_event(context, &params).await,
-        "message/send" => send_message(context, &params).await,
+        "message/send" => turn_requests::send_message(context, &params).await,
+        "turn/run" => turn_requests::run_turn(context, params).await,
+        "session/quit" => turn_requests::quit_session(context, &params).await,
+        "session/steer" => turn_requests::steer_session(context, params).await,
+        "models/list" => turn_requests::list_models(context, &params).await,
         "channel/inbound" => channel::accept_inbound(&context.plugin, params).await,
+        method if method.starts_with("tape/") => tape_requests::answer(context, method, &params).await,
         "ui/ask" => {
             let (plugin, params) = (Arc::clone(&context.plugin), params);
             let asking = tokio::task::spawn_blocking(move || ask_user(&plugin, &params));
@@ -139,7 +164,8 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
             "`next/call` failed: the hook request named in `call` has ended; send `next/call` before you answer that request",
         )),
         _ => Err(Error::not_found(format!(
-            "unknown method `{method}`; available methods: tape/query, tape/append, message/send, channel/inbound, ui/ask, next/call"
+            "unknown method `{method}`; available methods: {}",
+            HOST_METHODS.join(", ")
         ))),
     }
 }
@@ -179,111 +205,47 @@ fn ask_user(plugin: &PluginProcess, params: &Value) -> Result<Value> {
         "cannot ask the user: no terminal is available; run the command in a terminal";
     let handler = handler.ok_or_else(|| Error::config(no_terminal))?;
     let params: AskParams = parse_params(params)?;
+    let is_multiple = params.multiple.unwrap_or_default();
     let question = crate::PluginQuestion {
         text: params.question,
-        default: params.default,
+        default: params.default.map(|default| match default {
+            TextOrList::Text(text) => text,
+            TextOrList::List(texts) => texts.join(", "),
+        }),
         is_secret: params.secret.unwrap_or_default(),
+        choices: params.choices.unwrap_or_default(),
+        is_multiple,
     };
-    (handler.0)(&question).map(|answer| json!({"answer": answer}))
+    let mut answers = (handler.0)(&question)?;
+    let answer = if is_multiple {
+        Value::from(answers)
+    } else {
+        answers.pop().unwrap_or_default().into()
+    };
+    Ok(json!({"answer": answer}))
 }
 
 /// The parameters of `ui/ask`.
 #[derive(Deserialize)]
 struct AskParams {
     question: String,
-    default: Option<String>,
+    default: Option<TextOrList>,
     secret: Option<bool>,
+    choices: Option<Vec<String>>,
+    multiple: Option<bool>,
 }
 
-/// The parameters of `tape/query`.
 #[derive(Deserialize)]
-struct TapeQueryParams {
-    session_id: Option<SessionId>,
-    text: Option<String>,
-    kinds: Option<Vec<String>>,
-    last_anchor: Option<bool>,
-    newest_first: Option<bool>,
-    limit: Option<u64>,
-}
-
-/// The parameters of `tape/append`.
-#[derive(Deserialize)]
-struct TapeAppendParams {
-    session_id: Option<SessionId>,
-    name: String,
-    data: Option<Value>,
+#[serde(untagged)]
+enum TextOrList {
+    Text(String),
+    List(Vec<String>),
 }
 
 /// Deserializes the parameters of a request. Fails if a parameter has the wrong type, even if the parameter is
 /// optional.
-fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
+pub(crate) fn parse_params<T: DeserializeOwned>(params: &Value) -> Result<T> {
     crate::parse::deserialize_map(params).map_err(Error::invalid_input)
-}
-
-/// Returns the tape of a session. Without `session_id`, returns the tape of the turn in `context`, which may be in
-/// memory only.
-///
-/// The tape of another session has no [`TapeContext`](bub_tape::TapeContext) and no sidecars. Creating them would call
-/// plugins, possibly the plugin that waits for this response.
-fn resolve_tape(context: &CallContext, session_id: Option<&SessionId>) -> Result<Tape> {
-    let other_session = session_id.filter(|session_id| !context.is_turn_session(session_id));
-    if let (None, Some(turn)) = (other_session, &context.turn) {
-        return Ok(turn.tape().tape().clone());
-    }
-    let session_id = other_session.ok_or_else(|| {
-        Error::invalid_input("missing `session_id`: it is required outside a turn")
-    })?;
-    let framework = context.plugin.framework()?;
-    let no_store = "cannot open the tape: no tape store is open; send the request while bub runs";
-    let store = framework.tape_store();
-    let store = store.ok_or_else(|| Error::unknown(no_store))?;
-    let name = TapeName::for_session(framework.workspace_text(), session_id);
-    Ok(Tape::new(store, name))
-}
-
-async fn query_tape(context: &CallContext, params: &Value) -> Result<Value> {
-    let params: TapeQueryParams = parse_params(params)?;
-    let tape = resolve_tape(context, params.session_id.as_ref())?;
-    let limit = params.limit.unwrap_or(100).min(MAX_ENTRIES);
-    let mut query = Query::new().limit(usize::try_from(limit).unwrap_or_default());
-    if let Some(text) = params.text {
-        query = query.text(text);
-    }
-    if let Some(kinds) = params.kinds {
-        query = query.kinds(kinds.iter().map(|kind| EntryKind::from(kind.as_str())));
-    }
-    if params.last_anchor == Some(true) {
-        query = query.after_last_anchor();
-    }
-    if params.newest_first == Some(true) {
-        query = query.newest_first();
-    }
-    let entries = tape.query_all(query).await?;
-    let encode =
-        |entry: &Entry| serde_json::from_str(&tape_codec::encode(entry)).unwrap_or_default();
-    let entries: Vec<Value> = entries.iter().map(encode).collect();
-    Ok(json!({"entries": entries}))
-}
-
-/// Appends an event to a tape. A plugin can append only events, so that it cannot forge messages.
-async fn append_event(context: &CallContext, params: &Value) -> Result<Value> {
-    let params: TapeAppendParams = parse_params(params)?;
-    if params.name.is_empty() {
-        let text = "invalid `name`: the name of an event must not be empty";
-        return Err(Error::invalid_input(text));
-    }
-    let tape = resolve_tape(context, params.session_id.as_ref())?;
-    let entry = Entry::event(&params.name, params.data).with_meta("plugin", context.plugin.name());
-    if let Some(session_id) = params.session_id
-        && !context.is_turn_session(&session_id)
-        && tape.info().await?.entries == 0
-    {
-        return Err(Error::not_found(format!(
-            "session `{session_id}` not found: its tape has no entries"
-        )));
-    }
-    let id = tape.append(entry).await?;
-    Ok(json!({"id": id.get()}))
 }
 
 /// Returns the arguments that a plugin replaces when it calls the next plugins with `next/call`.
@@ -315,24 +277,4 @@ pub(crate) fn invalid_argument_error(error: &Error) -> Error {
         "invalid `args`: {}",
         error.message().trim_start_matches(INVALID_RESULT_TEXT)
     ))
-}
-
-async fn send_message(context: &CallContext, params: &Value) -> Result<Value> {
-    let Some(message @ Value::Object(_)) = params.get("message").cloned() else {
-        let text = "invalid `message`: expected an object";
-        return Err(Error::invalid_input(text));
-    };
-    let reply = Outbound::new(Envelope::from_value(message));
-    let turn = context.turn.as_ref();
-    let turn = turn.filter(|turn| turn.inbound().reply_target.is_some());
-    let is_delivered = if let Some(turn) = turn {
-        turn.deliver(reply).await?
-    } else {
-        let router = context.plugin.framework()?.router();
-        let router = router.ok_or_else(|| {
-            Error::unknown("cannot send the message: no channel is running; start `bub gateway`")
-        })?;
-        router.dispatch(reply).await?
-    };
-    Ok(json!({"delivered": is_delivered}))
 }

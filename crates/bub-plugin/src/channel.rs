@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
-    CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Inbound, Outbound, Result,
-    Role, Sender, StreamEvent, Turn, async_trait,
+    CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Inbound, Lifespan,
+    LifespanScope, Outbound, Result, Role, Sender, StreamEvent, Turn, async_trait,
 };
 use serde_json::{Value, json};
 
@@ -109,9 +109,48 @@ impl Channel for ExternalChannel {
     }
 }
 
+/// Adds the channel and the chat to the context of a message, as built-in channels do. The model sees the context, and
+/// the name of the channel loads the skill of this name.
+fn add_context(message: &mut Envelope, sender: &Sender) {
+    let context = message.field("context").and_then(Value::as_object);
+    let mut context = context.cloned().unwrap_or_default();
+    context.insert("channel".to_owned(), format!("${}", sender.channel).into());
+    context.insert("chat_id".to_owned(), sender.chat_id.as_str().into());
+    message.set("context", context);
+}
+
+/// A resource of the plugin that is open while a message is processed, such as a typing indicator.
+struct PluginLifespan {
+    plugin: Arc<PluginProcess>,
+    id: String,
+}
+
+impl PluginLifespan {
+    async fn call(&self, method: &str, error: Option<&Error>) -> Result<()> {
+        // A restarted process does not know the resource.
+        if !self.plugin.is_running() {
+            return Ok(());
+        }
+        let params = json!({"lifespan": self.id, "error": error.map(Error::to_value)});
+        let limit = self.plugin.plugin_config.limits.hook;
+        self.plugin.call(method, &params, None, limit).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl LifespanScope for PluginLifespan {
+    async fn enter(&mut self) -> Result<()> {
+        self.call("lifespan/enter", None).await
+    }
+
+    async fn exit(&mut self, error: Option<&Error>) -> Result<()> {
+        self.call("lifespan/exit", error).await
+    }
+}
+
 /// Handles `channel/inbound`: accepts a message that a channel of the plugin received. Returns when the message is
 /// on disk.
-pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) -> Result<Value> {
+pub(crate) async fn accept_inbound(plugin: &Arc<PluginProcess>, mut params: Value) -> Result<Value> {
     let channel = params.get("channel").and_then(Value::as_str);
     let channel = channel.unwrap_or_default().to_owned();
     let mut declared = plugin.descriptor.channels.iter();
@@ -144,6 +183,14 @@ pub(crate) async fn accept_inbound(plugin: &PluginProcess, mut params: Value) ->
     }
     sender.channel = channel;
     sender.chat_id = message.chat_id().unwrap_or_default().into_owned();
-    inbox(Inbound::new(message).with_sender(sender)).await?;
+    add_context(&mut message, &sender);
+    let mut inbound = Inbound::new(message).with_sender(sender);
+    if let Some(id) = params.get("lifespan").and_then(Value::as_str) {
+        inbound = inbound.with_lifespan(Lifespan::new(PluginLifespan {
+            plugin: Arc::clone(plugin),
+            id: id.to_owned(),
+        }));
+    }
+    inbox(inbound).await?;
     Ok(json!({"accepted": true}))
 }

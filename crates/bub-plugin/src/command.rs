@@ -80,7 +80,12 @@ async fn run_command(
     name: String,
     context: CliContext,
 ) -> Result<ExitCode> {
-    let params = json!({"command": name, "args": context.args, "credits": STREAM_CREDITS});
+    let params = json!({
+        "command": name,
+        "args": context.args,
+        "argv": context.args.values(CommandSpec::RAW_ARG),
+        "credits": STREAM_CREDITS,
+    });
     context
         .framework
         .clone()

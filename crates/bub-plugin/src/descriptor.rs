@@ -6,19 +6,30 @@
 use std::{
     collections::{HashMap, HashSet},
     iter,
+    path::PathBuf,
+    time::Duration,
 };
 
 use bub_kernel::{
     CommandArg, CommandSpec, Error, Result, ToolExposure,
-    hooks::{HOOKS, HookPoint as _, point},
+    hooks::{HOOKS, HookOptions, HookPoint as _, point},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
-use crate::{command, manifest::has_control_chars, wire_hook::unsupported_reason};
+use crate::{
+    command,
+    manifest::{SettingDecl, has_control_chars},
+    wire_hook::unsupported_reason,
+};
 
-/// Version of the plugin protocol.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// Time that the kernel waits for a hook beyond the timeout of the plugin's host.
+const KERNEL_MARGIN: Duration = Duration::from_secs(1);
+
+/// Highest version of the plugin protocol that this version of bub supports.
+pub const PROTOCOL_VERSION: u32 = 2;
+/// Lowest version of the plugin protocol that this version of bub supports.
+pub const MIN_PROTOCOL_VERSION: u32 = 1;
 
 /// The hooks, tools, channels and commands of a plugin, as its response to `initialize` lists them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,6 +58,27 @@ pub struct Descriptor {
     /// Commands that the plugin adds to the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<CommandSpec>,
+    /// Directories of skills that the plugin brings. Since version 2.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<PathBuf>,
+    /// What a plugin without a manifest of its own needs. Since version 2.
+    #[serde(flatten)]
+    pub needs: PluginNeeds,
+}
+
+/// What a plugin needs. `bub install` writes it into the manifest that it generates.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PluginNeeds {
+    /// Settings of the plugin.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<SettingDecl>,
+    /// Names of environment variables that the plugin reads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Names of files in bub's home that the plugin uses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub home_files: Vec<String>,
 }
 
 /// A hook that a plugin implements.
@@ -60,12 +92,38 @@ pub struct HookDecl {
     /// Whether a tool call proceeds if the hook fails. Only `before_tool_call` has this option.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observe_only: bool,
+    /// `first` or `last`: the hook runs before or after those of all other plugins. Since version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// Timeout of the hook, if it needs longer than the default. Since version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
 }
 
 impl HookDecl {
     /// Returns whether a failure of the hook denies a tool call.
     pub(crate) fn is_guard(&self) -> bool {
         self.name == point::BeforeToolCall::SPEC.name && !self.observe_only
+    }
+
+    /// Returns the timeout that the plugin declares.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        let seconds = self.timeout_seconds.filter(|seconds| *seconds > 0.0)?;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+
+    /// Returns how the kernel calls the hook. `time_limit` is the timeout of a call.
+    pub(crate) fn options(&self, time_limit: Option<Duration>) -> HookOptions {
+        let mut options = HookOptions::default();
+        options.order = self
+            .order
+            .as_deref()
+            .and_then(|order| order.parse().ok())
+            .unwrap_or_default();
+        // The kernel must not give up before the host of the plugin does.
+        options.time_limit = time_limit.map(|limit| limit + KERNEL_MARGIN);
+        options.observe_only = self.observe_only;
+        options
     }
 }
 
@@ -166,9 +224,9 @@ impl Descriptor {
     ///
     /// Fails if the protocol version is not supported, or if a hook, tool, channel or command is invalid.
     pub fn check<'a>(&'a self) -> Result<()> {
-        if self.protocol != PROTOCOL_VERSION {
+        if !(MIN_PROTOCOL_VERSION..=PROTOCOL_VERSION).contains(&self.protocol) {
             return Err(Error::config(format!(
-                "unsupported protocol version {}: this version of bub supports {PROTOCOL_VERSION}; install a matching version of the plugin",
+                "unsupported protocol version {}: this version of bub supports {MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}; install a matching version of the plugin",
                 self.protocol
             )));
         }
@@ -193,7 +251,9 @@ impl Descriptor {
         let commands = commands.map(|command| ("command", &command.name));
         let names = channels.chain(commands);
         for (kind, name) in names.clone() {
-            if !command::is_valid_name(name) {
+            // A channel may be named after the part of a plugin that it belongs to, such as `mcp.lifecycle`.
+            let checked = if kind == "channel" { name.replace('.', "-") } else { name.clone() };
+            if !command::is_valid_name(&checked) {
                 return Err(Error::config(format!(
                     "invalid {kind} name `{name}`: expected lower-case letters, digits, - and _, starting with a letter"
                 )));
@@ -209,7 +269,7 @@ impl Descriptor {
         self.commands.iter().try_for_each(command::check_command)
     }
 
-    fn check_tools(&self) -> Result<()> {
+    pub(crate) fn check_tools(&self) -> Result<()> {
         let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         for tool in &self.tools {
             let name = &tool.name;
@@ -264,6 +324,11 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
                 "unknown argument `{arg}` of hook `{name}`; available arguments: {available}"
             )));
         }
+    }
+    if let Some(order) = hook.order.as_deref().filter(|order| !matches!(*order, "first" | "last")) {
+        return Err(Error::config(format!(
+            "hook `{name}`: invalid `order` `{order}`: expected `first` or `last`"
+        )));
     }
     if hook.observe_only && name != "before_tool_call" {
         return Err(Error::config(format!(

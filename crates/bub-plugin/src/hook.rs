@@ -1,11 +1,16 @@
 //! Hooks of an external plugin. The kernel calls them like the hooks of a linked-in plugin.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Component, Path},
+    sync::Arc,
+    time::Duration,
+};
 
 use bub_kernel::{
-    BoxFuture, Error, Result, State,
+    BoxFuture, Error, Provided, Result, ScopeGuard, State, SteeringInbox, WORKSPACE_KEY,
     hooks::{AsyncHook, HOOKS, HookCall, HookPoint, HookReturn, HookSet, SyncHook, args, point},
 };
+use bub_tape::{Entry, TapeContext, TapeStore, codec};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -17,6 +22,7 @@ use crate::{
     descriptor::HookDecl,
     peer::{IncomingMessage, OutgoingRequest, Peer},
     process::PluginProcess,
+    remote_store::{self, RemoteSteeringInbox},
     stream::StreamHook,
     wire_hook::{self, WireHook},
 };
@@ -46,17 +52,30 @@ pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
             plugin: Arc::clone(plugin),
             entry: Arc::new(entry.clone()),
             method: format!("hook/{}", entry.name).into(),
-            limit: plugin.hook_timeout(spec),
+            limit: plugin.hook_timeout(spec, entry.timeout()),
         };
         if entry.name == point::RunModelStream::SPEC.name {
+            let options = entry.options(None);
             hooks.add_async::<point::RunModelStream>(StreamHook(hook));
+            hooks.set_last_options::<point::RunModelStream>(options);
         } else if entry.name == point::OnboardConfig::SPEC.name {
             hooks.add_sync::<point::OnboardConfig>(OnboardConfigHook(hook));
+        } else if entry.name == point::ProvideLifespan::SPEC.name {
+            hooks.add_sync::<point::ProvideLifespan>(ProvidingHook(hook));
+        } else if entry.name == point::ProvideTapeStore::SPEC.name {
+            let options = entry.options(None);
+            hooks.add_sync::<point::ProvideTapeStore>(ProvidingHook(hook));
+            hooks.set_last_options::<point::ProvideTapeStore>(options);
+        } else if entry.name == point::ProvideSteeringInbox::SPEC.name {
+            let options = entry.options(None);
+            hooks.add_sync::<point::ProvideSteeringInbox>(ProvidingHook(hook));
+            hooks.set_last_options::<point::ProvideSteeringInbox>(options);
+        } else if entry.name == point::BuildTapeContext::SPEC.name {
+            let options = entry.options(None);
+            hooks.add_sync::<point::BuildTapeContext>(ProvidingHook(hook));
+            hooks.set_last_options::<point::BuildTapeContext>(options);
         } else {
             wire_hook::register_hook(&entry.name, hook, hooks);
-        }
-        if entry.observe_only {
-            hooks.set_last_observe_only();
         }
     }
 }
@@ -180,6 +199,14 @@ impl ExternalHook {
     }
 
     fn call_blocking<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
+        match self.call_blocking_raw::<P>(args)? {
+            Some(answer) => self.decode_response::<P>(P::facts(args).state, answer),
+            None => Ok(None),
+        }
+    }
+
+    /// Calls the hook and returns the response. Returns `None` if the plugin cannot be reached.
+    fn call_blocking_raw<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<Value>> {
         let _entered = self.plugin.call_span(Some(P::SPEC.name)).entered();
         let default = self.plugin.plugin_config.limits.hook;
         let limit = self.limit.unwrap_or(default);
@@ -193,8 +220,36 @@ impl ExternalHook {
         });
         drop(request);
         match answer {
-            Some(answer) => self.decode_response::<P>(P::facts(args).state, answer?),
+            Some(answer) => answer.map(Some),
             None => Err(self.plugin.handle_timeout_blocking(&peer, limit)),
+        }
+    }
+
+    /// Sends `tape/select`: the plugin maps entries to messages. If it fails, the model sees no messages of the tape.
+    fn select_messages(&self, entries: &[Entry]) -> Vec<Map<String, Value>> {
+        let encode = |entry: &Entry| serde_json::from_str(&codec::encode(entry)).unwrap_or_default();
+        let entries: Vec<Value> = entries.iter().map(encode).collect();
+        let limit = self.plugin.plugin_config.limits.hook;
+        let deadline = std::time::Instant::now() + limit;
+        let answer = self.plugin.connect_blocking(limit).and_then(|peer| {
+            let mut request = peer.send_request("tape/select", &json!({"entries": entries}), 0);
+            let answer = request.wait_blocking(deadline, |question| {
+                callbacks::answer_blocking(&peer, &self.plugin, &question);
+            });
+            drop(request);
+            answer.unwrap_or_else(|| Err(self.plugin.handle_timeout_blocking(&peer, limit)))
+        });
+        match answer {
+            Ok(answer) => {
+                let messages = answer.get("messages").and_then(Value::as_array);
+                let messages = messages.into_iter().flatten();
+                messages.filter_map(|message| message.as_object().cloned()).collect()
+            }
+            Err(error) => {
+                let (plugin, error) = (self.plugin.name(), self.plugin.redact(error.message()));
+                tracing::error!(plugin, %error, "plugin.select_failed");
+                Vec::new()
+            }
         }
     }
 
@@ -269,13 +324,86 @@ impl SyncHook<point::OnboardConfig> for OnboardConfigHook {
     }
 }
 
+/// A hook of an external plugin whose result is an object in the plugin's process. The host uses it through requests.
+struct ProvidingHook(ExternalHook);
+
+impl ProvidingHook {
+    /// Calls the hook. Returns the value of the response, or `None` if the plugin has no result.
+    fn value<P: WireHook>(&self, args: P::Args<'_>) -> Result<Option<Value>> {
+        let Some(answer) = self.0.call_blocking_raw::<P>(args)? else {
+            return Ok(None);
+        };
+        let value = self.0.response_fields(answer)?.remove("value");
+        Ok(value.filter(|value| !value.is_null()))
+    }
+}
+
+impl SyncHook<point::ProvideTapeStore> for ProvidingHook {
+    fn call(
+        &self,
+        call: HookCall<'_, point::ProvideTapeStore>,
+    ) -> HookReturn<Provided<dyn TapeStore>> {
+        let value = self.value::<point::ProvideTapeStore>(call.args)?;
+        Ok(value.map(|_| remote_store::provide_store(&self.0.plugin)))
+    }
+}
+
+impl SyncHook<point::ProvideSteeringInbox> for ProvidingHook {
+    fn call(
+        &self,
+        call: HookCall<'_, point::ProvideSteeringInbox>,
+    ) -> HookReturn<Provided<dyn SteeringInbox>> {
+        let value = self.value::<point::ProvideSteeringInbox>(call.args)?;
+        let inbox = || Arc::new(RemoteSteeringInbox::new(&self.0.plugin)) as Arc<dyn SteeringInbox>;
+        Ok(value.map(|_| Provided::new(inbox())))
+    }
+}
+
+impl SyncHook<point::BuildTapeContext> for ProvidingHook {
+    fn call(&self, call: HookCall<'_, point::BuildTapeContext>) -> HookReturn<TapeContext> {
+        let Some(value) = self.value::<point::BuildTapeContext>(call.args)? else {
+            return Ok(None);
+        };
+        let has_selector = value.get("select") == Some(&Value::Bool(true));
+        let mut context = TapeContext::decode(value)?;
+        if has_selector {
+            let hook = self.0.clone();
+            context = context.with_selector(move |entries| hook.select_messages(entries));
+        }
+        Ok(Some(context))
+    }
+}
+
+impl SyncHook<point::ProvideLifespan> for ProvidingHook {
+    fn call(&self, call: HookCall<'_, point::ProvideLifespan>) -> HookReturn<Box<dyn ScopeGuard>> {
+        self.0.call_blocking_raw::<point::ProvideLifespan>(call.args)?;
+        Ok(Some(Box::new(PluginLifespan(Arc::clone(&self.0.plugin)))))
+    }
+}
+
+/// The open resources of an external plugin.
+struct PluginLifespan(Arc<PluginProcess>);
+
+impl ScopeGuard for PluginLifespan {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            // If the process has ended, so have its resources.
+            if self.0.is_running() {
+                let limit = self.0.plugin_config.limits.hook;
+                self.0.call("lifespan/close", &Value::Null, None, limit).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
 /// Encodes the result of the next plugins as the response to `next/call`.
 pub(crate) fn encode_next_result<T: Wire>(value: Option<T>) -> Value {
     value.map_or_else(|| json!({}), |value| json!({"value": value.encode()}))
 }
 
 /// Applies the changes that a plugin made to the state of the turn. Ignores fields whose names start with
-/// [`RUNTIME_PREFIX`](bub_kernel::RUNTIME_PREFIX).
+/// [`RUNTIME_PREFIX`](bub_kernel::RUNTIME_PREFIX), except the workspace.
 pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Result<()> {
     let expected = "a `state` of {\"set\": {…}, \"remove\": [name, …]}";
     let changes = Option::<StateChanges>::deserialize(patch);
@@ -284,8 +412,22 @@ pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Resul
         return Ok(());
     };
     let is_public = |name: &str| !name.starts_with(bub_kernel::RUNTIME_PREFIX);
-    for (name, value) in changes.set.into_iter().filter(|(name, _)| is_public(name)) {
-        state.set(name, value);
+    // A plugin can move a turn into a directory below the workspace, not out of it.
+    let workspace = state.get_str(WORKSPACE_KEY);
+    let is_below = |value: &Value| {
+        let (Some(workspace), Some(path)) = (&workspace, value.as_str()) else {
+            return false;
+        };
+        let path = Path::new(path);
+        path.starts_with(workspace) && path.components().all(|part| part != Component::ParentDir)
+    };
+    let is_allowed = |name: &str, value: &Value| {
+        is_public(name) || (name == WORKSPACE_KEY && is_below(value))
+    };
+    for (name, value) in changes.set {
+        if is_allowed(&name, &value) {
+            state.set(name, value);
+        }
     }
     for name in changes.remove.iter().filter(|name| is_public(name)) {
         state.remove(name);

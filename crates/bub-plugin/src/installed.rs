@@ -1,6 +1,7 @@
 //! The list of installed plugins in `plugins.json`: manifest, pinned files and descriptor of each plugin.
 
 use std::{
+    ffi::OsString,
     fs::{File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -8,6 +9,8 @@ use std::{
 };
 
 use bub_kernel::{Error, Result};
+use bub_settings::{PLUGIN_SKILLS_DIR, Section};
+use sha2::{Digest as _, Sha256};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,6 +37,46 @@ pub struct InstalledPlugin {
     pub enabled: bool,
     /// Descriptor that the plugin returned when it was added.
     pub descriptor: Descriptor,
+    /// The Python package that the plugin belongs to, if `bub install` installed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<PythonPackage>,
+    /// Digest of the settings and variables that the plugin was described with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+}
+
+/// Returns a digest of the settings and environment variables of a plugin.
+pub fn fingerprint(
+    config: &Value,
+    variables: impl Iterator<Item = (String, Option<OsString>)>,
+) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(config.to_string());
+    for (name, value) in variables {
+        let value = value.unwrap_or_default();
+        hasher.update([0]);
+        hasher.update(name);
+        hasher.update([0]);
+        hasher.update(value.as_encoded_bytes());
+    }
+    format!("{:x}", hasher.finalize())
+}
+
+/// A Python package in the environment that bub manages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonPackage {
+    /// Name of the distribution.
+    pub name: String,
+    /// What the user installed: a name, a version, a path or an address.
+    pub requirement: String,
+}
+
+impl InstalledPlugin {
+    /// Returns a section of the config with the settings that the plugin declares.
+    pub fn settings_section(&self) -> Section {
+        // The settings classes of a Python plugin read their own environment variables.
+        self.manifest.settings_section(self.package.is_none())
+    }
 }
 
 /// All installed plugins, in registration order.
@@ -160,6 +203,32 @@ impl InstalledPlugins {
         plugins.extend(self.damaged.iter().map(|damaged| damaged.record.clone()));
         let text = serde_json::to_string_pretty(&PluginsFile { plugins }).map_err(encode_error)?;
         write_list(home, &text).map_err(|error| write_error(&home.join(PLUGINS_FILE), &error))?;
+        self.link_skills(&home.join(PLUGIN_SKILLS_DIR))?;
+        Ok(())
+    }
+
+    /// Makes `directory` contain links to the skills of all enabled plugins, and nothing else.
+    fn link_skills(&self, directory: &Path) -> io::Result<()> {
+        let enabled = self.plugins.iter().filter(|plugin| plugin.enabled);
+        let skills: Vec<_> = enabled
+            .flat_map(|plugin| &plugin.descriptor.skills)
+            .collect();
+        if skills.is_empty() && !directory.exists() {
+            return Ok(());
+        }
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+        for entry in std::fs::read_dir(directory)? {
+            std::fs::remove_file(entry?.path())?;
+        }
+        for skill in skills {
+            let link = directory.join(skill.file_name().unwrap_or_default());
+            if !link.is_symlink() {
+                std::os::unix::fs::symlink(skill, link)?;
+            }
+        }
         Ok(())
     }
 

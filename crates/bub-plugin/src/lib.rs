@@ -24,23 +24,28 @@ mod peer;
 mod pin;
 mod plugin;
 mod process;
+mod remote_store;
 mod rpc_message;
 mod schema;
 mod serve;
 mod stderr;
 mod stream;
+mod tape_requests;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
 mod tool;
+mod turn_requests;
 mod wire_hook;
 
 use std::sync::Arc;
 
 use bub_kernel::Result;
 
-pub use descriptor::{ChannelDecl, Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl};
-pub use installed::{DamagedRecord, InstalledPlugin, InstalledPlugins};
+pub use descriptor::{
+    ChannelDecl, Descriptor, HookDecl, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, PluginNeeds, ToolDecl,
+};
+pub use installed::{DamagedRecord, InstalledPlugin, InstalledPlugins, PythonPackage, fingerprint};
 pub use manifest::{MANIFEST_FILE, Manifest, Permissions, SettingDecl};
 pub use parse::quote_for_shell;
 pub use pin::{PluginPin, compute_pin, pin_mismatch};
@@ -58,10 +63,14 @@ pub struct PluginQuestion {
     pub default: Option<String>,
     /// Whether the terminal hides what the user types.
     pub is_secret: bool,
+    /// Answers to choose from. If empty, the user can enter any text.
+    pub choices: Vec<String>,
+    /// Whether the user can choose several answers, or none.
+    pub is_multiple: bool,
 }
 
-/// Function that asks the user a question and returns what the user typed.
-pub type AskFn = dyn Fn(&PluginQuestion) -> Result<String> + Send + Sync;
+/// Function that asks the user a question and returns the answer, or the answers if the user can choose several.
+pub type AskFn = dyn Fn(&PluginQuestion) -> Result<Vec<String>> + Send + Sync;
 
 /// Asks the user the questions that plugins send. The program that hosts the plugins sets the handler in the
 /// [`HostContext`].

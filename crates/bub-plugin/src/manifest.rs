@@ -37,6 +37,9 @@ pub struct Manifest {
     /// Settings that the plugin declares.
     #[serde(default)]
     pub settings: Vec<SettingDecl>,
+    /// Names of files in bub's home that the plugin uses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub home_files: Vec<String>,
     /// What the plugin can reach in its sandbox.
     #[serde(default, skip_serializing_if = "Permissions::is_default")]
     pub permissions: Permissions,
@@ -195,6 +198,12 @@ impl Manifest {
                 "invalid setting name `{name}`: expected letters, digits, - and _"
             ));
         }
+        let is_path = |name: &&String| name.is_empty() || name.starts_with('.') || name.contains('/');
+        if let Some(name) = self.home_files.iter().find(is_path) {
+            return Some(format!(
+                "invalid file name `{name}` in `home_files`: expected the name of a file in bub's home"
+            ));
+        }
         if self.command.iter().all(|part| part.trim().is_empty()) {
             return Some("`command` is empty: expected a program and its arguments".to_owned());
         }
@@ -205,14 +214,15 @@ impl Manifest {
         })
     }
 
-    /// Returns a section of the config with the settings that the plugin declares.
-    pub fn settings_section(&self) -> Section {
+    /// Returns a section of the config with the settings that the plugin declares. Without `has_variables`, environment
+    /// variables do not set them.
+    pub fn settings_section(&self, has_variables: bool) -> Section {
         let settings = self.settings.iter();
-        let settings = settings.map(|entry| self.dynamic_setting(entry)).collect();
-        Section::dynamic(self.name.clone(), settings)
+        let settings = settings.map(|entry| self.dynamic_setting(entry, has_variables));
+        Section::dynamic(self.name.clone(), settings.collect())
     }
 
-    fn dynamic_setting(&self, entry: &SettingDecl) -> DynamicSetting {
+    fn dynamic_setting(&self, entry: &SettingDecl, has_variables: bool) -> DynamicSetting {
         let kind = match entry.kind {
             SettingKind::String => ValueKind::Text,
             SettingKind::Integer => ValueKind::Integer,
@@ -225,6 +235,9 @@ impl Manifest {
         let mut setting = SettingSpec::dynamic(key, kind, entry.help.clone());
         setting.nullable = true;
         setting.secret = entry.secret;
+        if !has_variables {
+            setting = setting.without_variable();
+        }
         DynamicSetting {
             setting,
             default: Value::Null,

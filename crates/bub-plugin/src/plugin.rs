@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    Channel, MessageHandler, Plugin, PluginContext,
-    hooks::{HookCall, HookReturn, HookSet, SyncHook, point},
+    BoxFuture, Channel, MessageHandler, Plugin, PluginContext, StatePatch, Tool,
+    hooks::{AsyncHook, HookCall, HookReturn, HookSet, SyncHook, point},
 };
 
 use crate::{channel::ExternalChannel, command, hook, process::PluginProcess, tool::ExternalTool};
@@ -15,9 +15,12 @@ pub struct ExternalPlugin(pub Arc<PluginProcess>);
 impl ExternalPlugin {
     /// Creates the plugin and registers its tools with the context.
     pub fn new(plugin: Arc<PluginProcess>, context: &PluginContext<'_>) -> Self {
-        for entry in &plugin.descriptor.tools {
-            context.add_tool(ExternalTool::new(&plugin, entry));
-        }
+        let entries = plugin.descriptor.tools.iter();
+        let tools: Vec<_> = entries
+            .map(|entry| Arc::new(ExternalTool::new(&plugin, entry)) as Arc<dyn Tool>)
+            .collect();
+        context.add_tools(tools.clone());
+        *plugin.tools.lock() = tools;
         Self(plugin)
     }
 }
@@ -25,12 +28,31 @@ impl ExternalPlugin {
 impl Plugin for ExternalPlugin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
         hook::register_hooks(&self.0, hooks);
+        if self.0.plugin_config.is_stale && self.0.descriptor.protocol >= 2 {
+            hooks.add_async::<point::LoadState>(RefreshHook(Arc::clone(&self.0)));
+        }
         if !self.0.descriptor.channels.is_empty() {
             hooks.add_sync::<point::ProvideChannels>(ProvideChannelsHook(Arc::clone(&self.0)));
         }
         if !self.0.descriptor.commands.is_empty() {
             hooks.add_sync::<point::RegisterCliCommands>(RegisterCommandsHook(Arc::clone(&self.0)));
         }
+    }
+}
+
+/// Starts a plugin whose settings have changed before its first turn, because its tools may have changed too.
+struct RefreshHook(Arc<PluginProcess>);
+
+impl AsyncHook<point::LoadState> for RefreshHook {
+    fn call<'a>(
+        &'a self,
+        _: HookCall<'a, point::LoadState>,
+    ) -> BoxFuture<'a, HookReturn<StatePatch>> {
+        Box::pin(async {
+            // The log has the reason if the plugin cannot be started. The turn continues without it.
+            let _ = self.0.connect(None).await;
+            Ok(None)
+        })
     }
 }
 

@@ -5,30 +5,34 @@ mod confinement;
 use std::{
     collections::HashMap,
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
 use bub_kernel::{
-    Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, Turn, hooks::HookSpec,
+    Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, Tool, Turn,
+    hooks::HookSpec,
 };
 use bub_sandbox::{Launcher, PipedCommand, PipedProcess, ProcessGuard};
 use bub_settings::Settings;
+use bub_tape::Fork;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 use tracing::Instrument as _;
 
-use self::confinement::plugin_confinement;
+use self::confinement::{plugin_confinement, share_home_files};
 use crate::{
     QuestionHandler,
     callbacks::{self, HostRequestHandler},
-    descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION},
+    descriptor::{Descriptor, HookDecl, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, ToolDecl},
+    installed::InstalledPlugins,
     manifest::Permissions,
     peer::{Peer, block_until},
     serve::PROTOCOL_VARIABLE,
     stderr::{self, LastLines},
+    tool::ExternalTool,
 };
 
 /// How long a plugin may take to answer `ping` after a call timed out.
@@ -89,8 +93,14 @@ pub struct PluginConfig {
     pub granted: Vec<String>,
     /// What the plugin can reach. `None` runs it without a sandbox.
     pub permissions: Option<Permissions>,
+    /// Names of files in bub's home that the plugin uses.
+    pub home_files: Vec<String>,
     /// The plugin's section of the configuration.
     pub config: Value,
+    /// Digest of the settings and variables of the plugin.
+    pub fingerprint: String,
+    /// Whether the plugin was described with other settings. Its tools may depend on them.
+    pub is_stale: bool,
     /// Timeouts for calls to the plugin.
     pub limits: Limits,
     /// Highest role that the plugin's channels can assign to a sender.
@@ -134,6 +144,12 @@ pub struct PluginProcess {
     runtime: OnceLock<tokio::runtime::Handle>,
     /// Accepts messages from the plugin's channels. Set when a gateway starts.
     pub(crate) inbox: OnceLock<MessageHandler>,
+    /// Tools that the plugin has now, as they are registered with the framework.
+    pub(crate) tools: Mutex<Vec<Arc<dyn Tool>>>,
+    /// Forks that the plugin has opened, by id.
+    pub(crate) forks: Mutex<HashMap<String, Fork>>,
+    /// Whether the process must describe everything that it needs, because it is being added.
+    is_described: bool,
     /// Weak reference to this value, for threads and request handlers.
     this: Weak<Self>,
 }
@@ -172,6 +188,15 @@ impl PluginProcess {
         descriptor: Descriptor,
         host: HostContext,
     ) -> Arc<Self> {
+        Self::create(plugin_config, descriptor, host, false)
+    }
+
+    fn create(
+        plugin_config: PluginConfig,
+        descriptor: Descriptor,
+        host: HostContext,
+        is_described: bool,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             plugin_config,
             descriptor,
@@ -183,6 +208,9 @@ impl PluginProcess {
             exited: Notify::new(),
             runtime: OnceLock::new(),
             inbox: OnceLock::new(),
+            tools: Mutex::default(),
+            forks: Mutex::default(),
+            is_described,
             this: this.clone(),
         })
     }
@@ -196,7 +224,7 @@ impl PluginProcess {
         plugin_config: PluginConfig,
         host: HostContext,
     ) -> Result<Descriptor> {
-        let plugin = Self::new(plugin_config, Descriptor::default(), host);
+        let plugin = Self::create(plugin_config, Descriptor::default(), host, true);
         let (_running, described) = plugin.start_process()?;
         described.check()?;
         Ok(described)
@@ -240,11 +268,18 @@ impl PluginProcess {
         self.host.settings.redactor().redact(text).into_owned()
     }
 
-    /// Returns the configured timeout of a hook, or its default. `None` means no timeout.
-    pub(crate) fn hook_timeout(&self, hook: &HookSpec) -> Option<Duration> {
+    /// Returns the directory for the plugin's own data, which it can write to.
+    pub(crate) fn data_directory(&self) -> PathBuf {
+        data_directory(self.host.settings.home(), self.name())
+    }
+
+    /// Returns the configured timeout of a hook, the timeout that the plugin declares, or the default. `None` means no
+    /// timeout.
+    pub(crate) fn hook_timeout(&self, hook: &HookSpec, declared: Option<Duration>) -> Option<Duration> {
         let limits = &self.plugin_config.limits;
         match limits.hooks.get(hook.name) {
             Some(configured) => Some(*configured),
+            None if declared.is_some() && hook.time_limit.is_some() => declared,
             None if hook.time_limit.is_none() => None,
             None if hook.sync_only => Some(limits.synchronous),
             None => Some(limits.hook),
@@ -353,6 +388,12 @@ impl PluginProcess {
         *self.start_began.lock() = Some(Instant::now());
         let started = self.start_process().and_then(|(running, described)| {
             self.check_declared_hooks(&described)?;
+            if described.protocol >= 2 {
+                self.set_tools(&described);
+                if self.plugin_config.is_stale {
+                    self.save_tools(described);
+                }
+            }
             Ok(running)
         });
         *self.start_began.lock() = None;
@@ -400,9 +441,11 @@ impl PluginProcess {
         // digest.
         let cache = settings.home().join("cache/python").join(self.name());
         let bytecode = ("PYTHONPYCACHEPREFIX".into(), cache.clone().into());
+        let data = self.data_directory();
+        share_home_files(settings.home(), &data, &self.plugin_config.home_files)?;
         let protocol = (
             PROTOCOL_VARIABLE.into(),
-            PROTOCOL_VERSION.to_string().into(),
+            MIN_PROTOCOL_VERSION.to_string().into(),
         );
         let command = PipedCommand {
             launcher: self.host.launcher.as_deref(),
@@ -412,7 +455,7 @@ impl PluginProcess {
                 .into_iter()
                 .chain([bytecode, protocol])
                 .collect(),
-            confinement: plugin_confinement(&self.plugin_config, &self.host, &cache)?,
+            confinement: plugin_confinement(&self.plugin_config, &self.host, &[cache, data])?,
         };
         let PipedProcess {
             stream,
@@ -441,11 +484,14 @@ impl PluginProcess {
     /// Sends `initialize` and returns the descriptor in the response.
     fn initialize(&self, running: &RunningProcess, last_lines: LastLines) -> Result<Descriptor> {
         let params = json!({
-            "protocol": PROTOCOL_VERSION,
+            "protocol": MIN_PROTOCOL_VERSION,
+            "max_protocol": PROTOCOL_VERSION,
             "bub": env!("CARGO_PKG_VERSION"),
             "name": self.name(),
             "workspace": self.host.workspace.to_string_lossy(),
             "config": self.plugin_config.config,
+            "data": self.data_directory().to_string_lossy(),
+            "describe": self.is_described,
         });
         let mut request = running.peer.send_request("initialize", &params, 0);
         let limit = self.plugin_config.limits.start;
@@ -491,6 +537,58 @@ impl PluginProcess {
                 hook.name
             ))),
             None => Ok(()),
+        }
+    }
+
+    /// Registers the tools of a description with the framework, in place of the plugin's current tools. Keeps the
+    /// current tools if a new one is invalid.
+    fn set_tools(&self, described: &Descriptor) {
+        let (Some(this), Some(framework)) = (self.this.upgrade(), self.host.framework.get()) else {
+            return;
+        };
+        if let Err(error) = described.check_tools() {
+            let (plugin, error) = (self.name(), error.message());
+            tracing::error!(plugin, error, "plugin.tools_invalid");
+            return;
+        }
+        let mut tools = self.tools.lock();
+        let is_known = |entry: &ToolDecl| {
+            let mut tools = tools.iter();
+            tools.any(|tool| *tool.spec() == entry.to_spec())
+        };
+        if described.tools.len() == tools.len() && described.tools.iter().all(is_known) {
+            return;
+        }
+        let new = described.tools.iter();
+        let new: Vec<_> = new
+            .map(|entry| Arc::new(ExternalTool::new(&this, entry)) as Arc<dyn Tool>)
+            .collect();
+        framework.replace_tools(&tools, new.clone());
+        *tools = new;
+    }
+
+    /// Saves the tools that the plugin has with its current settings, so that they are known before its next start.
+    fn save_tools(&self, described: Descriptor) {
+        let saved = InstalledPlugins::update(self.host.settings.home(), |installed| {
+            let record = installed.find_mut(self.name())?;
+            record.descriptor.tools = described.tools;
+            record.fingerprint = Some(self.plugin_config.fingerprint.clone());
+            Ok(())
+        });
+        if let Err(error) = saved {
+            let (plugin, error) = (self.name(), error.message());
+            tracing::warn!(plugin, error, "plugin.save_failed");
+        }
+    }
+
+    /// Handles `tools/changed`, with which a plugin says that it has other tools now.
+    pub(crate) fn change_tools(&self, params: &Value) {
+        match crate::parse::deserialize_map::<Descriptor>(params) {
+            Ok(described) => self.set_tools(&described),
+            Err(error) => {
+                let plugin = self.name();
+                tracing::error!(plugin, error, "plugin.tools_invalid");
+            }
         }
     }
 
@@ -572,6 +670,11 @@ impl PluginProcess {
             self.handle_exit(peer, cause);
         }
     }
+}
+
+/// Returns the directory for the data of a plugin.
+pub(crate) fn data_directory(home: &Path, plugin: &str) -> PathBuf {
+    home.join("plugins/data").join(plugin)
 }
 
 impl std::fmt::Debug for PluginProcess {

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     codec::{TurnFacts, Wire},
-    descriptor::{Descriptor, HookDecl, PROTOCOL_VERSION, ToolDecl},
+    descriptor::{Descriptor, HookDecl, MIN_PROTOCOL_VERSION, ToolDecl},
     peer::{IncomingMessage, Peer, Question, RequestHandler},
     stream::{self, STREAM_CREDITS, StreamReader, StreamStep},
     wire_hook::{self, WireHook},
@@ -26,7 +26,7 @@ use crate::{
 /// Registration index of the served plugin. Index 0 stands for the plugins of the host, which `next/call` calls.
 const PLUGIN_INDEX: usize = 1;
 
-/// Environment variable that bub sets to [`PROTOCOL_VERSION`] when it starts an external plugin.
+/// Environment variable that bub sets to [`MIN_PROTOCOL_VERSION`] when it starts an external plugin.
 pub const PROTOCOL_VARIABLE: &str = "BUB_PLUGIN_PROTOCOL";
 
 /// Adds the served plugin and its tools to a framework.
@@ -125,12 +125,12 @@ impl ServedPlugin {
         let hooks = wire_hook::implemented_hooks(self.framework.hooks(), PLUGIN_INDEX).into_iter();
         let tools = self.framework.tools().iter().map(|tool| tool.spec());
         Descriptor {
-            protocol: PROTOCOL_VERSION,
+            protocol: MIN_PROTOCOL_VERSION,
             hooks: hooks
                 .map(|(name, observe_only)| HookDecl {
                     name: name.to_owned(),
-                    args: None,
                     observe_only,
+                    ..HookDecl::default()
                 })
                 .collect(),
             tools: tools

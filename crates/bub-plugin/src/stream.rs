@@ -44,7 +44,7 @@ pub(crate) struct StreamHook(pub(crate) ExternalHook);
 #[derive(Clone)]
 pub(crate) struct StreamCall {
     hook: ExternalHook,
-    registration_index: usize,
+    position: usize,
     prompt: Prompt,
     session_id: SessionId,
     state: State,
@@ -91,7 +91,7 @@ impl StreamHook {
         let over = CancellationToken::new();
         let stream_call = StreamCall {
             hook: hook.clone(),
-            registration_index: call.registration_index(),
+            position: call.position(),
             prompt: prompt.clone(),
             session_id: session_id.clone(),
             state: state.clone(),
@@ -210,7 +210,7 @@ impl StreamCall {
     ) -> Result<()> {
         let replaced = callbacks::parse_replaced_args(RunModelStream::SPEC, params)?;
         let framework = self.hook.plugin.framework()?;
-        let (hooks, index) = (framework.hooks(), self.registration_index);
+        let (hooks, index) = (framework.hooks(), self.position);
         let (prompt, session_id) = (&self.prompt, &self.session_id);
         if let Some(request) = request {
             let args = args::RunModelStream::new(prompt, session_id, &self.state, &self.turn);

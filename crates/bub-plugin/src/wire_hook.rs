@@ -21,10 +21,7 @@ use crate::{
 /// Returns why an external plugin cannot implement a hook, or `None` if it can.
 pub(crate) fn unsupported_reason(hook: &str) -> Option<&'static str> {
     Some(match hook {
-        "provide_tape_store"
-        | "provide_tape_sidecar"
-        | "provide_steering_inbox"
-        | "provide_routes" => "its result cannot run in another process; remove the hook",
+        "provide_routes" => "its result cannot run in another process; remove the hook",
         "provide_services" => {
             "an external plugin can run background work at any time; remove the hook"
         }
@@ -283,8 +280,13 @@ macro_rules! wire {
     (@call_next approval $($rest:ident)*) => { wire!(@call_next first $($rest)*); };
     (@call_next $($other:ident)*) => {};
 
-    (@register [sync] $point:ident $hook:ident $hooks:ident) => { $hooks.add_sync::<point::$point>($hook) };
-    (@register [] $point:ident $hook:ident $hooks:ident) => { $hooks.add_async::<point::$point>($hook) };
+    (@register [sync] $point:ident $hook:ident $hooks:ident) => { wire!(@add add_sync $point $hook $hooks) };
+    (@register [] $point:ident $hook:ident $hooks:ident) => { wire!(@add add_async $point $hook $hooks) };
+    (@add $add:ident $point:ident $hook:ident $hooks:ident) => {{
+        let options = $hook.entry.options($hook.limit);
+        $hooks.$add::<point::$point>($hook);
+        $hooks.set_last_options::<point::$point>(options);
+    }};
 
     // `run_model` and `run_model_stream` are one chain of plugins, which is always called as a stream.
     (@add_host_chain model [] $point:ident $chain:ident $hooks:ident) => {

@@ -62,6 +62,9 @@ mod validate;
 mod warning;
 mod yaml;
 
+/// Directory in bub's home with links to the skills of external plugins.
+pub const PLUGIN_SKILLS_DIR: &str = "plugins/skills";
+
 pub use bub_macros::{SettingChoice, Settings};
 pub use dry_run::ValueError;
 pub use edit::{ConfigFile, EditError};

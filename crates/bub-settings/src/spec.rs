@@ -93,6 +93,14 @@ impl SettingSpec {
         }
     }
 
+    /// Makes the setting one that no environment variable sets.
+    #[must_use]
+    pub fn without_variable(mut self) -> Self {
+        // No variable has an empty name.
+        self.variable = Some("");
+        self
+    }
+
     /// Returns the key, then the former keys.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&*self.key).chain(self.deprecated_names.iter().copied())

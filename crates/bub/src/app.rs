@@ -253,7 +253,7 @@ impl App {
         let plugins = if problems.iter().any(is_unsafe) {
             plugins::LoadedPlugins::default()
         } else {
-            plugins::load(&mut settings, &self.bundled_channels)
+            plugins::load(&mut settings)
         };
         for warning in settings.warnings() {
             tracing::warn!(reason = %warning, "settings.warning");

@@ -100,9 +100,13 @@ pub(crate) fn complete_command_line(commands: &[AppCommand]) -> Command {
 
 /// Converts the command of a plugin to a clap command.
 pub(crate) fn to_clap_command(spec: &CommandSpec) -> Command {
-    Command::new(spec.name.clone())
-        .about(spec.about.clone())
-        .args(spec.args.iter().map(to_clap_arg))
+    let command = Command::new(spec.name.clone()).about(spec.about.clone());
+    if spec.raw {
+        let argv = Arg::new(CommandSpec::RAW_ARG).num_args(0..).action(ArgAction::Append);
+        let argv = argv.trailing_var_arg(true).allow_hyphen_values(true);
+        return command.disable_help_flag(true).arg(argv);
+    }
+    command.args(spec.args.iter().map(to_clap_arg))
 }
 
 fn to_clap_arg(arg: &CommandArg) -> Arg {
@@ -140,7 +144,13 @@ pub(crate) fn to_command_args(spec: &CommandSpec, matches: &ArgMatches) -> Comma
             Value::from(values.next())
         }
     };
-    let args = spec.args.iter();
+    let raw = CommandArg {
+        name: CommandSpec::RAW_ARG.to_owned(),
+        many: true,
+        ..CommandArg::default()
+    };
+    let raw = spec.raw.then_some(&raw);
+    let args = spec.args.iter().filter(|_| !spec.raw).chain(raw);
     let args: Map<_, _> = args.map(|arg| (arg.name.clone(), value(arg))).collect();
     args.into()
 }

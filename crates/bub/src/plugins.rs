@@ -8,7 +8,7 @@ use std::{ffi::OsString, sync::Arc, time::Duration};
 use bub_agent::shell::Launcher;
 use bub_kernel::{
     Error, FrameworkBuilder, Result, Role, ToolDecision,
-    hooks::{HOOK_TIMEOUT, HOOKS},
+    hooks::HOOKS,
 };
 use bub_model::settings::ModelSettings;
 use bub_plugin::{
@@ -36,7 +36,7 @@ pub(crate) struct LoadedPlugins {
 /// Loads the configuration of the installed plugins. Plugins with errors are skipped and do not
 /// stop the program. If a skipped plugin checks tool calls ([`Descriptor::is_guard`]), every tool
 /// call is denied.
-pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> LoadedPlugins {
+pub(crate) fn load(settings: &mut Settings) -> LoadedPlugins {
     let mut loaded = LoadedPlugins::default();
     let installed = match InstalledPlugins::load(settings.home()) {
         Ok(installed) => installed,
@@ -56,12 +56,11 @@ pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded
     for record in enabled {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
-        let configured = check_declarations(&record, bundled_channels).and_then(|()| {
+        let configured = check_declarations(&record).and_then(|()| {
             settings
-                .register(record.manifest.settings_section())
+                .register(record.settings_section())
                 .map_err(|error| Error::config(error.to_string()))?;
             let plugin_config = plugin_config(&record, settings)?;
-            warn_ineffective_limits(&plugin_config);
             Ok((plugin_config, record.descriptor))
         });
         loaded.add_plugin(name, is_guard, configured);
@@ -145,22 +144,16 @@ impl MissingGuards {
     }
 }
 
-/// Checks the manifest and the descriptor of a plugin. Fails if they are invalid, or if a channel
-/// or a setting conflicts with the program.
-pub fn check_declarations(record: &InstalledPlugin, bundled_channels: &[&str]) -> Result<()> {
+/// Checks the manifest and the descriptor of a plugin. Fails if they are invalid, or if a setting
+/// conflicts with the program. A channel may replace one that is built in.
+pub fn check_declarations(record: &InstalledPlugin) -> Result<()> {
     if let Some(reason) = record.manifest.problem() {
         return Err(Error::config(reason));
     }
     record.descriptor.check()?;
-    let mut channels = record
-        .descriptor
-        .channels
-        .iter()
-        .map(|channel| channel.name.as_str());
-    if let Some(channel) = channels.find(|name| bundled_channels.contains(name)) {
-        return Err(Error::config(format!(
-            "channel name `{channel}` is taken by a channel that is built into bub; rename the channel in the plugin and add the plugin again"
-        )));
+    // The environment variables of a Python plugin are those that its settings classes name.
+    if record.package.is_some() {
+        return Ok(());
     }
     check_setting_names(&record.manifest)
 }
@@ -220,37 +213,25 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
             }
         }
     }
+    let config = plugin_settings(record, settings);
+    let granted = record.manifest.env.iter();
+    let variables = granted.map(|name| (name.clone(), settings.granted_variable(name)));
+    let fingerprint = bub_plugin::fingerprint(&config, variables);
     Ok(PluginConfig {
         name: name.clone(),
         command: record.manifest.command.iter().map(OsString::from).collect(),
         directory: record.directory.clone(),
         granted: record.manifest.env.clone(),
         permissions,
-        config: plugin_settings(record, settings),
+        home_files: record.manifest.home_files.clone(),
+        config,
+        is_stale: record.fingerprint.as_ref() != Some(&fingerprint),
+        fingerprint,
         limits,
         max_role,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
     })
-}
-
-/// Warns about timeouts that are longer than the kernel waits for any plugin.
-fn warn_ineffective_limits(plugin_config: &PluginConfig) {
-    let limits = &plugin_config.limits;
-    let has_time_limit = |name: &str| {
-        let mut specs = HOOKS.iter();
-        specs.any(|spec| spec.name == name && spec.time_limit.is_some())
-    };
-    let single = limits.hooks.iter();
-    let single = single.filter(|(name, _)| has_time_limit(name));
-    let single = single.map(|(name, limit)| (format!("hooks.{name}"), *limit));
-    let all = single.chain([("hook".to_owned(), limits.hook)]);
-    for (key, _) in all.filter(|(_, limit)| *limit > HOOK_TIMEOUT) {
-        let key = format!("plugins.{}.limits.{key}", plugin_config.name);
-        let max_seconds = HOOK_TIMEOUT.as_secs();
-        let hint = "a hook fails after the maximum; set a shorter timeout";
-        tracing::warn!(key, max_seconds, hint, "plugin.limit_ineffective");
-    }
 }
 
 /// Builds the error for an invalid value in the setting `plugins`.

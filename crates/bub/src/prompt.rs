@@ -75,12 +75,13 @@ pub async fn prompt_secret(question: &str) -> Result<String> {
 }
 
 /// Asks the user the question of a plugin at the terminal. Blocks the thread.
-fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
+fn prompt_for_plugin(question: &PluginQuestion) -> Result<Vec<String>> {
     let default = question.default.as_deref();
     if !has_terminal() {
-        return default.map(str::to_owned).ok_or_else(|| {
+        let default = default.ok_or_else(|| {
             Error::unknown("cannot prompt: stdin is not a terminal; run the command in a terminal")
-        });
+        })?;
+        return Ok(parse_choices(default, question).unwrap_or_else(|_| vec![default.to_owned()]));
     }
     // The plugin may have put control sequences into the text.
     let text = output::sanitize_line(&question.text);
@@ -91,15 +92,48 @@ fn prompt_for_plugin(question: &PluginQuestion) -> Result<String> {
     let shown_default = default
         .filter(|_| !question.is_secret)
         .map(output::sanitize_line);
-    print_stderr(&format!(
-        "{}: ",
-        with_default_hint(&text, shown_default.as_deref())
-    ));
-    let typed = read_line();
-    if quiet.is_some() {
-        print_stderr("\n");
+    for (number, choice) in question.choices.iter().enumerate() {
+        let choice = output::sanitize_line(choice);
+        print_stderr(&format!("  {}) {choice}\n", number + 1));
     }
-    Ok(typed_or_default(typed?, default))
+    loop {
+        print_stderr(&format!(
+            "{}: ",
+            with_default_hint(&text, shown_default.as_deref())
+        ));
+        let typed = read_line();
+        if quiet.is_some() {
+            print_stderr("\n");
+        }
+        match parse_choices(&typed_or_default(typed?, default), question) {
+            Ok(answers) => return Ok(answers),
+            Err(problem) => print_stderr(&problem),
+        }
+    }
+}
+
+/// Returns what the user chose, by number or by name. Returns the text for a question without choices. The error is a
+/// line for the user.
+fn parse_choices(typed: &str, question: &PluginQuestion) -> Result<Vec<String>, String> {
+    let choices = &question.choices;
+    if choices.is_empty() {
+        return Ok(vec![typed.to_owned()]);
+    }
+    let parts: Vec<&str> = if question.is_multiple {
+        typed.split(',').map(str::trim).collect()
+    } else {
+        vec![typed.trim()]
+    };
+    let find = |part: &str| {
+        let number = part.parse().ok().and_then(|number: usize| number.checked_sub(1));
+        let numbered = number.and_then(|index| choices.get(index));
+        let named = || choices.iter().find(|choice| choice.eq_ignore_ascii_case(part));
+        numbered.or_else(named).cloned()
+    };
+    let wanted = parts.into_iter().filter(|part| !part.is_empty() || !question.is_multiple);
+    wanted
+        .map(|part| find(part).ok_or_else(|| format!("`{}` is not one of the choices; enter a number or a name.\n", output::sanitize_line(part))))
+        .collect()
 }
 
 /// Asks the user the questions of plugins: at the terminal, or in the chat that uses the terminal.
@@ -113,8 +147,8 @@ impl PluginPrompt {
         let _ = self.0.set(chat.clone());
     }
 
-    /// Asks the user the question of a plugin and returns what the user typed.
-    pub fn ask_user(&self, question: &PluginQuestion) -> Result<String> {
+    /// Asks the user the question of a plugin and returns the answers.
+    pub fn ask_user(&self, question: &PluginQuestion) -> Result<Vec<String>> {
         let Some(chat) = self.0.get() else {
             return prompt_for_plugin(question);
         };
@@ -124,11 +158,18 @@ impl PluginPrompt {
             ));
         }
         let default = question.default.as_deref();
-        let typed = chat.ask_line(&with_default_hint(&question.text, default));
-        Ok(typed_or_default(
-            typed.ok_or_else(interrupted_error)?,
-            default,
-        ))
+        let mut text = question.text.clone();
+        if !question.choices.is_empty() {
+            text = format!("{text} ({})", question.choices.join(", "));
+        }
+        loop {
+            let typed = chat.ask_line(&with_default_hint(&text, default));
+            let typed = typed_or_default(typed.ok_or_else(interrupted_error)?, default);
+            match parse_choices(&typed, question) {
+                Ok(answers) => return Ok(answers),
+                Err(problem) => text = format!("{} {text}", problem.trim_end()),
+            }
+        }
     }
 }
 

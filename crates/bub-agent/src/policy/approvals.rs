@@ -230,9 +230,9 @@ pub(crate) async fn ask_for_exception(
     arguments: &Map<String, Value>,
     question: &str,
 ) -> Result<Approval> {
-    let tools = context.turn.framework().tools();
+    let tools = context.turn.framework().current_tools();
     let params = ApprovalParams {
-        tool: find_tool(tool, tools)?.spec(),
+        tool: find_tool(tool, &tools)?.spec(),
         arguments,
         policy_decision: &PolicyDecision::from_default(PolicyAction::Ask, question),
         timeout: agent.policy.approval_timeout(),

@@ -135,7 +135,7 @@ pub(crate) async fn run_command(
     let raw = raw.strip_prefix(COMMAND_PREFIX).unwrap_or(raw).trim();
     let (tape, started) = (turn.tape(), Instant::now());
     tape.record_session().await?;
-    let resolved = resolve_command(raw, turn.framework().tools());
+    let resolved = resolve_command(raw, &turn.framework().current_tools());
     let name = resolved
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());

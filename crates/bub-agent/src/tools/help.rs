@@ -9,7 +9,7 @@ use super::names::parameter_list;
 /// Show this help
 #[tool(crate = bub_kernel, command_only, read_only)]
 pub async fn help(context: &ToolContext) -> String {
-    let mut text = help_text(context.turn.framework().tools());
+    let mut text = help_text(&context.turn.framework().current_tools());
     if *context.turn.sender() == Sender::terminal() {
         text.push_str(
             "\n\nIn `bub chat`:\n  ,thinking  Show or hide model reasoning\n  ,exit  Leave the chat (same as ,quit)",

@@ -3,6 +3,8 @@
 mod cargo;
 mod new;
 
+pub(super) use new::SDK_FILES;
+
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
@@ -10,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use bub::{AppCommand, CommandContext, plugins};
+use bub::{CommandContext, plugins};
 use bub_kernel::{Error, Framework, PluginState, Result};
 use bub_plugin::{
     Descriptor, InstalledPlugin, InstalledPlugins, Manifest, PluginPin, PluginProcess, SettingDecl,
@@ -86,30 +88,9 @@ struct RemoveArgs {
     name: String,
 }
 
-/// Returns the hidden commands `bub install` and `bub uninstall`, the names of the Python version.
-pub(super) fn alias_commands() -> [AppCommand; 2] {
-    let install = async |context: CommandContext, args| add_plugin(&context, args).await;
-    let uninstall =
-        async |context: CommandContext, args: RemoveArgs| remove_plugin(&context, &args.name);
-    [
-        AppCommand::with_args(
-            "install",
-            "Add a plugin (same as `bub plugin add`)",
-            install,
-        )
-        .hidden(),
-        AppCommand::with_args(
-            "uninstall",
-            "Remove a plugin (same as `bub plugin remove`)",
-            uninstall,
-        )
-        .hidden(),
-    ]
-}
-
 pub(super) async fn run(context: CommandContext, args: PluginArgs) -> Result<ExitCode> {
     match args.command {
-        PluginCommand::Add(args) => add_plugin(&context, args).await,
+        PluginCommand::Add(args) => add_plugin(&context, args.path, args.yes, args.unpinned).await,
         PluginCommand::Remove(args) => remove_plugin(&context, &args.name),
         PluginCommand::List { json } => list_plugins(&context, json),
         PluginCommand::Show { name, json } => show_plugin(&context, &name, json),
@@ -119,10 +100,15 @@ pub(super) async fn run(context: CommandContext, args: PluginArgs) -> Result<Exi
     }
 }
 
-async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode> {
-    let settings = &context.settings;
-    let (manifest, directory, pinned) = Manifest::load_for_path(&args.path)?;
-    if !args.yes && !prompt::has_terminal() {
+/// Adds the plugin at a path: a directory with a manifest, or an executable.
+pub(super) async fn add_plugin(
+    context: &CommandContext,
+    path: PathBuf,
+    yes: bool,
+    unpinned: bool,
+) -> Result<ExitCode> {
+    let (manifest, directory, pinned) = Manifest::load_for_path(&path)?;
+    if !yes && !prompt::has_terminal() {
         return Err(Error::invalid_input(
             "cannot prompt: stdin is not a terminal; review the plugin and pass `--yes`",
         ));
@@ -139,55 +125,85 @@ async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode>
         digest: None,
         enabled: true,
         descriptor: Descriptor::default(),
+        package: None,
+        fingerprint: None,
     };
     let name = record.manifest.name.clone();
     let add_error = |cause: &str| Error::config(format!("plugin `{name}` was not added: {cause}"));
-    if !args.unpinned {
+    if !unpinned {
         let pin = compute_pin(&record.pinned, &record.directory, &record.manifest.command);
         let pin = pin.map_err(|error| add_error(error.message()))?;
         print_skipped_dirs(&pin);
         record.digest = Some(pin.digest);
     }
-    if !args.yes {
+    if !yes {
         list_process(&record).print_stderr();
         if !prompt::confirm("Start it to see what it implements?", false).await? {
             return Err(prompt::interrupted_error());
         }
     }
+    record.descriptor = describe(context, &record)?;
+    finish_adding(context, record, yes).await
+}
+
+/// Builds the error for a plugin that cannot be added.
+fn add_error(record: &InstalledPlugin, cause: &str) -> Error {
+    let name = &record.manifest.name;
+    Error::config(format!("plugin `{name}` was not added: {cause}"))
+}
+
+/// Starts a plugin and returns what it implements.
+pub(super) fn describe(context: &CommandContext, record: &InstalledPlugin) -> Result<Descriptor> {
+    let settings = &context.settings;
+    let config_error = |cause: &str| add_error(record, cause);
     // Check the settings before the start, because the plugin receives them at the start.
-    plugins::check_setting_names(&record.manifest).map_err(|error| add_error(error.message()))?;
+    if record.package.is_none() {
+        plugins::check_setting_names(&record.manifest)
+            .map_err(|error| config_error(error.message()))?;
+    }
     settings
-        .check_registration(&record.manifest.settings_section())
-        .map_err(|error| add_error(&error.to_string()))?;
+        .check_registration(&record.settings_section())
+        .map_err(|error| config_error(&error.to_string()))?;
     let host = plugins::host_context(
         Arc::clone(settings),
         context.framework.workspace(),
         context.launcher.clone(),
     );
-    let plugin_config = plugins::plugin_config(&record, settings)?;
-    let described = PluginProcess::request_descriptor(plugin_config, host);
-    record.descriptor = described.map_err(|error| {
+    let plugin_config = plugins::plugin_config(record, settings)?;
+    PluginProcess::request_descriptor(plugin_config, host).map_err(|error| {
         let cause = format!("{}; run with -v to see its output", error.message());
-        add_error(&cause).with_kind(error.kind())
-    })?;
+        config_error(&cause).with_kind(error.kind())
+    })
+}
+
+/// Checks a plugin that was described, asks the user and adds it to the list of plugins.
+pub(super) async fn finish_adding(
+    context: &CommandContext,
+    record: InstalledPlugin,
+    yes: bool,
+) -> Result<ExitCode> {
     let builtin = builtin_framework(context);
-    plugins::check_declarations(&record, &context.bundled_channels)
-        .map_err(|error| add_error(error.message()))?;
+    plugins::check_declarations(&record).map_err(|error| add_error(&record, error.message()))?;
+    let own = |name: &str| is_own_command(context, &record, name);
     let mut commands = record.descriptor.commands.iter();
-    if let Some(command) = commands.find(|command| context.has_command(&command.name)) {
+    if let Some(command) = commands.find(|command| context.has_command(&command.name) && !own(&command.name)) {
         let command = &command.name;
-        return Err(add_error(&format!(
+        return Err(add_error(&record, &format!(
             "command `{command}` already exists in bub; rename it in the plugin"
         )));
     }
-    if !args.yes {
-        list_capabilities(&record.descriptor, &builtin).print_stderr();
+    if !yes {
+        if record.package.is_some() {
+            list_process(&record).print_stderr();
+        }
+        list_capabilities(&record.descriptor, &builtin, &context.bundled_channels).print_stderr();
         if !prompt::confirm("Add this plugin?", true).await? {
             return Err(prompt::interrupted_error());
         }
     }
     let tools = replaced_tools(&record.descriptor, &builtin);
-    let before = InstalledPlugins::update(settings.home(), |installed| {
+    let name = record.manifest.name.clone();
+    let before = InstalledPlugins::update(context.settings.home(), |installed| {
         let before = installed.find(&name).ok();
         let replaced = before.filter(|before| before.pinned != record.pinned);
         let path = replaced.map(|before| display_path(&before.pinned));
@@ -197,12 +213,19 @@ async fn add_plugin(context: &CommandContext, args: AddArgs) -> Result<ExitCode>
     let mut replaced = before
         .map(|path| format!(", replacing the plugin at {path}"))
         .unwrap_or_default();
-    if args.yes && !tools.is_empty() {
+    if yes && !tools.is_empty() {
         let _ = write!(replaced, ", replacing the built-in {}", tools.join(", "));
     }
     output::print(&format!(
         "added {name}{replaced}; run `bub plugin show {name}` for details\n"
     ))
+}
+
+/// Returns whether a command of the program is the command of this plugin, which is being added again.
+fn is_own_command(context: &CommandContext, record: &InstalledPlugin, name: &str) -> bool {
+    let installed = InstalledPlugins::load(context.settings.home()).unwrap_or_default();
+    let plugin = installed.find(&record.manifest.name).ok();
+    plugin.is_some_and(|plugin| plugin.descriptor.commands.iter().any(|command| command.name == name))
 }
 
 /// Prints the directories that are not part of the pin (the digest of the plugin's files), if any.
@@ -224,7 +247,7 @@ fn builtin_framework(context: &CommandContext) -> Framework {
     bundled::build_framework(&context.framework, Arc::clone(&context.settings))
 }
 
-fn remove_plugin(context: &CommandContext, name: &str) -> Result<ExitCode> {
+pub(super) fn remove_plugin(context: &CommandContext, name: &str) -> Result<ExitCode> {
     InstalledPlugins::update(context.settings.home(), |installed| installed.remove(name))?;
     output::print(&format!("removed {name} (files kept)\n"))
 }
@@ -343,14 +366,18 @@ fn show_plugin(context: &CommandContext, name: &str, as_json: bool) -> Result<Ex
     listing.row(head);
     listing.append(&list_process(record));
     let builtin = builtin_framework(context);
-    listing.append(&list_capabilities(&record.descriptor, &builtin));
+    listing.append(&list_capabilities(
+        &record.descriptor,
+        &builtin,
+        &context.bundled_channels,
+    ));
     listing.row(format!("state: {state}"));
     listing.row(format!("pin: {pin}"));
     listing.print()
 }
 
 /// Lists the process of a plugin: command, directory, environment variables, and settings.
-fn list_process(record: &InstalledPlugin) -> Listing {
+pub(super) fn list_process(record: &InstalledPlugin) -> Listing {
     let manifest = &record.manifest;
     let command = manifest.command.join(" ");
     let directory = display_path(&record.directory);
@@ -371,6 +398,8 @@ fn list_process(record: &InstalledPlugin) -> Listing {
         "settings",
         manifest.settings.iter().map(setting),
     );
+    let files = manifest.home_files.iter().cloned();
+    list_names(&mut listing, "files in bub's home", files);
     let permissions = &manifest.permissions;
     let network = if permissions.network {
         "network"
@@ -413,7 +442,11 @@ fn replaced_tools(descriptor: &Descriptor, builtin: &Framework) -> Vec<String> {
 }
 
 /// Lists the hooks, tools, channels and commands of a plugin.
-fn list_capabilities(descriptor: &Descriptor, builtin: &Framework) -> Listing {
+fn list_capabilities(
+    descriptor: &Descriptor,
+    builtin: &Framework,
+    bundled_channels: &[&str],
+) -> Listing {
     let replaced = replaced_tools(descriptor, builtin);
     let tool_label = |name: &String| {
         let is_builtin = replaced.contains(name);
@@ -426,10 +459,15 @@ fn list_capabilities(descriptor: &Descriptor, builtin: &Framework) -> Listing {
     };
     let hooks = descriptor.hooks.iter().map(|hook| hook.name.clone());
     let tools = descriptor.tools.iter().map(|tool| tool_label(&tool.name));
+    let channel_label = |name: &String| {
+        let is_builtin = bundled_channels.contains(&name.as_str());
+        let note = if is_builtin { " (replaces the built-in channel)" } else { "" };
+        format!("{name}{note}")
+    };
     let channels = descriptor
         .channels
         .iter()
-        .map(|channel| channel.name.clone());
+        .map(|channel| channel_label(&channel.name));
     let commands = descriptor
         .commands
         .iter()
@@ -439,5 +477,8 @@ fn list_capabilities(descriptor: &Descriptor, builtin: &Framework) -> Listing {
     list_names(&mut listing, "tools", tools);
     list_names(&mut listing, "channels", channels);
     list_names(&mut listing, "commands", commands);
+    let skills = descriptor.skills.iter().filter_map(|path| path.file_name());
+    let skills = skills.map(|name| name.to_string_lossy().into_owned());
+    list_names(&mut listing, "skills", skills);
     listing.or_row("implements no hooks, tools, channels, or commands")
 }

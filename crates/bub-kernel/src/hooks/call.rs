@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    AsyncHook, HookCall, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook,
+    AsyncHook, HookCall, HookOptions, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook,
     implementation::HookFn, point,
 };
 use crate::error::Result;
@@ -22,7 +22,14 @@ impl HookSet {
     /// Makes the last added implementation of `before_tool_call` observe-only: if it fails, the tool call continues.
     pub fn set_last_observe_only(&mut self) {
         if let Some(last) = point::BeforeToolCall::implementations_mut(self).last_mut() {
-            last.observe_only = true;
+            last.options.observe_only = true;
+        }
+    }
+
+    /// Sets how the last added implementation of a hook is called.
+    pub fn set_last_options<P: HookPoint>(&mut self, options: HookOptions) {
+        if let Some(last) = P::implementations_mut(self).last_mut() {
+            last.options = options;
         }
     }
 
@@ -74,7 +81,7 @@ impl HookSet {
             .collect()
     }
 
-    /// Calls the implementation of the plugin with this [registration index](HookCall::registration_index). If the
+    /// Calls the implementation of the plugin with this [registration index](Implementation::registration_index). If the
     /// implementation calls `next`, the implementations in `chain` run.
     pub async fn call_plugin<'a, P: HookPoint>(
         &'a self,
@@ -89,14 +96,14 @@ impl HookSet {
         }
     }
 
-    /// Returns the plugins that run after the plugin with this registration index. That plugin can call them even after
-    /// its own call has ended.
+    /// Returns the plugins that run after the implementation at this [position](HookCall::position). That
+    /// implementation can call them even after its own call has ended.
     pub fn next_after<'a, P: HookPoint>(
         &'a self,
-        registration_index: usize,
+        position: usize,
         args: P::Args<'a>,
     ) -> Next<'a, P> {
-        Next(HookCall::new(self, registration_index, args))
+        Next(HookCall::new(self, position, args))
     }
 
     /// Returns whether any plugin implements the hook.

@@ -1,6 +1,6 @@
 //! One plugin's implementation of one hook.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{Chained, HookPoint, HookReturn, HookSet, Next, guard};
 use crate::{
@@ -8,26 +8,26 @@ use crate::{
     error::{Error, Result},
 };
 
-/// One call of an implementation: the arguments, and the plugin's index in the registration order.
+/// One call of an implementation: the arguments, and the position of the implementation in the order of calls.
 pub struct HookCall<'a, P: HookPoint> {
     /// The arguments.
     pub args: P::Args<'a>,
     pub(super) set: &'a HookSet,
-    pub(super) registration_index: usize,
+    pub(super) position: usize,
 }
 
 impl<'a, P: HookPoint> HookCall<'a, P> {
-    pub(super) fn new(set: &'a HookSet, registration_index: usize, args: P::Args<'a>) -> Self {
+    pub(super) fn new(set: &'a HookSet, position: usize, args: P::Args<'a>) -> Self {
         Self {
             args,
             set,
-            registration_index,
+            position,
         }
     }
 
-    /// Returns the plugin's index in the registration order.
-    pub fn registration_index(&self) -> usize {
-        self.registration_index
+    /// Returns the position of the implementation. Implementations with a higher position run earlier.
+    pub fn position(&self) -> usize {
+        self.position
     }
 
     /// Returns the plugins that run after the plugin of this call.
@@ -70,7 +70,45 @@ pub struct Implementation<P: HookPoint> {
     body: HookFn<P>,
     plugin: Arc<str>,
     registration_index: usize,
-    pub(super) observe_only: bool,
+    pub(super) options: HookOptions,
+}
+
+/// When an implementation runs, relative to those of other plugins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "snake_case")]
+pub enum HookOrder {
+    /// Before all others.
+    First,
+    /// Before those of plugins that were registered earlier.
+    #[default]
+    Registration,
+    /// After all others, also after the built-in plugin.
+    Last,
+}
+
+impl HookOrder {
+    /// Returns the position of an implementation of the plugin with this registration index.
+    fn position(self, registration_index: usize) -> usize {
+        // No program has as many plugins.
+        const MIDDLE: usize = 1 << 24;
+        match self {
+            Self::First => MIDDLE * 2 + registration_index,
+            Self::Registration => MIDDLE + registration_index,
+            Self::Last => MIDDLE.saturating_sub(registration_index + 1),
+        }
+    }
+}
+
+/// How an implementation is called.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct HookOptions {
+    /// When the implementation runs.
+    pub order: HookOrder,
+    /// A time limit instead of that of the hook.
+    pub time_limit: Option<Duration>,
+    /// Whether a failure of `before_tool_call` is ignored instead of denying the tool call.
+    pub observe_only: bool,
 }
 
 impl<P: HookPoint> Implementation<P> {
@@ -79,7 +117,7 @@ impl<P: HookPoint> Implementation<P> {
             body,
             plugin: Arc::from(""),
             registration_index: 0,
-            observe_only: false,
+            options: HookOptions::default(),
         }
     }
 
@@ -98,9 +136,14 @@ impl<P: HookPoint> Implementation<P> {
         self.registration_index
     }
 
+    /// Returns the position in the order of calls. Implementations with a higher position run earlier.
+    pub(super) fn position(&self) -> usize {
+        self.options.order.position(self.registration_index)
+    }
+
     /// Returns whether a failure of this implementation is ignored instead of denying the tool call.
     pub fn is_observe_only(&self) -> bool {
-        self.observe_only
+        self.options.observe_only
     }
 
     /// Calls the implementation and waits for the result.
@@ -109,11 +152,14 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        let call = HookCall::new(set, self.registration_index, args);
+        let call = HookCall::new(set, self.position(), args);
         let outcome = match &self.body {
             HookFn::Sync(hook) => guard::catch_panic(|| hook.call(call)),
             HookFn::Async(hook) => {
-                guard::run_with_limit(P::SPEC.time_limit, || hook.call(call)).await
+                // A hook without a time limit, such as a model, has none.
+                let own_limit = self.options.time_limit;
+                let limit = P::SPEC.time_limit.map(|limit| own_limit.unwrap_or(limit));
+                guard::run_with_limit(limit, || hook.call(call)).await
             }
         };
         self.convert_result(outcome)
@@ -125,7 +171,7 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Option<Result<Option<P::Output>>> {
-        let call = HookCall::new(set, self.registration_index, args);
+        let call = HookCall::new(set, self.position(), args);
         match &self.body {
             HookFn::Sync(hook) => Some(self.convert_result(guard::catch_panic(|| hook.call(call)))),
             HookFn::Async(_) => {

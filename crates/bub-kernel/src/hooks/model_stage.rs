@@ -30,19 +30,19 @@ impl Next<'_, RunModel> {
         let HookCall {
             args,
             set,
-            registration_index,
+            position,
         } = self.0;
         let stream_args =
             args::RunModelStream::new(args.prompt, args.session_id, args.state, args.turn);
-        let streams = set.next_after::<RunModelStream>(registration_index, stream_args);
+        let streams = set.next_after::<RunModelStream>(position, stream_args);
         let mut streams = streams.implementations().peekable();
         let mut texts = self.implementations().peekable();
         // Each stream that leaves a plugin is redacted here, so that no reader of streams can forget it.
         let redactor = args.turn.framework().settings().redactor();
         loop {
-            let next_text = texts.peek().map(|next| next.registration_index());
-            // If the indexes are equal, one plugin implements both hooks: its stream comes first.
-            if let Some(next) = streams.next_if(|next| Some(next.registration_index()) >= next_text)
+            let next_text = texts.peek().map(|next| next.position());
+            // If the positions are equal, one plugin implements both hooks: its stream comes first.
+            if let Some(next) = streams.next_if(|next| Some(next.position()) >= next_text)
             {
                 if let Some(stream) = next.call(set, stream_args).await? {
                     return Ok(Some(stream.redact(redactor)));
@@ -69,7 +69,7 @@ impl Chained for RunModelStream {
         );
         let next = call
             .set
-            .next_after::<RunModel>(call.registration_index, args);
+            .next_after::<RunModel>(call.position, args);
         Box::pin(next.call_models())
     }
 }

@@ -3,7 +3,7 @@
 use super::{HookCall, HookPoint, Implementation};
 use crate::{BoxFuture, error::Result};
 
-/// The plugins that run after the current plugin: those registered before it.
+/// The plugins that run after the current plugin: those registered before it, unless a plugin asked for another order.
 ///
 /// An implementation of a first-result hook can declare an argument `next` of this type. The implementation can then
 /// wrap the result of the next plugins, or call them with other arguments:
@@ -34,13 +34,13 @@ impl<'a, P: HookPoint> Next<'a, P> {
     where
         'a: 'b,
     {
-        self.0.set.next_after(self.0.registration_index, args)
+        self.0.set.next_after(self.0.position, args)
     }
 
     /// Returns the implementations of the next plugins, in the order in which they run.
     pub(super) fn implementations(self) -> impl Iterator<Item = &'a Implementation<P>> {
         let all = P::implementations(self.0.set).iter().rev();
-        all.filter(move |next| next.registration_index() < self.0.registration_index)
+        all.filter(move |next| next.position() < self.0.position)
     }
 
     pub(super) async fn call_first(self) -> Result<Option<P::Output>> {

@@ -26,7 +26,7 @@ use crate::{
     llm::{LlmDecision, LlmRequest, LlmResult, ModelOptions},
     prompt::Prompt,
     route::HttpRoute,
-    scope::Provided,
+    scope::{Provided, ScopeGuard},
     service::Service,
     state::{State, StatePatch},
     steering::SteeringInbox,
@@ -96,7 +96,10 @@ macro_rules! hook_table {
         impl HookSet {
             /// Adds the implementations of a plugin.
             pub(crate) fn merge(&mut self, plugin: Self) {
-                $( self.$name.extend(plugin.$name); )*
+                $(
+                    self.$name.extend(plugin.$name);
+                    self.$name.sort_by_key(Implementation::position);
+                )*
             }
 
             /// Sets the name and registration index of the plugin that all implementations in the set belong to.
@@ -252,6 +255,9 @@ hook_table! {
 
     /// Provides the tape store. Called when bub opens its resources, not once per turn.
     provide_tape_store ProvideTapeStore: first sync () {} -> Provided<dyn TapeStore>;
+
+    /// Provides resources that are open as long as the tape store. Called first when bub opens its resources.
+    provide_lifespan ProvideLifespan: broadcast sync () {} -> Box<dyn ScopeGuard>;
 
     /// Provides channels. If several plugins provide a channel of the same name, the plugin registered last wins.
     provide_channels ProvideChannels: broadcast sync (message_handler: &'a MessageHandler) {} -> Vec<Arc<dyn Channel>>;

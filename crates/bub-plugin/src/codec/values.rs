@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
     Channel, CliApp, Envelope, Error, Fields, HttpRoute, MessageHandler, ModelStream, Prompt,
-    Provided, Result, Role, Service, SessionId, State, StatePatch, SteeringInbox, TurnId,
+    Provided, Result, Role, ScopeGuard, Service, SessionId, State, StatePatch, SteeringInbox, TurnId,
 };
 use bub_tape::{Sidecar, TapeStore};
 use serde_json::{Map, Value, json};
@@ -116,9 +116,16 @@ wire_values! {
     MessageHandler: "null", {"type": "null"}, |_| Value::Null, { _ => unsupported_handler() };
 
     // Results that are Rust objects, which cannot be sent between processes.
-    Provided<dyn TapeStore>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
-    Provided<dyn SteeringInbox>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
-    Sidecar: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
+    // The object is in the plugin's process. The modules `hook` and `remote_store` use it through requests.
+    Provided<dyn TapeStore>: "{\"provided\": true}", {"type": "object"}, |_| Value::Null, {};
+    Provided<dyn SteeringInbox>: "{\"provided\": true}", {"type": "object"}, |_| Value::Null, {};
+    Box<dyn ScopeGuard>: "null", {"type": "null"}, |_| Value::Null, {};
+    Sidecar: "an object with `name`",
+        {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+        |sidecar| json!({"name": sidecar.name}),
+        { value if value.get("name").is_some_and(Value::is_string) => {
+            Self::new(value.get("name").and_then(Value::as_str).unwrap_or_default())
+        } };
     Vec<Arc<dyn Channel>>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
     Vec<Arc<dyn Service>>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};
     Vec<HttpRoute>: "no result: an external plugin cannot provide a Rust object", false, |_| Value::Null, {};

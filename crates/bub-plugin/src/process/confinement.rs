@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
@@ -13,11 +14,11 @@ use super::{HostContext, PluginConfig};
 
 /// Returns what the process may reach, or `None` if it is not confined. Only a launcher can confine it.
 ///
-/// It can write to `cache`, and to a private temporary directory.
+/// It can write to `own_directories`, and to a private temporary directory.
 pub(super) fn plugin_confinement(
     plugin_config: &PluginConfig,
     host: &HostContext,
-    cache: &Path,
+    own_directories: &[PathBuf],
 ) -> Result<Option<Confinement>> {
     let (Some(permissions), Some(_)) = (&plugin_config.permissions, &host.launcher) else {
         return Ok(None);
@@ -25,9 +26,8 @@ pub(super) fn plugin_confinement(
     let settings = &host.settings;
     let temp = settings.home().join("sandbox/plugins");
     let temp = temp.join(&plugin_config.name);
-    for directory in [&temp, cache] {
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(directory)?;
+    for directory in own_directories.iter().chain([&temp]) {
+        create_directory(directory)?;
     }
     let variable = |name: &str| settings.environment().get(name).map(OsString::from);
     let profile = SandboxProfile::Workspace;
@@ -52,9 +52,34 @@ pub(super) fn plugin_confinement(
     confinement
         .writable
         .extend(permissions.write.iter().map(declared));
-    confinement.writable.push(resolve(cache));
+    confinement
+        .writable
+        .extend(own_directories.iter().map(|path| resolve(path)));
     confinement.network = permissions.network;
     Ok(Some(confinement))
+}
+
+fn create_directory(directory: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)
+}
+
+/// Makes files of bub's home appear in the directory for the plugin's data, and the other way round.
+///
+/// The plugin cannot reach the home. A hard link is the same file in both places, so that the Python version finds what
+/// a plugin wrote here. A file that exists in both places is not changed.
+pub(super) fn share_home_files(home: &Path, data: &Path, names: &[String]) -> io::Result<()> {
+    create_directory(data)?;
+    for name in names {
+        let (in_home, in_data) = (home.join(name), data.join(name));
+        let (from, to) = match (in_home.is_file(), in_data.is_file()) {
+            (true, false) => (in_home, in_data),
+            (false, true) => (in_data, in_home),
+            _ => continue,
+        };
+        std::fs::hard_link(from, to)?;
+    }
+    Ok(())
 }
 
 fn resolve(path: &Path) -> PathBuf {

@@ -124,6 +124,9 @@ class Hooks:
         if name == "before_tool_call":
             # As in the Python version, a failure does not deny the call; a denial does.
             described["observe_only"] = True
+        if name == "onboard_config":
+            # It waits for the user.
+            described["timeout_seconds"] = 3600
         for order in ("tryfirst", "trylast"):
             if impls and all(getattr(impl, order) for impl in impls):
                 described["order"] = order.removeprefix("try")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,10 @@ from bub.configure import CONFIG_MAP
 
 #: Words in the name of a setting whose value is a secret.
 SECRET_WORDS = ("token", "secret", "password", "api_key", "encrypt_key", "auth_value", "credential")
+#: Code that reads an environment variable.
+_READS = re.compile(r"""(?:environ(?:\.get\(|\[)|getenv\()\s*["']([A-Z][A-Z0-9_]*)["']""")
+#: Variables that every process has, and bub's own.
+_COMMON = {"BUB_HOME", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "USER"}
 _TYPES = {"integer": "integer", "number": "number", "boolean": "boolean", "array": "list", "object": "map"}
 
 
@@ -50,6 +56,17 @@ def variables() -> list[str]:
             prefix = cls.model_config.get("env_prefix") or ""
             found += [f"{prefix}{name}".upper() for name in cls.model_fields]
     return sorted(set(found))
+
+
+def read_variables(distribution: Any) -> set[str]:
+    """Return the names of environment variables that the code of the distribution reads itself."""
+    found: set[str] = set()
+    for file in (distribution.files if distribution else None) or ():
+        # Scripts of skills run with the rights of the agent.
+        if file.suffix == ".py" and file.parts[:1] != ("skills",):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                found.update(_READS.findall(Path(distribution.locate_file(file)).read_text("utf-8")))
+    return found - _COMMON
 
 
 def home_files() -> list[str]:

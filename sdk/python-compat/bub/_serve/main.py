@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 
 def main() -> None:
@@ -17,7 +18,7 @@ def main() -> None:
             sys.exit("usage: python -m bub serve NAME | list")
 
 
-def entry_points() -> list[dict[str, str]]:
+def entry_points() -> list[dict[str, Any]]:
     """Return the plugins of this environment with their distributions. Imports none of them."""
     import importlib.metadata
 
@@ -27,9 +28,16 @@ def entry_points() -> list[dict[str, str]]:
             "target": entry.value,
             "distribution": entry.dist.name if entry.dist else "",
             "version": entry.dist.version if entry.dist else "",
+            "url": _source(entry.dist),
         }
         for entry in importlib.metadata.entry_points(group="bub")
     ]
+
+
+def _source(distribution: Any) -> str | None:
+    """Return the address that a distribution was installed from, if it was not its name."""
+    text = distribution.read_text("direct_url.json") if distribution else None
+    return json.loads(text).get("url") if text else None
 
 
 def serve(name: str) -> None:

@@ -106,7 +106,7 @@ class Server:
         self.framework.plugin_manager.register(plugin, name=self._name)
         self._channels.provide(self._name)
         ToolMap.changed = staticmethod(self._tools_changed)
-        return self._describe(entry)
+        return self._describe(entry, bool(params.get("describe")))
 
     def _load(self, entry: Any) -> Any:
         try:
@@ -120,7 +120,7 @@ class Server:
         except Exception as error:
             raise HostError(f"Failed to initialize plugin '{self._name}': {error}", "config") from error
 
-    def _describe(self, entry: Any) -> dict[str, Any]:
+    def _describe(self, entry: Any, is_complete: bool) -> dict[str, Any]:
         allowed = {**FIRST_RESULT, **BROADCAST}
         hooks = []
         for name, arguments in allowed.items():
@@ -132,26 +132,25 @@ class Server:
                 described["args"] = arguments.split()
             hooks.append(described)
             self._names[f"hook/{name}"] = name
-        distribution = entry.dist
+        tools = [describe_tool(tool) for tool in REGISTRY.values()]
+        self._told = encode(tools)
+        described = {"protocol": PROTOCOL, "hooks": hooks, "tools": tools, "channels": self._channels.describe()}
+        if not is_complete:
+            # The host knows the rest since the plugin was installed.
+            return described
         from bub._serve import inspection
 
+        distribution = entry.dist
         return {
-            "protocol": PROTOCOL,
+            **described,
             "version": distribution.version if distribution else "",
             "description": (distribution.metadata.get("Summary") or "") if distribution else "",
-            "hooks": hooks,
-            "tools": self._describe_tools(),
-            "channels": self._channels.describe(),
-            "commands": self._describe_commands(),
+            "commands": self._commands().describe() if self._hooks.implementations("register_cli_commands") else [],
             "skills": inspection.skill_directories(distribution),
             "settings": inspection.settings(self._name),
-            "env": inspection.variables(),
+            "env": sorted({*inspection.variables(), *inspection.read_variables(distribution)}),
             "homeFiles": inspection.home_files(),
         }
-
-    def _describe_tools(self) -> list[dict[str, Any]]:
-        self._told = encode([describe_tool(tool) for tool in REGISTRY.values()])
-        return [describe_tool(tool) for tool in REGISTRY.values()]
 
     def _tools_changed(self) -> None:
         tools = [describe_tool(tool) for tool in REGISTRY.values()]
@@ -277,16 +276,15 @@ class Server:
             return {"content": [{"type": "text", "text": tool_error(name, error)}], "isError": True}
         return {**answer, "_meta": view.patch()} if view.patch() else answer
 
-    def _describe_commands(self) -> list[dict[str, Any]]:
-        if not self._hooks.implementations("register_cli_commands"):
-            return []
+    def _commands(self) -> Any:
         from bub._serve.commands import Commands
 
-        self._cli = Commands(self._hooks, self.framework)
-        return self._cli.describe()
+        if self._cli is None:
+            self._cli = Commands(self._hooks, self.framework)
+        return self._cli
 
     async def _command(self, work: ServedRequest) -> dict[str, Any]:
-        return await self._cli.run(work)
+        return await self._commands().run(work)
 
     async def close(self) -> None:
         """End what the plugin still has open."""

@@ -23,10 +23,13 @@ macro_rules! sdk {
     };
 }
 
-/// Files of a Python project. `PLUGIN` is replaced by the name of the plugin in all files except those of the SDK.
+/// Files of a Python project, besides the SDK. `PLUGIN` is replaced by the name of the plugin.
 const PYTHON: &[(&str, &str)] = &[
     ("bub-plugin.yml", include_str!("new/python.yml.txt")),
     ("plugin.py", include_str!("new/plugin.py.txt")),
+];
+/// Files of the Python SDK.
+pub(in crate::cli) const SDK_FILES: &[(&str, &str)] = &[
     sdk!("__init__.py"),
     sdk!("__main__.py"),
     sdk!("host.py"),
@@ -92,7 +95,7 @@ pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
     };
     context
         .settings
-        .check_registration(&manifest.settings_section())
+        .check_registration(&manifest.settings_section(true))
         .map_err(|error| Error::invalid_input(error.to_string()))?;
     let directory = args.dir.unwrap_or_else(|| PathBuf::from(name));
     let mut entries = directory.read_dir().into_iter().flatten();
@@ -102,10 +105,10 @@ pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
             directory.display()
         )));
     }
-    let files = match args.lang.as_str() {
-        "rust" => RUST,
-        "shell" => SHELL,
-        _ => PYTHON,
+    let (files, sdk) = match args.lang.as_str() {
+        "rust" => (RUST, &[][..]),
+        "shell" => (SHELL, &[][..]),
+        _ => (PYTHON, SDK_FILES),
     };
     let is_rust = args.lang == "rust";
     if is_rust && RUST_DEPENDENCIES.contains(&name) {
@@ -116,13 +119,12 @@ pub(super) fn run(context: &CommandContext, args: NewArgs) -> Result<ExitCode> {
     let crate_name = name.replace('-', "_");
     let dependency = bub_dependency(args.bub_path.as_deref())?;
     for (file, text) in files {
-        let text = if file.starts_with("bub_sdk/") {
-            (*text).to_owned()
-        } else {
-            let text = text.replace("PLUGIN", name).replace("CRATE", &crate_name);
-            text.replace("DEPENDENCY", &dependency)
-        };
+        let text = text.replace("PLUGIN", name).replace("CRATE", &crate_name);
+        let text = text.replace("DEPENDENCY", &dependency);
         write_file(&directory.join(file), &text)?;
+    }
+    for (file, text) in sdk {
+        write_file(&directory.join(file), text)?;
     }
     let shown = bub_plugin::quote_for_shell(&directory);
     let build = if is_rust {
