@@ -309,7 +309,9 @@ impl Skills {
 
     /// Returns the directories with skills outside the workspace, for commands that read a skill's files.
     pub(crate) fn roots_outside_workspace(&self) -> Vec<PathBuf> {
-        let plugins = std::fs::read_dir(self.plugin_skills()).into_iter().flatten();
+        let plugins = std::fs::read_dir(self.plugin_skills())
+            .into_iter()
+            .flatten();
         // Each is a link to the directory of a skill.
         let plugins = plugins.filter_map(|entry| entry.ok()?.path().canonicalize().ok());
         self.skills_directory(None)

@@ -23,9 +23,7 @@ mod table;
 #[doc(hidden)]
 pub use argument::{AcceptedAs, UnsupportedType, convert_argument};
 pub use guard::HOOK_TIMEOUT;
-pub use implementation::{
-    AsyncHook, HookCall, HookOptions, HookOrder, Implementation, SyncHook,
-};
+pub use implementation::{AsyncHook, HookCall, HookOptions, HookOrder, Implementation, SyncHook};
 pub use intercept::{BeforeLlmOutcome, BeforeToolOutcome, HookDecision, InvalidReturn};
 pub use next::{Chained, ChainedSync, Next};
 pub use output::{HookReturn, IntoHookReturn};

@@ -152,7 +152,9 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
         "session/steer" => turn_requests::steer_session(context, params).await,
         "models/list" => turn_requests::list_models(context, &params).await,
         "channel/inbound" => channel::accept_inbound(&context.plugin, params).await,
-        method if method.starts_with("tape/") => tape_requests::answer(context, method, &params).await,
+        method if method.starts_with("tape/") => {
+            tape_requests::answer(context, method, &params).await
+        }
         "ui/ask" => {
             let (plugin, params) = (Arc::clone(&context.plugin), params);
             let asking = tokio::task::spawn_blocking(move || ask_user(&plugin, &params));

@@ -133,7 +133,10 @@ impl PluginLifespan {
         }
         let params = json!({"lifespan": self.id, "error": error.map(Error::to_value)});
         let limit = self.plugin.plugin_config.limits.hook;
-        self.plugin.call(method, &params, None, limit).await.map(drop)
+        self.plugin
+            .call(method, &params, None, limit)
+            .await
+            .map(drop)
     }
 }
 
@@ -150,7 +153,10 @@ impl LifespanScope for PluginLifespan {
 
 /// Handles `channel/inbound`: accepts a message that a channel of the plugin received. Returns when the message is
 /// on disk.
-pub(crate) async fn accept_inbound(plugin: &Arc<PluginProcess>, mut params: Value) -> Result<Value> {
+pub(crate) async fn accept_inbound(
+    plugin: &Arc<PluginProcess>,
+    mut params: Value,
+) -> Result<Value> {
     let channel = params.get("channel").and_then(Value::as_str);
     let channel = channel.unwrap_or_default().to_owned();
     let mut declared = plugin.descriptor.channels.iter();

@@ -252,7 +252,11 @@ impl Descriptor {
         let names = channels.chain(commands);
         for (kind, name) in names.clone() {
             // A channel may be named after the part of a plugin that it belongs to, such as `mcp.lifecycle`.
-            let checked = if kind == "channel" { name.replace('.', "-") } else { name.clone() };
+            let checked = if kind == "channel" {
+                name.replace('.', "-")
+            } else {
+                name.clone()
+            };
             if !command::is_valid_name(&checked) {
                 return Err(Error::config(format!(
                     "invalid {kind} name `{name}`: expected lower-case letters, digits, - and _, starting with a letter"
@@ -325,7 +329,11 @@ fn check_hook(hook: &HookDecl) -> Result<()> {
             )));
         }
     }
-    if let Some(order) = hook.order.as_deref().filter(|order| !matches!(*order, "first" | "last")) {
+    if let Some(order) = hook
+        .order
+        .as_deref()
+        .filter(|order| !matches!(*order, "first" | "last"))
+    {
         return Err(Error::config(format!(
             "hook `{name}`: invalid `order` `{order}`: expected `first` or `last`"
         )));

@@ -227,7 +227,8 @@ impl ExternalHook {
 
     /// Sends `tape/select`: the plugin maps entries to messages. If it fails, the model sees no messages of the tape.
     fn select_messages(&self, entries: &[Entry]) -> Vec<Map<String, Value>> {
-        let encode = |entry: &Entry| serde_json::from_str(&codec::encode(entry)).unwrap_or_default();
+        let encode =
+            |entry: &Entry| serde_json::from_str(&codec::encode(entry)).unwrap_or_default();
         let entries: Vec<Value> = entries.iter().map(encode).collect();
         let limit = self.plugin.plugin_config.limits.hook;
         let deadline = std::time::Instant::now() + limit;
@@ -243,7 +244,9 @@ impl ExternalHook {
             Ok(answer) => {
                 let messages = answer.get("messages").and_then(Value::as_array);
                 let messages = messages.into_iter().flatten();
-                messages.filter_map(|message| message.as_object().cloned()).collect()
+                messages
+                    .filter_map(|message| message.as_object().cloned())
+                    .collect()
             }
             Err(error) => {
                 let (plugin, error) = (self.plugin.name(), self.plugin.redact(error.message()));
@@ -376,7 +379,8 @@ impl SyncHook<point::BuildTapeContext> for ProvidingHook {
 
 impl SyncHook<point::ProvideLifespan> for ProvidingHook {
     fn call(&self, call: HookCall<'_, point::ProvideLifespan>) -> HookReturn<Box<dyn ScopeGuard>> {
-        self.0.call_blocking_raw::<point::ProvideLifespan>(call.args)?;
+        self.0
+            .call_blocking_raw::<point::ProvideLifespan>(call.args)?;
         Ok(Some(Box::new(PluginLifespan(Arc::clone(&self.0.plugin)))))
     }
 }
@@ -390,7 +394,9 @@ impl ScopeGuard for PluginLifespan {
             // If the process has ended, so have its resources.
             if self.0.is_running() {
                 let limit = self.0.plugin_config.limits.hook;
-                self.0.call("lifespan/close", &Value::Null, None, limit).await?;
+                self.0
+                    .call("lifespan/close", &Value::Null, None, limit)
+                    .await?;
             }
             Ok(())
         })
@@ -421,9 +427,8 @@ pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Resul
         let path = Path::new(path);
         path.starts_with(workspace) && path.components().all(|part| part != Component::ParentDir)
     };
-    let is_allowed = |name: &str, value: &Value| {
-        is_public(name) || (name == WORKSPACE_KEY && is_below(value))
-    };
+    let is_allowed =
+        |name: &str, value: &Value| is_public(name) || (name == WORKSPACE_KEY && is_below(value));
     for (name, value) in changes.set {
         if is_allowed(&name, &value) {
             state.set(name, value);

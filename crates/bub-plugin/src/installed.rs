@@ -10,9 +10,9 @@ use std::{
 
 use bub_kernel::{Error, Result};
 use bub_settings::{PLUGIN_SKILLS_DIR, Section};
-use sha2::{Digest as _, Sha256};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     descriptor::{Descriptor, HookDecl, deserialize_hooks},

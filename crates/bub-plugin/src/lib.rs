@@ -43,7 +43,8 @@ use std::sync::Arc;
 use bub_kernel::Result;
 
 pub use descriptor::{
-    ChannelDecl, Descriptor, HookDecl, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, PluginNeeds, ToolDecl,
+    ChannelDecl, Descriptor, HookDecl, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, PluginNeeds,
+    ToolDecl,
 };
 pub use installed::{DamagedRecord, InstalledPlugin, InstalledPlugins, PythonPackage, fingerprint};
 pub use manifest::{MANIFEST_FILE, Manifest, Permissions, SettingDecl};

@@ -198,7 +198,8 @@ impl Manifest {
                 "invalid setting name `{name}`: expected letters, digits, - and _"
             ));
         }
-        let is_path = |name: &&String| name.is_empty() || name.starts_with('.') || name.contains('/');
+        let is_path =
+            |name: &&String| name.is_empty() || name.starts_with('.') || name.contains('/');
         if let Some(name) = self.home_files.iter().find(is_path) {
             return Some(format!(
                 "invalid file name `{name}` in `home_files`: expected the name of a file in bub's home"

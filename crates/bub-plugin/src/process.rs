@@ -275,7 +275,11 @@ impl PluginProcess {
 
     /// Returns the configured timeout of a hook, the timeout that the plugin declares, or the default. `None` means no
     /// timeout.
-    pub(crate) fn hook_timeout(&self, hook: &HookSpec, declared: Option<Duration>) -> Option<Duration> {
+    pub(crate) fn hook_timeout(
+        &self,
+        hook: &HookSpec,
+        declared: Option<Duration>,
+    ) -> Option<Duration> {
         let limits = &self.plugin_config.limits;
         match limits.hooks.get(hook.name) {
             Some(configured) => Some(*configured),
@@ -437,10 +441,11 @@ impl PluginProcess {
         crate::pin::verify_pin(&self.plugin_config)?;
         let settings = &self.host.settings;
         let environment = settings.plugin_environment(&self.plugin_config.granted);
+        let cache = settings.home().join("cache/python").join(self.name());
         // Without this variable, Python would load bytecode files from the plugin directory. They are not part of the
         // digest.
-        let cache = settings.home().join("cache/python").join(self.name());
-        let bytecode = ("PYTHONPYCACHEPREFIX".into(), cache.clone().into());
+        let is_pinned = self.plugin_config.digest.is_some();
+        let bytecode = is_pinned.then(|| ("PYTHONPYCACHEPREFIX".into(), cache.clone().into()));
         let data = self.data_directory();
         share_home_files(settings.home(), &data, &self.plugin_config.home_files)?;
         let protocol = (
@@ -453,7 +458,8 @@ impl PluginProcess {
             directory: &self.plugin_config.directory,
             environment: environment
                 .into_iter()
-                .chain([bytecode, protocol])
+                .chain(bytecode)
+                .chain([protocol])
                 .collect(),
             confinement: plugin_confinement(&self.plugin_config, &self.host, &[cache, data])?,
         };

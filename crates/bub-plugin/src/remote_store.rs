@@ -72,17 +72,25 @@ impl RemoteTapeStore {
         if loaded.contains(tape) {
             return Ok(());
         }
-        let answer = self.call("store/read", json!({"tape": tape.to_string()})).await?;
+        let answer = self
+            .call("store/read", json!({"tape": tape.to_string()}))
+            .await?;
         let entries = answer.get("entries").and_then(Value::as_array);
         let lines = entries.into_iter().flatten().map(Value::to_string);
-        let entries = lines.filter_map(|line| tape_codec::decode(line.as_bytes())).collect();
-        self.mirror.reset(tape, ResetRequest::with_entries(entries)).await?;
+        let entries = lines
+            .filter_map(|line| tape_codec::decode(line.as_bytes()))
+            .collect();
+        self.mirror
+            .reset(tape, ResetRequest::with_entries(entries))
+            .await?;
         loaded.insert(tape.clone());
         Ok(())
     }
 
     async fn forward(&self, tape: &TapeName, batch: &[Entry]) -> bub_tape::Result<()> {
-        let encode = |entry: &Entry| serde_json::from_str::<Value>(&tape_codec::encode(entry)).unwrap_or_default();
+        let encode = |entry: &Entry| {
+            serde_json::from_str::<Value>(&tape_codec::encode(entry)).unwrap_or_default()
+        };
         let entries: Vec<Value> = batch.iter().map(encode).collect();
         let params = json!({"tape": tape.to_string(), "entries": entries});
         self.call("store/append", params).await.map(drop)
@@ -119,7 +127,11 @@ impl TapeStore for RemoteTapeStore {
         self.mirror.fetch(tape, ids).await
     }
 
-    async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> bub_tape::Result<Vec<AnchorMark>> {
+    async fn anchors(
+        &self,
+        tape: &TapeName,
+        query: AnchorQuery,
+    ) -> bub_tape::Result<Vec<AnchorMark>> {
         self.load(tape).await?;
         self.mirror.anchors(tape, query).await
     }
@@ -134,10 +146,15 @@ impl TapeStore for RemoteTapeStore {
         self.mirror.archive(tape, stamp).await
     }
 
-    async fn reset(&self, tape: &TapeName, request: ResetRequest) -> bub_tape::Result<ResetOutcome> {
+    async fn reset(
+        &self,
+        tape: &TapeName,
+        request: ResetRequest,
+    ) -> bub_tape::Result<ResetOutcome> {
         self.load(tape).await?;
         let outcome = self.mirror.reset(tape, request).await?;
-        self.call("store/reset", json!({"tape": tape.to_string()})).await?;
+        self.call("store/reset", json!({"tape": tape.to_string()}))
+            .await?;
         let entries = bub_tape::Tape::new(Arc::new(self.mirror.clone()), tape.clone());
         let entries = entries.entries(EntryRange::ALL).await?;
         self.forward(tape, &entries).await?;
@@ -146,7 +163,9 @@ impl TapeStore for RemoteTapeStore {
 
     async fn discard(&self, tape: &TapeName) -> bub_tape::Result<()> {
         self.mirror.discard(tape).await?;
-        self.call("store/reset", json!({"tape": tape.to_string()})).await.map(drop)
+        self.call("store/reset", json!({"tape": tape.to_string()}))
+            .await
+            .map(drop)
     }
 
     async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> bub_tape::Result<Lease> {
@@ -215,15 +234,24 @@ impl SteeringInbox for RemoteSteeringInbox {
     }
 
     async fn drain(&self, session_id: &SessionId) -> Result<Vec<Inbound>> {
-        let answer = call(&self.plugin, "steering/drain", json!({"session_id": session_id})).await?;
+        let answer = call(
+            &self.plugin,
+            "steering/drain",
+            json!({"session_id": session_id}),
+        )
+        .await?;
         let Some(Value::Array(drained)) = answer.get("messages") else {
-            return Err(Error::unknown("invalid response to `steering/drain`: expected `messages`"));
+            return Err(Error::unknown(
+                "invalid response to `steering/drain`: expected `messages`",
+            ));
         };
         let mut messages = self.messages.lock();
         messages.counts.remove(session_id);
         let restore = |value: &Value| {
             let mut fields = value.clone();
-            let id = fields.as_object_mut().and_then(|fields| fields.remove(STEERING_ID_FIELD));
+            let id = fields
+                .as_object_mut()
+                .and_then(|fields| fields.remove(STEERING_ID_FIELD));
             let known = id.and_then(|id| messages.by_id.remove(&id.as_u64()?));
             // The plugin can add a message of its own, from a guest.
             let mut inbound = known.unwrap_or_default();
@@ -234,6 +262,11 @@ impl SteeringInbox for RemoteSteeringInbox {
     }
 
     fn count(&self, session_id: &SessionId) -> usize {
-        self.messages.lock().counts.get(session_id).copied().unwrap_or_default()
+        self.messages
+            .lock()
+            .counts
+            .get(session_id)
+            .copied()
+            .unwrap_or_default()
     }
 }

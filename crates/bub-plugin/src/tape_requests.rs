@@ -75,7 +75,9 @@ pub(crate) async fn answer(context: &CallContext, method: &str, params: &Value) 
     let params: TapeParams = parse_params(params)?;
     let forks = &context.plugin.forks;
     if let "tape/merge" | "tape/discard" = method {
-        let fork = forks.lock().remove(params.fork.as_deref().unwrap_or_default());
+        let fork = forks
+            .lock()
+            .remove(params.fork.as_deref().unwrap_or_default());
         let fork = fork.ok_or_else(unknown_fork_error)?;
         if method == "tape/discard" {
             fork.discard().await.map_err(tape_error)?;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    Envelope, Error, Inbound, InboundReceipt, MessageOutcome, Outbound, Result, Role, Sender,
-    SessionId,
+    Envelope, Error, Inbound, InboundReceipt, MessageOutcome, Outbound, Result, Sender, SessionId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -69,7 +68,11 @@ pub(crate) async fn run_turn(context: &CallContext, mut params: Value) -> Result
     }
     let Some(inbox) = plugin.inbox.get() else {
         let result = plugin.framework()?.process_inbound(inbound).await?;
-        let outbounds: Vec<_> = result.outbounds.iter().map(|reply| reply.encode()).collect();
+        let outbounds: Vec<_> = result
+            .outbounds
+            .iter()
+            .map(|reply| reply.encode())
+            .collect();
         return Ok(json!({
             "session_id": result.session_id,
             "prompt": result.prompt.encode(),
@@ -79,7 +82,11 @@ pub(crate) async fn run_turn(context: &CallContext, mut params: Value) -> Result
     };
     let receipt = Arc::new(InboundReceipt::new(None));
     inbox(inbound.with_receipt(Arc::clone(&receipt))).await?;
-    let failed = |reason: String| Err(Error::unknown(format!("the message was not answered: {reason}")));
+    let failed = |reason: String| {
+        Err(Error::unknown(format!(
+            "the message was not answered: {reason}"
+        )))
+    };
     match receipt.outcome().await {
         MessageOutcome::Done { report, .. } => match report {
             Some(report) => match report.error {
@@ -88,7 +95,9 @@ pub(crate) async fn run_turn(context: &CallContext, mut params: Value) -> Result
             },
             None => failed("its turn ran elsewhere or panicked".to_owned()),
         },
-        MessageOutcome::Joined { message_id } => failed(format!("it became part of message {message_id}")),
+        MessageOutcome::Joined { message_id } => {
+            failed(format!("it became part of message {message_id}"))
+        }
         MessageOutcome::Dropped { reason } => failed(reason.to_string()),
         MessageOutcome::Unfinished { error } => Err(error),
         _ => failed("unknown outcome".to_owned()),
@@ -101,7 +110,7 @@ fn plugin_sender(context: &CallContext) -> Sender {
     let mut sender = Sender::default();
     sender.id = format!("plugin:{name}");
     name.clone_into(&mut sender.name);
-    sender.role = Role::Member.min(context.plugin.plugin_config.max_role);
+    sender.role = context.plugin.plugin_config.max_role;
     sender
 }
 
@@ -121,7 +130,9 @@ pub(crate) async fn steer_session(context: &CallContext, params: Value) -> Resul
     let mut message = parse_message(params.message)?;
     if let Some(reason) = params.reason {
         let mut fields = message.field("context").and_then(Value::as_object).cloned();
-        fields.get_or_insert_default().insert("steering_reason".to_owned(), reason.into());
+        fields
+            .get_or_insert_default()
+            .insert("steering_reason".to_owned(), reason.into());
         message.set("context", fields.unwrap_or_default());
     }
     let inbound = Inbound::new(message).with_sender(plugin_sender(context));
@@ -133,6 +144,10 @@ pub(crate) async fn steer_session(context: &CallContext, params: Value) -> Resul
 /// Handles `models/list`: returns the models that users can choose from.
 pub(crate) async fn list_models(context: &CallContext, params: &Value) -> Result<Value> {
     let params: SessionParams = parse_params(params)?;
-    let options = context.plugin.framework()?.model_options(&params.session_id).await?;
+    let options = context
+        .plugin
+        .framework()?
+        .model_options(&params.session_id)
+        .await?;
     Ok(options.encode())
 }

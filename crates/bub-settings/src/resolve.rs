@@ -290,7 +290,8 @@ fn keys_problem(section: &Section, variables: &mut HashSet<String>) -> Option<St
                 name => format!("the key `{key}` must be `{name}.<name>`"),
             });
         }
-        if !variables.insert(setting.variable_uppercase()) {
+        let has_variable = !setting.variable().is_empty();
+        if has_variable && !variables.insert(setting.variable_uppercase()) {
             let variable = setting.variable();
             return Some(format!(
                 "the variable {variable} belongs to another setting; choose another key"

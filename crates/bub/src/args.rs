@@ -102,7 +102,9 @@ pub(crate) fn complete_command_line(commands: &[AppCommand]) -> Command {
 pub(crate) fn to_clap_command(spec: &CommandSpec) -> Command {
     let command = Command::new(spec.name.clone()).about(spec.about.clone());
     if spec.raw {
-        let argv = Arg::new(CommandSpec::RAW_ARG).num_args(0..).action(ArgAction::Append);
+        let argv = Arg::new(CommandSpec::RAW_ARG)
+            .num_args(0..)
+            .action(ArgAction::Append);
         let argv = argv.trailing_var_arg(true).allow_hyphen_values(true);
         return command.disable_help_flag(true).arg(argv);
     }

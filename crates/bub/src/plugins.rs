@@ -6,10 +6,7 @@
 use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{
-    Error, FrameworkBuilder, Result, Role, ToolDecision,
-    hooks::HOOKS,
-};
+use bub_kernel::{Error, FrameworkBuilder, Result, Role, ToolDecision, hooks::HOOKS};
 use bub_model::settings::ModelSettings;
 use bub_plugin::{
     Descriptor, ExternalPlugin, HostContext, InstalledPlugin, InstalledPlugins, Limits, Manifest,
@@ -23,6 +20,9 @@ use crate::app_settings::AppSettings;
 /// Name of the internal plugin that denies every tool call if a guard plugin cannot be loaded. It
 /// contains a space, so that no installed plugin can have this name.
 const MISSING_GUARDS_PLUGIN: &str = "absent guards";
+
+/// Timeout for the start of a plugin from a Python package, whose imports can be slow.
+const PYTHON_START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installed plugins in the order of registration.
 #[derive(Default)]
@@ -186,6 +186,9 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
     let path = format!("plugins.{name}");
     let plugins = settings.get(AppSettings::PLUGINS);
     let mut limits = Limits::default();
+    if record.package.is_some() {
+        limits.start = PYTHON_START_TIMEOUT;
+    }
     let mut max_role = Role::Member;
     let mut permissions = Some(record.manifest.permissions.clone());
     for (key, value) in map_at(
@@ -195,7 +198,7 @@ pub fn plugin_config(record: &InstalledPlugin, settings: &Settings) -> Result<Pl
     )? {
         let path = format!("{path}.{key}");
         match key.as_str() {
-            "limits" => limits = parse_limits(&path, value)?,
+            "limits" => limits = parse_limits(&path, value, limits)?,
             "role" => {
                 let role = value.as_str().and_then(Role::from_name);
                 let role_error = || setting_error(&path, "must be guest, member or owner");
@@ -254,9 +257,8 @@ fn map_at<'a>(
 }
 
 /// Parses the timeouts of a plugin. Missing timeouts keep their default.
-fn parse_limits(path: &str, value: &Value) -> Result<Limits> {
+fn parse_limits(path: &str, value: &Value, mut limits: Limits) -> Result<Limits> {
     const TIMEOUT_KEYS: &str = "start, hook, synchronous, tool, model and hooks";
-    let mut limits = Limits::default();
     let expected = format!("must be a map with {TIMEOUT_KEYS}");
     for (key, value) in map_at(path, Some(value), &expected)? {
         let path = format!("{path}.{key}");

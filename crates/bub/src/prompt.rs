@@ -125,14 +125,30 @@ fn parse_choices(typed: &str, question: &PluginQuestion) -> Result<Vec<String>, 
         vec![typed.trim()]
     };
     let find = |part: &str| {
-        let number = part.parse().ok().and_then(|number: usize| number.checked_sub(1));
+        let number = part
+            .parse()
+            .ok()
+            .and_then(|number: usize| number.checked_sub(1));
         let numbered = number.and_then(|index| choices.get(index));
-        let named = || choices.iter().find(|choice| choice.eq_ignore_ascii_case(part));
+        let named = || {
+            choices
+                .iter()
+                .find(|choice| choice.eq_ignore_ascii_case(part))
+        };
         numbered.or_else(named).cloned()
     };
-    let wanted = parts.into_iter().filter(|part| !part.is_empty() || !question.is_multiple);
+    let wanted = parts
+        .into_iter()
+        .filter(|part| !part.is_empty() || !question.is_multiple);
     wanted
-        .map(|part| find(part).ok_or_else(|| format!("`{}` is not one of the choices; enter a number or a name.\n", output::sanitize_line(part))))
+        .map(|part| {
+            find(part).ok_or_else(|| {
+                format!(
+                    "`{}` is not one of the choices; enter a number or a name.\n",
+                    output::sanitize_line(part)
+                )
+            })
+        })
         .collect()
 }
 

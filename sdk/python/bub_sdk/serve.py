@@ -321,6 +321,9 @@ class _Output(io.TextIOBase):
         return int(self._log.fileno())
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            # Libraries find out in this way whether a stream is binary.
+            raise TypeError(f"expected text, got {type(text).__name__}")
         tell = PRINTED.get()
         if tell is None:
             return int(self._log.write(text))

@@ -13,7 +13,8 @@ use std::{
 use bub::{AppCommand, CommandContext};
 use bub_kernel::{Error, Result};
 use bub_plugin::{
-    Descriptor, InstalledPlugin, InstalledPlugins, MANIFEST_FILE, Manifest, PythonPackage,
+    Descriptor, InstalledPlugin, InstalledPlugins, MANIFEST_FILE, Manifest, Permissions,
+    PythonPackage,
 };
 
 use self::environment::{EntryPoint, PythonEnvironment, SourceArgs};
@@ -32,6 +33,22 @@ struct InstallArgs {
     unpinned: bool,
     #[command(flatten)]
     sources: SourceArgs,
+    #[command(flatten)]
+    rights: RightsArgs,
+}
+
+/// What the plugins of Python packages can reach, besides the workspace and their own data.
+#[derive(Clone, Default, clap::Args)]
+struct RightsArgs {
+    /// Path that the plugins can read
+    #[arg(long, value_name = "PATH")]
+    read: Vec<String>,
+    /// Path that the plugins can write to
+    #[arg(long, value_name = "PATH")]
+    write: Vec<String>,
+    /// Do not let the plugins use the network
+    #[arg(long)]
+    no_network: bool,
 }
 
 #[derive(clap::Args)]
@@ -88,14 +105,28 @@ async fn install(context: CommandContext, args: InstallArgs) -> Result<ExitCode>
     let mut added = Vec::new();
     for requirement in &requirements {
         let is_named = |entry: &&EntryPoint| is_requested(entry, requirement);
-        added.extend(after.iter().filter(is_named).map(|entry| (entry, requirement.clone())));
+        added.extend(
+            after
+                .iter()
+                .filter(is_named)
+                .map(|entry| (entry, requirement.clone())),
+        );
     }
     // What a path or an address has installed is known only by the difference.
-    let unnamed = requirements.iter().find(|requirement| !added.iter().any(|(_, known)| known == *requirement));
-    let is_new = |entry: &&EntryPoint| !before.contains(entry) && !added.iter().any(|(known, _)| known == entry);
+    let unnamed = requirements
+        .iter()
+        .find(|requirement| !added.iter().any(|(_, known)| known == *requirement));
+    let is_new = |entry: &&EntryPoint| {
+        !before.contains(entry) && !added.iter().any(|(known, _)| known == entry)
+    };
     let new: Vec<_> = after.iter().filter(is_new).collect();
     let origin = unnamed.cloned();
-    added.extend(new.into_iter().map(|entry| (entry, origin.clone().unwrap_or_else(|| entry.distribution.clone()))));
+    added.extend(new.into_iter().map(|entry| {
+        (
+            entry,
+            origin.clone().unwrap_or_else(|| entry.distribution.clone()),
+        )
+    }));
     if added.is_empty() {
         return Err(Error::config(format!(
             "{}: no plugin found: the package has no entry point of the group `bub`; it stays installed until you run `{}`",
@@ -103,8 +134,15 @@ async fn install(context: CommandContext, args: InstallArgs) -> Result<ExitCode>
             "bub uninstall NAME"
         )));
     }
+    let permissions = Permissions {
+        network: !args.rights.no_network,
+        read: args.rights.read,
+        write: args.rights.write,
+    };
     for (entry, requirement) in added {
-        register(&context, &environment, entry, requirement, args.yes).await?;
+        let package = python_package(entry, requirement);
+        let record = new_record(&environment, entry, package, permissions.clone());
+        register(&context, record, args.yes).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -129,7 +167,9 @@ fn absolute_requirement(requirement: String) -> Result<String> {
         return Ok(requirement);
     }
     let absolute = path.canonicalize().map_err(|error| {
-        Error::invalid_input(format!("cannot read `{requirement}`: {error}; check the path"))
+        Error::invalid_input(format!(
+            "cannot read `{requirement}`: {error}; check the path"
+        ))
     })?;
     Ok(absolute.to_string_lossy().into_owned())
 }
@@ -140,7 +180,8 @@ fn is_requested(entry: &EntryPoint, requirement: &str) -> bool {
     let name: String = requirement.chars().take_while(|c| is_name(*c)).collect();
     let address = requirement.strip_prefix("git+").unwrap_or(requirement);
     let url = entry.url.as_deref().unwrap_or_default();
-    let is_source = !url.is_empty() && (address.starts_with(url) || url.strip_prefix("file://") == Some(address));
+    let is_source = !url.is_empty()
+        && (address.starts_with(url) || url.strip_prefix("file://") == Some(address));
     is_source || (!name.is_empty() && normalize(&name) == normalize(&entry.distribution))
 }
 
@@ -156,9 +197,15 @@ async fn confirm_packages(environment: &PythonEnvironment, requirements: &[Strin
         ));
     }
     let mut listing = Listing::default();
-    listing.row(format!("packages: {}, and what they depend on", requirements.join(", ")));
+    listing.row(format!(
+        "packages: {}, and what they depend on",
+        requirements.join(", ")
+    ));
     listing.row(format!("into: {}", environment.directory.display()));
-    listing.row(format!("with: {}, which may run code of the packages without a sandbox", environment.installer()));
+    listing.row(format!(
+        "with: {}, which may run code of the packages without a sandbox",
+        environment.installer()
+    ));
     listing.print_stderr();
     if prompt::confirm("Install them?", false).await? {
         Ok(())
@@ -167,20 +214,27 @@ async fn confirm_packages(environment: &PythonEnvironment, requirements: &[Strin
     }
 }
 
-/// Adds the plugin of an entry point to the list of plugins, after the user has agreed to its rights.
-async fn register(
-    context: &CommandContext,
+fn python_package(entry: &EntryPoint, requirement: String) -> PythonPackage {
+    PythonPackage {
+        name: entry.distribution.clone(),
+        requirement,
+    }
+}
+
+/// Creates the record of a plugin that is not described yet.
+fn new_record(
     environment: &PythonEnvironment,
     entry: &EntryPoint,
-    requirement: String,
-    yes: bool,
-) -> Result<()> {
+    package: PythonPackage,
+    permissions: Permissions,
+) -> InstalledPlugin {
     let python = environment.python().to_string_lossy().into_owned();
     let command = [python.as_str(), "-m", "bub", "serve", &entry.name];
-    let mut record = InstalledPlugin {
+    InstalledPlugin {
         manifest: Manifest {
             name: entry.name.clone(),
             command: command.map(str::to_owned).to_vec(),
+            permissions,
             ..Manifest::default()
         },
         directory: environment.directory.clone(),
@@ -189,12 +243,13 @@ async fn register(
         digest: None,
         enabled: true,
         descriptor: Descriptor::default(),
-        package: Some(PythonPackage {
-            name: entry.distribution.clone(),
-            requirement,
-        }),
+        package: Some(package),
         fingerprint: None,
-    };
+    }
+}
+
+/// Describes a plugin and adds it to the list of plugins, after the user has agreed to its rights.
+async fn register(context: &CommandContext, mut record: InstalledPlugin, yes: bool) -> Result<()> {
     if !yes {
         plugin::list_process(&record).print_stderr();
         if !prompt::confirm("Start it to see what it implements and needs?", false).await? {
@@ -228,11 +283,27 @@ async fn uninstall(context: CommandContext, args: UninstallArgs) -> Result<ExitC
                 names.iter().try_for_each(|name| installed.remove(name))?;
                 Ok(names)
             })?;
-            let data: Vec<_> = removed.iter().map(|name| home.join("plugins/data").join(name)).collect();
-            let kept = data.iter().filter(|path| path.read_dir().is_ok_and(|mut files| files.next().is_some()));
-            let kept: Vec<_> = kept.map(|path: &PathBuf| path.display().to_string()).collect();
-            let kept = if kept.is_empty() { String::new() } else { format!("; data kept in {}", kept.join(", ")) };
-            output::print(&format!("removed {} ({}){kept}\n", removed.join(", "), package.name))?;
+            let data: Vec<_> = removed
+                .iter()
+                .map(|name| home.join("plugins/data").join(name))
+                .collect();
+            let kept = data.iter().filter(|path| {
+                path.read_dir()
+                    .is_ok_and(|mut files| files.next().is_some())
+            });
+            let kept: Vec<_> = kept
+                .map(|path: &PathBuf| path.display().to_string())
+                .collect();
+            let kept = if kept.is_empty() {
+                String::new()
+            } else {
+                format!("; data kept in {}", kept.join(", "))
+            };
+            output::print(&format!(
+                "removed {} ({}){kept}\n",
+                removed.join(", "),
+                package.name
+            ))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -242,10 +313,13 @@ async fn uninstall(context: CommandContext, args: UninstallArgs) -> Result<ExitC
 fn matching_packages(installed: &InstalledPlugins, name: &str) -> Vec<PythonPackage> {
     let is_meant = |plugin: &&InstalledPlugin| {
         let package = plugin.package.as_ref();
-        plugin.manifest.name == name || package.is_some_and(|package| normalize(&package.name) == normalize(name))
+        plugin.manifest.name == name
+            || package.is_some_and(|package| normalize(&package.name) == normalize(name))
     };
     let plugins = installed.plugins.iter().filter(is_meant);
-    let mut packages: Vec<_> = plugins.filter_map(|plugin| plugin.package.clone()).collect();
+    let mut packages: Vec<_> = plugins
+        .filter_map(|plugin| plugin.package.clone())
+        .collect();
     packages.dedup();
     packages
 }
@@ -271,21 +345,38 @@ async fn update(context: CommandContext, args: UpdateArgs) -> Result<ExitCode> {
         packages.extend(found);
     }
     if args.names.is_empty() {
-        packages.extend(installed.plugins.iter().filter_map(|plugin| plugin.package.clone()));
+        packages.extend(
+            installed
+                .plugins
+                .iter()
+                .filter_map(|plugin| plugin.package.clone()),
+        );
     }
     packages.dedup();
     if packages.is_empty() {
-        return output::print("no plugins from Python packages; run `bub install NAME` to install one\n");
+        return output::print(
+            "no plugins from Python packages; run `bub install NAME` to install one\n",
+        );
     }
     environment.prepare(&args.sources).await?;
-    let requirements: Vec<_> = packages.iter().map(|package| package.requirement.clone()).collect();
+    let requirements: Vec<_> = packages
+        .iter()
+        .map(|package| package.requirement.clone())
+        .collect();
     notice!("updating {}", requirements.join(", "));
     let arguments = requirements.iter().map(OsString::from).collect();
     environment.install(arguments, &args.sources, true).await?;
     let after = environment.entry_points()?;
     for package in packages {
-        for entry in after.iter().filter(|entry| entry.distribution == package.name) {
-            register(&context, &environment, entry, package.requirement.clone(), args.yes).await?;
+        for entry in after
+            .iter()
+            .filter(|entry| entry.distribution == package.name)
+        {
+            let before = installed.find(&entry.name).ok();
+            let permissions = before.map(|before| before.manifest.permissions.clone());
+            let permissions = permissions.unwrap_or_default();
+            let record = new_record(&environment, entry, package.clone(), permissions);
+            register(&context, record, args.yes).await?;
         }
     }
     Ok(ExitCode::SUCCESS)

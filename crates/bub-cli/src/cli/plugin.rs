@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use bub::{CommandContext, plugins};
@@ -22,6 +23,9 @@ use serde_json::{Value, json};
 
 use super::{listing::Listing, output, prompt};
 use crate::bundled;
+
+/// Timeout for the start of a plugin that is being added.
+const FIRST_START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Add, list, and remove plugins
 ///
@@ -169,7 +173,9 @@ pub(super) fn describe(context: &CommandContext, record: &InstalledPlugin) -> Re
         context.framework.workspace(),
         context.launcher.clone(),
     );
-    let plugin_config = plugins::plugin_config(record, settings)?;
+    let mut plugin_config = plugins::plugin_config(record, settings)?;
+    // The first start of a program can be slow, such as that of Python without compiled files.
+    plugin_config.limits.start = plugin_config.limits.start.max(FIRST_START_TIMEOUT);
     PluginProcess::request_descriptor(plugin_config, host).map_err(|error| {
         let cause = format!("{}; run with -v to see its output", error.message());
         config_error(&cause).with_kind(error.kind())
@@ -186,11 +192,14 @@ pub(super) async fn finish_adding(
     plugins::check_declarations(&record).map_err(|error| add_error(&record, error.message()))?;
     let own = |name: &str| is_own_command(context, &record, name);
     let mut commands = record.descriptor.commands.iter();
-    if let Some(command) = commands.find(|command| context.has_command(&command.name) && !own(&command.name)) {
+    if let Some(command) =
+        commands.find(|command| context.has_command(&command.name) && !own(&command.name))
+    {
         let command = &command.name;
-        return Err(add_error(&record, &format!(
-            "command `{command}` already exists in bub; rename it in the plugin"
-        )));
+        return Err(add_error(
+            &record,
+            &format!("command `{command}` already exists in bub; rename it in the plugin"),
+        ));
     }
     if !yes {
         if record.package.is_some() {
@@ -225,7 +234,13 @@ pub(super) async fn finish_adding(
 fn is_own_command(context: &CommandContext, record: &InstalledPlugin, name: &str) -> bool {
     let installed = InstalledPlugins::load(context.settings.home()).unwrap_or_default();
     let plugin = installed.find(&record.manifest.name).ok();
-    plugin.is_some_and(|plugin| plugin.descriptor.commands.iter().any(|command| command.name == name))
+    plugin.is_some_and(|plugin| {
+        plugin
+            .descriptor
+            .commands
+            .iter()
+            .any(|command| command.name == name)
+    })
 }
 
 /// Prints the directories that are not part of the pin (the digest of the plugin's files), if any.
@@ -461,7 +476,11 @@ fn list_capabilities(
     let tools = descriptor.tools.iter().map(|tool| tool_label(&tool.name));
     let channel_label = |name: &String| {
         let is_builtin = bundled_channels.contains(&name.as_str());
-        let note = if is_builtin { " (replaces the built-in channel)" } else { "" };
+        let note = if is_builtin {
+            " (replaces the built-in channel)"
+        } else {
+            ""
+        };
         format!("{name}{note}")
     };
     let channels = descriptor

@@ -42,8 +42,7 @@ impl Next<'_, RunModel> {
         loop {
             let next_text = texts.peek().map(|next| next.position());
             // If the positions are equal, one plugin implements both hooks: its stream comes first.
-            if let Some(next) = streams.next_if(|next| Some(next.position()) >= next_text)
-            {
+            if let Some(next) = streams.next_if(|next| Some(next.position()) >= next_text) {
                 if let Some(stream) = next.call(set, stream_args).await? {
                     return Ok(Some(stream.redact(redactor)));
                 }
@@ -67,9 +66,7 @@ impl Chained for RunModelStream {
             call.args.state,
             call.args.turn,
         );
-        let next = call
-            .set
-            .next_after::<RunModel>(call.position, args);
+        let next = call.set.next_after::<RunModel>(call.position, args);
         Box::pin(next.call_models())
     }
 }

@@ -4,7 +4,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
     Channel, CliApp, Envelope, Error, Fields, HttpRoute, MessageHandler, ModelStream, Prompt,
-    Provided, Result, Role, ScopeGuard, Service, SessionId, State, StatePatch, SteeringInbox, TurnId,
+    Provided, Result, Role, ScopeGuard, Service, SessionId, State, StatePatch, SteeringInbox,
+    TurnId,
 };
 use bub_tape::{Sidecar, TapeStore};
 use serde_json::{Map, Value, json};

@@ -114,16 +114,36 @@ impl PythonEnvironment {
     /// Creates the environment if it does not exist, and writes the package `bub` into it.
     pub(super) async fn prepare(&self, sources: &SourceArgs) -> Result<()> {
         if !self.python().exists() {
-            notice!("creating a Python environment in {}", self.directory.display());
+            notice!(
+                "creating a Python environment in {}",
+                self.directory.display()
+            );
             let mut arguments = if self.has_uv {
-                vec!["uv".into(), "venv".into(), "--quiet".into(), "--python".into(), MIN_PYTHON.into()]
+                vec![
+                    "uv".into(),
+                    "venv".into(),
+                    "--quiet".into(),
+                    "--python".into(),
+                    MIN_PYTHON.into(),
+                ]
             } else {
                 vec![find_python()?.into(), "-m".into(), "venv".into()]
             };
             arguments.push(self.directory.clone().into());
             self.run(arguments).await?;
         }
-        package::write(&self.site_packages()?)?;
+        let site_packages = self.site_packages()?;
+        package::write(&site_packages)?;
+        // The plugins cannot write to the environment. Without compiled files, each start would be slow.
+        let compile = [
+            self.python().into(),
+            "-m".into(),
+            "compileall".into(),
+            "-q".into(),
+        ];
+        let packages = ["bub", "bub_sdk"].map(|name| site_packages.join(name).into_os_string());
+        self.run(compile.into_iter().chain(packages).collect())
+            .await?;
         let requirements = package::REQUIREMENTS.iter().map(OsString::from);
         self.install(requirements.collect(), sources, false).await
     }
@@ -140,6 +160,9 @@ impl PythonEnvironment {
         let mut arguments = self.installer_command("install");
         arguments.extend(["--constraint".into(), constraints.into()]);
         arguments.extend(sources.to_args());
+        if self.has_uv {
+            arguments.push("--compile-bytecode".into());
+        }
         if upgrade {
             arguments.push("--upgrade".into());
         }
@@ -160,9 +183,21 @@ impl PythonEnvironment {
     fn installer_command(&self, action: &str) -> Vec<OsString> {
         let python = self.python().into_os_string();
         let mut arguments: Vec<OsString> = if self.has_uv {
-            vec!["uv".into(), "pip".into(), action.into(), "--python".into(), python]
+            vec![
+                "uv".into(),
+                "pip".into(),
+                action.into(),
+                "--python".into(),
+                python,
+            ]
         } else {
-            vec![python, "-m".into(), "pip".into(), action.into(), "--disable-pip-version-check".into()]
+            vec![
+                python,
+                "-m".into(),
+                "pip".into(),
+                action.into(),
+                "--disable-pip-version-check".into(),
+            ]
         };
         arguments.push("--quiet".into());
         arguments
@@ -173,7 +208,12 @@ impl PythonEnvironment {
         if !self.python().exists() {
             return Ok(Vec::new());
         }
-        let mut command = self.command(&[self.python().into(), "-m".into(), "bub".into(), "list".into()]);
+        let mut command = self.command(&[
+            self.python().into(),
+            "-m".into(),
+            "bub".into(),
+            "list".into(),
+        ]);
         let listed = run_quietly(&mut command);
         let parsed = listed.and_then(|text| serde_json::from_str::<Vec<Value>>(&text).ok());
         let entries = parsed.map(|entries| entries.iter().map(EntryPoint::from_value).collect());
@@ -187,7 +227,8 @@ impl PythonEnvironment {
 
     fn site_packages(&self) -> Result<PathBuf> {
         let libraries = std::fs::read_dir(self.directory.join("lib"))?;
-        let mut libraries = libraries.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
+        let mut libraries =
+            libraries.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
         libraries.find(|path| path.is_dir()).ok_or_else(|| {
             Error::config(format!(
                 "no directory for packages in {}; remove the directory and install the plugins again",
@@ -197,7 +238,10 @@ impl PythonEnvironment {
     }
 
     fn command(&self, arguments: &[OsString]) -> Command {
-        let granted: Vec<String> = INSTALLER_VARIABLES.iter().map(|name| (*name).to_owned()).collect();
+        let granted: Vec<String> = INSTALLER_VARIABLES
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect();
         let program = arguments.first().cloned().unwrap_or_default();
         let mut command = Command::new(program);
         command
@@ -212,21 +256,33 @@ impl PythonEnvironment {
     async fn run(&self, arguments: Vec<OsString>) -> Result<()> {
         let mut command = self.command(&arguments);
         command.stdout(Stdio::from(std::io::stderr()));
-        let shown: Vec<_> = arguments.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        let shown: Vec<_> = arguments
+            .iter()
+            .map(|part| part.to_string_lossy().into_owned())
+            .collect();
         let shown = shown.join(" ");
         let status = prompt::run_interruptible("", move || Ok(command.status()?)).await;
         match status {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Error::config(format!("`{shown}` failed: {status}; see its output above"))),
+            Ok(status) => Err(Error::config(format!(
+                "`{shown}` failed: {status}; see its output above"
+            ))),
             Err(error) if prompt::is_interruption(&error) => Err(error),
-            Err(error) => Err(Error::config(format!("cannot run `{shown}`: {}", error.message()))),
+            Err(error) => Err(Error::config(format!(
+                "cannot run `{shown}`: {}",
+                error.message()
+            ))),
         }
     }
 }
 
 /// Runs a program and returns its output, or `None` if it fails.
 fn run_quietly(command: &mut Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
     let is_success = output.status.success();
     String::from_utf8(output.stdout).ok().filter(|_| is_success)
 }

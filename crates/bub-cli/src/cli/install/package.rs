@@ -87,7 +87,9 @@ pub(super) fn write(site_packages: &Path) -> io::Result<()> {
         }
     }
     let info = format!("bub-{VERSION}.dist-info");
-    let requirements = REQUIREMENTS.iter().map(|requirement| format!("Requires-Dist: {requirement}\n"));
+    let requirements = REQUIREMENTS
+        .iter()
+        .map(|requirement| format!("Requires-Dist: {requirement}\n"));
     let metadata = format!(
         "Metadata-Version: 2.1\nName: bub\nVersion: {VERSION}\nSummary: Runs plugins of the Python version of bub\nRequires-Python: >=3.12\n{}",
         requirements.collect::<String>()
@@ -97,7 +99,11 @@ pub(super) fn write(site_packages: &Path) -> io::Result<()> {
     let record = names.collect::<String>() + &format!("{info}/METADATA,,\n{info}/RECORD,,\n");
     let (metadata_file, record_file) = (format!("{info}/METADATA"), format!("{info}/RECORD"));
     let installer = format!("{info}/INSTALLER");
-    let own = [(metadata_file.as_str(), metadata.as_str()), (record_file.as_str(), record.as_str()), (installer.as_str(), "bub\n")];
+    let own = [
+        (metadata_file.as_str(), metadata.as_str()),
+        (record_file.as_str(), record.as_str()),
+        (installer.as_str(), "bub\n"),
+    ];
     for (name, text) in files.copied().chain(own) {
         let file = site_packages.join(name);
         if let Some(directory) = file.parent() {
