@@ -191,7 +191,9 @@ class Hooks:
     def _tool_call(call: dict[str, Any], view: StateView | None) -> ToolCall:
         state = view.values if view else {}
         context = ToolContext(Tape(), call.get("run_id"), state, bool(call.get("code_mode")))
-        return ToolCall(call.get("run_id") or "", call["tool"], call.get("arguments") or {}, context)
+        # Hooks of the Python version see the name that the model uses.
+        name = call["tool"].replace(".", "_")
+        return ToolCall(call.get("run_id") or "", name, call.get("arguments") or {}, context)
 
     # Calls
 

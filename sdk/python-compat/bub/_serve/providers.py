@@ -1,8 +1,8 @@
-"""Objects of the plugin that the host uses: tape stores, sidecars, steering inboxes and environments."""
+"""Objects of the plugin that the host uses: tape stores, sidecars and steering inboxes."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +22,6 @@ class Providers:
         self._hooks = hooks
         self._store: Any = None
         self._inbox: Any = None
-        self._environments: dict[str, Any] = {}
-        self._processes: dict[int, Any] = {}
         self._stack: Any = None
 
     def hook(self, name: str) -> Callable[[ServedRequest], Any] | None:
@@ -31,7 +29,6 @@ class Providers:
             "provide_tape_store": self._provide_store,
             "provide_steering_inbox": self._provide_inbox,
             "provide_tape_sidecar": self._provide_sidecars,
-            "provide_environment": self._provide_environment,
         }.get(name)
 
     def methods(self) -> dict[str, Callable[[ServedRequest], Any]]:
@@ -43,10 +40,6 @@ class Providers:
             "store/close": self._close_store,
             "steering/enqueue": self._enqueue,
             "steering/drain": self._drain,
-            "environment/read": self._read_text,
-            "environment/write": self._write_text,
-            "environment/run": self._run,
-            "environment/close": self._close_environment,
         }
 
     async def _provide(self, name: str, **given: Any) -> Any:
@@ -56,8 +49,6 @@ class Providers:
     # Tape stores
 
     async def _provide_store(self, work: ServedRequest) -> dict[str, Any]:
-        import contextlib
-
         from bub.utils import maybe_context_manager
 
         self._stack = contextlib.AsyncExitStack()
@@ -107,45 +98,3 @@ class Providers:
     async def _drain(self, work: ServedRequest) -> dict[str, Any]:
         messages = await self._inbox.drain_messages({"session_id": work.params["session_id"]})
         return {"messages": [(await convert.outgoing(message))[0] for message in messages]}
-
-    # Environments
-
-    async def _provide_environment(self, work: ServedRequest) -> dict[str, Any]:
-        given, _ = self._hooks.arguments("provide_environment", work)
-        environment = await self._provide("provide_environment", **given)
-        if environment is None:
-            return {}
-        self._environments[given["session_id"]] = environment
-        return {"value": {"workspace": environment.workspace, "python": environment.python}}
-
-    def _environment(self, work: ServedRequest) -> Any:
-        return self._environments[work.params["session_id"]]
-
-    async def _read_text(self, work: ServedRequest) -> dict[str, Any]:
-        return {"text": await self._environment(work).read_text(work.params["path"])}
-
-    async def _write_text(self, work: ServedRequest) -> dict[str, Any]:
-        await self._environment(work).write_text(work.params["path"], work.params["text"])
-        return {}
-
-    async def _run(self, work: ServedRequest) -> dict[str, Any]:
-        """Run a command and stream its output. Cancelling the request ends the command."""
-        params = work.params
-        process = await self._environment(work).spawn(params["command"], cwd=params.get("cwd"), env=params.get("env"))
-
-        async def pump(name: str, reader: asyncio.StreamReader) -> None:
-            while data := await reader.read(65536):
-                await work.event({name: data.decode("utf-8", "replace")})
-
-        try:
-            process.close_stdin()
-            await asyncio.gather(pump("stdout", process.stdout), pump("stderr", process.stderr))
-            return {"code": await process.wait()}
-        finally:
-            if process.is_running():
-                process.signal(kill=True)
-
-    async def _close_environment(self, work: ServedRequest) -> None:
-        environment = self._environments.pop(work.params["session_id"], None)
-        if environment is not None:
-            await environment.close()

@@ -33,6 +33,8 @@ from bub.tools import REGISTRY, Tool, ToolContext
 PROTOCOL = 2
 #: Hooks that the host does not call by this name: the description covers them.
 DESCRIBED = {"provide_channels", "register_cli_commands"}
+#: Hooks that the host does not have.
+UNSUPPORTED = {"provide_environment"}
 #: Hooks that may block, because they ask the user.
 IN_THREAD = {"onboard_config"}
 
@@ -126,6 +128,9 @@ class Server:
         for name, arguments in allowed.items():
             has_channel_admission = name == "admit_message" and self._channels.can_admit()
             if name in DESCRIBED or not (self._hooks.implementations(name) or has_channel_admission):
+                continue
+            if name in UNSUPPORTED:
+                logger.warning("hook.unsupported hook={} plugin={}", name, self._name)
                 continue
             described = self._hooks.describe(name, arguments.split())
             if has_channel_admission:
