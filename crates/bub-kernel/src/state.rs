@@ -82,13 +82,12 @@ impl State {
         Self(Arc::new(Mutex::new(self.0.lock().clone())))
     }
 
-    /// Returns a copy of the values for external plugins: the workspace of the turn, and all names that do not start with
-    /// [`RUNTIME_PREFIX`].
+    /// Returns a copy of the values for external plugins, without names that start with [`RUNTIME_PREFIX`].
     pub fn public_fields(&self) -> Fields {
         let fields = self.0.lock();
         let public = fields
             .iter()
-            .filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX) || *name == WORKSPACE_KEY);
+            .filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX));
         public
             .map(|(name, value)| (name.to_owned(), value.clone()))
             .collect()

@@ -17,27 +17,58 @@ use crate::{
     tape_requests, turn_requests,
 };
 
-/// Methods that a plugin can call.
-pub(crate) const HOST_METHODS: &[&str] = &[
-    "tape/query",
-    "tape/append",
-    "tape/search",
-    "tape/info",
-    "tape/anchors",
-    "tape/handoff",
-    "tape/reset",
-    "tape/list",
-    "tape/fork",
-    "tape/merge",
-    "tape/discard",
-    "turn/run",
-    "session/quit",
-    "session/steer",
-    "models/list",
-    "message/send",
-    "channel/inbound",
-    "ui/ask",
-    "next/call",
+/// Methods that a plugin can call, with the names of their parameters and the version of the protocol that has them.
+pub(crate) const HOST_METHODS: &[(&str, &[&str], u32)] = &[
+    (
+        "tape/query",
+        &[
+            "session_id",
+            "fork",
+            "text",
+            "kinds",
+            "last_anchor",
+            "after_anchor",
+            "between_anchors",
+            "since",
+            "until",
+            "newest_first",
+            "offset",
+            "limit",
+        ],
+        1,
+    ),
+    ("tape/append", &["session_id", "fork", "name", "data"], 1),
+    (
+        "tape/search",
+        &["session_id", "text", "kinds", "since", "until", "limit"],
+        2,
+    ),
+    ("tape/info", &["session_id"], 2),
+    ("tape/anchors", &["session_id", "limit"], 2),
+    ("tape/handoff", &["session_id", "fork", "name", "state"], 2),
+    ("tape/reset", &["session_id", "archive"], 2),
+    ("tape/list", &["session_id"], 2),
+    ("tape/fork", &["session_id"], 2),
+    ("tape/merge", &["fork"], 2),
+    ("tape/discard", &["fork"], 2),
+    ("turn/run", &["message", "stream_output"], 2),
+    ("session/quit", &["session_id"], 2),
+    ("session/steer", &["session_id", "message", "reason"], 2),
+    ("models/list", &["session_id"], 2),
+    ("message/send", &["message"], 1),
+    (
+        "channel/inbound",
+        &["channel", "message", "sender", "lifespan"],
+        1,
+    ),
+    (
+        "ui/ask",
+        &["question", "default", "secret", "choices", "multiple"],
+        1,
+    ),
+    ("next/call", &["call", "args", "credits"], 1),
+    ("tools/changed", &["tools"], 2),
+    ("log", &["level", "message"], 1),
 ];
 
 /// Handles requests and notifications that an external plugin sends on its own initiative. Requests about a running
@@ -167,7 +198,11 @@ async fn answer_request(context: &CallContext, method: &str, params: Value) -> R
         )),
         _ => Err(Error::not_found(format!(
             "unknown method `{method}`; available methods: {}",
-            HOST_METHODS.join(", ")
+            HOST_METHODS
+                .iter()
+                .map(|(name, ..)| *name)
+                .collect::<Vec<_>>()
+                .join(", ")
         ))),
     }
 }

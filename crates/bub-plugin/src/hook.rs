@@ -88,7 +88,10 @@ impl ExternalHook {
             |name: &str| requested_args.is_none_or(|args| args.iter().any(|arg| arg == name));
         // Not `json!`, which would copy the arguments.
         let mut params = Map::new();
-        let encoded = P::encode_args(args, &is_requested);
+        let mut encoded = P::encode_args(args, &is_requested);
+        if let (Some(state), Some(encoded)) = (P::facts(args).state, encoded.get_mut("state")) {
+            self.plugin.add_workspace(state, encoded);
+        }
         params.insert("args".to_owned(), encoded.into());
         if let Some(sender) = P::sender(args) {
             params.insert("sender".to_owned(), sender.encode());

@@ -1,6 +1,7 @@
 //! The process of an external plugin. It starts on first use and restarts on the next use after it has ended.
 
 mod confinement;
+mod tools;
 
 use std::{
     collections::HashMap,
@@ -11,8 +12,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, Tool, Turn,
-    hooks::HookSpec,
+    Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role, State, Tool, Turn,
+    WORKSPACE_KEY, hooks::HookSpec,
 };
 use bub_sandbox::{Launcher, PipedCommand, PipedProcess, ProcessGuard};
 use bub_settings::Settings;
@@ -26,13 +27,11 @@ use self::confinement::{plugin_confinement, share_home_files};
 use crate::{
     QuestionHandler,
     callbacks::{self, HostRequestHandler},
-    descriptor::{Descriptor, HookDecl, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, ToolDecl},
-    installed::InstalledPlugins,
+    descriptor::{Descriptor, HookDecl, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION},
     manifest::Permissions,
     peer::{Peer, block_until},
     serve::PROTOCOL_VARIABLE,
     stderr::{self, LastLines},
-    tool::ExternalTool,
 };
 
 /// How long a plugin may take to answer `ping` after a call timed out.
@@ -266,6 +265,16 @@ impl PluginProcess {
     /// Redacts the secrets in a text.
     pub(crate) fn redact(&self, text: &str) -> String {
         self.host.settings.redactor().redact(text).into_owned()
+    }
+
+    /// Adds the workspace of the turn to the JSON of its state. Version 1 of the protocol does not have it.
+    pub(crate) fn add_workspace(&self, state: &State, encoded: &mut Value) {
+        if self.descriptor.protocol >= 2
+            && let (Some(fields), Some(workspace)) =
+                (encoded.as_object_mut(), state.get(WORKSPACE_KEY))
+        {
+            fields.insert(WORKSPACE_KEY.to_owned(), workspace);
+        }
     }
 
     /// Returns the directory for the plugin's own data, which it can write to.
@@ -543,58 +552,6 @@ impl PluginProcess {
                 hook.name
             ))),
             None => Ok(()),
-        }
-    }
-
-    /// Registers the tools of a description with the framework, in place of the plugin's current tools. Keeps the
-    /// current tools if a new one is invalid.
-    fn set_tools(&self, described: &Descriptor) {
-        let (Some(this), Some(framework)) = (self.this.upgrade(), self.host.framework.get()) else {
-            return;
-        };
-        if let Err(error) = described.check_tools() {
-            let (plugin, error) = (self.name(), error.message());
-            tracing::error!(plugin, error, "plugin.tools_invalid");
-            return;
-        }
-        let mut tools = self.tools.lock();
-        let is_known = |entry: &ToolDecl| {
-            let mut tools = tools.iter();
-            tools.any(|tool| *tool.spec() == entry.to_spec())
-        };
-        if described.tools.len() == tools.len() && described.tools.iter().all(is_known) {
-            return;
-        }
-        let new = described.tools.iter();
-        let new: Vec<_> = new
-            .map(|entry| Arc::new(ExternalTool::new(&this, entry)) as Arc<dyn Tool>)
-            .collect();
-        framework.replace_tools(&tools, new.clone());
-        *tools = new;
-    }
-
-    /// Saves the tools that the plugin has with its current settings, so that they are known before its next start.
-    fn save_tools(&self, described: Descriptor) {
-        let saved = InstalledPlugins::update(self.host.settings.home(), |installed| {
-            let record = installed.find_mut(self.name())?;
-            record.descriptor.tools = described.tools;
-            record.fingerprint = Some(self.plugin_config.fingerprint.clone());
-            Ok(())
-        });
-        if let Err(error) = saved {
-            let (plugin, error) = (self.name(), error.message());
-            tracing::warn!(plugin, error, "plugin.save_failed");
-        }
-    }
-
-    /// Handles `tools/changed`, with which a plugin says that it has other tools now.
-    pub(crate) fn change_tools(&self, params: &Value) {
-        match crate::parse::deserialize_map::<Descriptor>(params) {
-            Ok(described) => self.set_tools(&described),
-            Err(error) => {
-                let plugin = self.name();
-                tracing::error!(plugin, error, "plugin.tools_invalid");
-            }
         }
     }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
+    callbacks::HOST_METHODS,
     codec::Wire,
     descriptor::PROTOCOL_VERSION,
     wire_hook::{hook_schemas, unsupported_reason},
@@ -16,12 +17,27 @@ pub fn protocol_schema() -> Value {
         .filter(|(name, _)| unsupported_reason(name).is_none())
         .map(|(name, hook)| (format!("hook/{name}"), method_schema(&hook)))
         .collect();
+    let host_methods: Map<_, _> = HOST_METHODS
+        .iter()
+        .map(|(name, params, since)| {
+            let params: Map<_, _> = params
+                .iter()
+                .map(|name| ((*name).to_owned(), json!({})))
+                .collect();
+            let params = json!({"type": "object", "properties": params});
+            (
+                (*name).to_owned(),
+                json!({"type": "object", "properties": {"params": params}, "x-since": since}),
+            )
+        })
+        .collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": format!("bub plugin protocol {PROTOCOL_VERSION}"),
-        "description": "`params` and `result` of the host's hook requests, by method.",
+        "description": "`params` and `result` of the host's hook requests, by method. `x-host-methods`: the plugin's requests and notifications, each with the version of the protocol that has it.",
         "type": "object",
         "properties": hooks,
+        "x-host-methods": host_methods,
     })
 }
 

@@ -87,13 +87,15 @@ impl Tool for ExternalTool {
 
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
         let turn = &context.turn;
+        let mut state = context.state().encode();
+        self.plugin.add_workspace(context.state(), &mut state);
         let params = json!({
             "name": self.spec.name,
             "arguments": arguments,
             "_meta": {
                 "run_id": context.run_id(),
                 "session_id": turn.session_id(),
-                "state": context.state().encode(),
+                "state": state,
                 "sender": turn.sender().encode(),
                 "tape": turn.tape().tape().name().to_string(),
                 "code_mode": context.code_mode,

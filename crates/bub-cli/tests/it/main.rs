@@ -49,6 +49,7 @@ mod picture;
 mod plugin;
 mod plugin_lifecycle;
 mod python_home;
+mod python_plugins;
 mod run;
 mod rust_plugin;
 mod sandbox;

@@ -206,7 +206,7 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
     plugin(
         "store",
         "name: store\ncommand: [sh, plugin.sh]\n",
-        &saying(r#"{"protocol":1,"hooks":["provide_tape_store"]}"#),
+        &saying(r#"{"protocol":1,"hooks":["provide_routes"]}"#),
     );
     for (name, reason) in [
         ("absent", "cannot read"),
@@ -215,7 +215,7 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
         ("typo", "nane"),
         ("future", "unsupported protocol version 9"),
         ("hook", "did you mean `build_prompt`"),
-        ("store", "unsupported hook `provide_tape_store`"),
+        ("store", "unsupported hook `provide_routes`"),
     ] {
         let refused = sandbox.bub(["plugin", "add", name, "--yes"]);
         assert_ne!(refused.code, Some(0), "{name}");
@@ -308,12 +308,6 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let checks = commands.map(|(entry, reason)| ("p", "", command(entry), reason));
     let nothing = || r#"{"protocol":1}"#.to_owned();
     for (name, manifest, descriptor, reason) in checks.into_iter().chain([
-        (
-            "p",
-            "",
-            r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
-            "channel name `webhook` is taken by a channel that is built into bub",
-        ),
         (
             "p",
             "",

@@ -38,24 +38,6 @@ fn a_pin_of_an_older_version_says_so() {
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("enabled"));
 }
 
-#[test]
-fn a_limit_beyond_the_time_limit_of_hooks_is_a_warning() {
-    let sandbox = Sandbox::new();
-    add_described_plugin(&sandbox, "p", "", NOTHING).ok();
-    let limits = "{hook: 301, hooks: {build_prompt: 300, load_state: 600, run_model: 900}}";
-    sandbox.write(
-        "home/config.yml",
-        &format!("plugins:\n  p: {{limits: {limits}}}\n"),
-    );
-    let log = sandbox.bub(["run", ",help"]).stderr;
-    for key in ["hook", "hooks.load_state"] {
-        let line =
-            format!("plugin.limit_ineffective key=plugins.p.limits.{key} max_seconds=300 hint=");
-        assert!(log.contains(&line), "{key}: {log}");
-    }
-    assert_eq!(log.matches("plugin.limit_ineffective").count(), 2, "{log}");
-}
-
 // The pin covers the executed files, also outside the directory.
 #[test]
 fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {

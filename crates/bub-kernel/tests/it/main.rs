@@ -22,6 +22,7 @@ mod dispatch;
 mod envelope;
 mod errors;
 mod fields_and_state;
+mod hook_order;
 mod intercept;
 mod intercept_failures;
 mod laws;
