@@ -44,6 +44,8 @@ pub struct UsageSettings {
     pub daily_tokens: Option<u64>,
     /// Maximum cost per day in US dollars; null for no limit.
     pub daily_cost: Option<f64>,
+    /// Maximum cost of the model calls of one process in US dollars; the option `--max-price` of `bub run` sets it.
+    pub process_cost: Option<f64>,
 }
 
 /// The rules of the tool policy.

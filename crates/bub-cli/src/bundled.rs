@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bub::{App, BuiltinPlugin, PluginConstructor as _};
 use bub_fetch::FetchPlugin;
 use bub_http::{HttpPlugin, webhook};
-use bub_kernel::Framework;
+use bub_kernel::{Framework, Result};
 use bub_settings::Settings;
 use bub_telegram::TelegramPlugin;
 use bub_terminal::channel;
 
-use crate::cli::{CLI, CliHooks, CliPlugin};
+use crate::cli::{CLI, CliHooks, CliPlugin, discard_handler};
 
 /// Adds the bundled plugins after `builtin`. The plugin registered last is called first, so its channels are listed
 /// first.
@@ -43,4 +43,15 @@ pub(crate) fn build_framework(framework: &Framework, settings: Arc<Settings>) ->
         })
         .plugin_with(HttpPlugin::NAME, |context| HttpPlugin::new.create(context))
         .build()
+}
+
+/// Fails if the gateway would not start a bundled channel with these settings. Other names are accepted.
+pub(crate) fn validate_channel(
+    framework: &Framework,
+    settings: Arc<Settings>,
+    name: &str,
+) -> Result<()> {
+    let channels = build_framework(framework, settings).channels(&discard_handler())?;
+    let mut channels = channels.iter().filter(|channel| channel.name() == name);
+    channels.try_for_each(|channel| channel.validate_settings())
 }

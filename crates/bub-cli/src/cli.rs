@@ -25,9 +25,11 @@ mod models;
 mod onboard;
 mod outbox;
 mod pair;
+mod picker;
 mod plugin;
 mod policy;
 mod probe;
+mod progress;
 mod run;
 mod sandbox;
 mod skill;
@@ -45,6 +47,7 @@ use bub_model::{LoginFactory, ModelClient, Models};
 use bub_settings::{AnySetting, Section, Settings};
 use bub_tape::TapeStore;
 
+pub(crate) use self::probe::discard_handler;
 use self::{approve::ApprovalHook, chat::ChatHooks};
 
 /// Name of the plugin [`CliPlugin`].
@@ -90,18 +93,21 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let mut commands = vec![
         AppCommand::with_args("run", "Send one message and print the answer", run::run)
             .asks_for_trust()
+            .needs_home()
             .sets_settings(run::setting_flags),
         AppCommand::with_args(
             "chat",
             "Chat with the agent in the terminal or through a pipe",
             move |context, args| chat::run(context, args, Arc::clone(&chat_hooks)),
         )
-        .asks_for_trust(),
+        .asks_for_trust()
+        .needs_home(),
         AppCommand::with_args(
             "gateway",
             "Run the gateway: receive messages and deliver replies",
             gateway::run,
         )
+        .needs_home()
         .multi_threaded(),
         AppCommand::with_args(
             "status",
@@ -125,6 +131,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
             "Set up a model, API keys, and channels",
             onboard::run,
         )
+        .needs_home()
         .allow_invalid_settings(),
         AppCommand::with_args("config", "Show and change settings", config::run)
             .allow_invalid_settings(),

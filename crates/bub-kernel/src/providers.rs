@@ -152,8 +152,32 @@ impl Framework {
     /// # Errors
     ///
     /// Fails if a plugin fails or returns anything but a map.
-    pub fn collect_onboard_config(&self, mut config: Value) -> Result<Value> {
+    pub fn collect_onboard_config(&self, config: Value) -> Result<Value> {
+        self.collect_onboard_config_of(None, config)
+    }
+
+    /// Returns the plugins that implement `onboard_config`.
+    pub fn onboard_plugins(&self) -> Vec<String> {
+        let implementations = OnboardConfig::implementations(self.hooks());
+        let names = implementations.iter();
+        names.map(|one| one.plugin().to_string()).collect()
+    }
+
+    /// Calls the hook `onboard_config` like [`collect_onboard_config`](Self::collect_onboard_config), but only that of the
+    /// named plugin.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the plugin fails or returns anything but a map.
+    pub fn collect_onboard_config_of(
+        &self,
+        plugin: Option<&str>,
+        mut config: Value,
+    ) -> Result<Value> {
         for implementation in OnboardConfig::implementations(self.hooks()) {
+            if plugin.is_some_and(|plugin| *implementation.plugin() != *plugin) {
+                continue;
+            }
             let args = args::OnboardConfig {
                 current_config: &config,
             };

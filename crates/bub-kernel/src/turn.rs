@@ -306,8 +306,9 @@ impl Turn {
         self.progress().report.session_switch = Some(session_id);
     }
 
-    /// Records that no model is configured. Has no effect in a nested run, such as a subagent.
+    /// Records that no model is configured. The report is only that of the turn, not of a nested run such as a subagent.
     pub fn mark_no_model(&self) {
+        self.0.tape.mark_no_model();
         if Arc::ptr_eq(&self.0.tape, &self.0.core.tape) {
             self.progress().report.has_no_model = true;
         }

@@ -59,6 +59,8 @@ const LEASE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// How long a nested run, such as a subagent, waits for the lease of its session.
 const NESTED_LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Event with the guide that the user gets if no model is configured.
+const NO_MODEL_EVENT: &str = "no_model";
 
 /// The session's tape as one turn uses it, with the lease and the progress of the turn's record.
 #[derive(Debug)]
@@ -88,6 +90,10 @@ pub struct TurnTape {
 
 /// What the turn has recorded so far.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about the record"
+)]
 struct TurnProgress {
     /// The id of the entry with the prompt. `None` if the prompt is not recorded.
     prompt_id: Option<EntryId>,
@@ -99,6 +105,8 @@ struct TurnProgress {
     is_prompt_replaced: bool,
     /// Whether the model stage is completely recorded.
     is_complete: bool,
+    /// Whether no model is configured. The output of the model stage is then a guide for the user.
+    has_no_model: bool,
     /// Whether the failure that ended the turn is recorded.
     has_error: bool,
     /// Entries that are written with the next batch.
@@ -491,11 +499,18 @@ impl TurnTape {
         let mut step = self.new_step_record();
         // Record only the text of the current step, because earlier steps are already on the tape.
         let text = self.partial_text().unwrap_or_else(|| end.output.to_owned());
-        step.text = Some(text).filter(|_| !has_calls);
+        let has_no_model = self.progress.lock().has_no_model;
+        // The guide is for the user. As a message of the assistant, a later model would see it as its own answer.
+        let guide = has_no_model.then(|| {
+            let event = Entry::event(NO_MODEL_EVENT, Some(json!({"text": text})));
+            self.with_run_id(event)
+        });
+        step.text = Some(text).filter(|_| !has_calls && !has_no_model);
         step.error = end.error.map(error_entry);
         let status = if end.error.is_some() { "error" } else { "ok" };
         let last = self.end_step(status, end.error);
-        self.record_step(step, last.into_iter().collect()).await?;
+        let further = guide.into_iter().chain(last).collect();
+        self.record_step(step, further).await?;
         self.mark_complete();
         self.progress.lock().has_error = end.error.is_some();
         Ok(())

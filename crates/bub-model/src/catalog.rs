@@ -55,6 +55,8 @@ pub struct Provider {
     /// The provider's own environment variables for its key. The first one that is set is used; error messages suggest
     /// the first one.
     pub key_variables: Vec<String>,
+    /// Page on which users create a key, if it is known.
+    pub key_url: Option<&'static str>,
     /// The provider's own environment variable for its base URL, if it is not `<NAME>_API_BASE`.
     base_variable: Option<String>,
     /// The wire format, unless `native_wire` applies.

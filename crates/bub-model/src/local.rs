@@ -76,19 +76,24 @@ async fn query_server(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> O
 }
 
 /// Parses a list of models. Returns `None` if the body is not such a list, because another program may use the port.
-fn parse_models(body: &[u8]) -> Option<Vec<String>> {
+pub(crate) fn parse_models(body: &[u8]) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct ModelList {
         // Some servers send `null` if they have no models.
+        #[serde(alias = "models")]
         data: Value,
     }
     #[derive(Deserialize)]
     struct Model {
+        #[serde(alias = "name")]
         id: String,
     }
     let list: ModelList = serde_json::from_slice(body).ok()?;
     let models: Option<Vec<Model>> = serde_json::from_value(list.data).ok()?;
-    let names = models.unwrap_or_default().into_iter().map(|model| model.id);
+    let names = models.unwrap_or_default().into_iter().map(|model| {
+        let name = model.id.strip_prefix("models/");
+        name.map_or_else(|| model.id.clone(), str::to_owned)
+    });
     // Users see the names in questions and lists, so a name must not control a terminal.
     let is_name =
         |name: &String| !name.chars().any(char::is_control) && name.len() <= MAX_NAME_BYTES;

@@ -28,6 +28,9 @@ use raw::as_count;
 use stream::FrameDecoder;
 pub use stream::StreamDecoder;
 
+/// The header that every request in the Messages format needs, and its value.
+pub(crate) const MESSAGES_VERSION_HEADER: (&str, &str) = ("anthropic-version", "2023-06-01");
+
 /// The HTTP API format of a provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]

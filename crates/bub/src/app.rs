@@ -11,13 +11,17 @@ use std::{
 };
 
 use bub_agent::shell::{self, Launcher};
-use bub_kernel::{Error, ErrorKind, Framework, FrameworkBuilder, Result, Tool};
+use bub_kernel::{
+    Error, ErrorKind, Framework, FrameworkBuilder, Result, Tool,
+    settings::{TAPE_STORAGE, TapeStorage},
+};
 use bub_model::LoginFactory;
 use bub_plugin::{HostContext, PROTOCOL_VARIABLE, QuestionHandler};
 use bub_settings::{
     Environment, Loader, Redactor, Section, Settings, SettingsError, TrustReport, WorkspaceTrust,
 };
 use clap::ArgMatches;
+use rustix::fs::Access;
 
 use crate::{
     app_settings,
@@ -32,7 +36,7 @@ use crate::{
 
 /// Exit code if a command fails.
 const EXIT_FAILURE: u8 = 1;
-/// Exit code for invalid arguments or configuration.
+/// Exit code for invalid arguments or configuration. An argument is also invalid if what it names does not exist.
 const EXIT_USAGE: u8 = 2;
 
 /// Errors in the configuration. Commands that allow invalid settings report these errors.
@@ -231,13 +235,8 @@ impl App {
         let current_dir = std::env::current_dir().ok();
         let trust = WorkspaceTrust::new(&environment, current_dir.as_deref());
         let mut report = trust.inspect(&workspace);
-        if report.needs_answer()
-            && prompt::has_terminal()
-            && self.asks_for_trust(args, workspace_arg.as_deref())
-        {
-            trust::ask_user(&trust, &mut report)?;
-        }
-        let flags = self.setting_flags(args, workspace_arg.as_deref());
+        let (flags, needs_home) =
+            self.prepare_command(args, workspace_arg.as_deref(), &trust, &mut report)?;
         let loader = Loader::new(environment);
         let loader = flags.into_iter().fold(loader, |loader, flag| {
             loader.flag(flag.key, flag.flag, &flag.value)
@@ -248,9 +247,13 @@ impl App {
             .sections(core_sections())
             .sections(self.sections)
             .load_lenient();
-        logging::start_logging(&settings, args::verbosity(args));
         let is_unsafe = |problem: &SettingsError| matches!(problem, SettingsError::Unsafe { .. });
-        let plugins = if problems.iter().any(is_unsafe) {
+        let is_unsafe = problems.iter().any(is_unsafe);
+        if needs_home && !is_unsafe {
+            check_home(&settings)?;
+        }
+        logging::start_logging(&settings, args::verbosity(args));
+        let plugins = if is_unsafe {
             plugins::LoadedPlugins::default()
         } else {
             plugins::load(&mut settings)
@@ -327,29 +330,70 @@ impl App {
         run_command(&command, context)
     }
 
-    /// Returns the settings that the arguments of the command set. Only commands of the program can set some.
-    fn setting_flags(&self, args: &[OsString], workspace: Option<&Path>) -> Vec<SettingFlag> {
-        let name = args::command_name(args);
-        let mut commands = self.commands.iter();
-        let command = commands.find(|command| Some(command.name()) == name);
-        let Some(read) = command.and_then(|command| command.setting_flags) else {
-            return Vec::new();
+    /// Prepares the command before the settings are read: asks the user to trust the workspace, if the command needs it.
+    /// Returns the settings that its arguments set, and whether it needs the home.
+    fn prepare_command(
+        &self,
+        args: &[OsString],
+        workspace: Option<&Path>,
+        trust: &WorkspaceTrust,
+        report: &mut TrustReport,
+    ) -> Result<(Vec<SettingFlag>, bool)> {
+        let Some((command, matches)) = self.parse_own_command(args, workspace) else {
+            return Ok((Vec::new(), false));
         };
-        match args::parse(args, &self.commands, workspace) {
-            ParsedArgs::Command(_, matches) => read(&matches),
-            _ => Vec::new(),
+        if command.trust_handling == TrustHandling::Ask
+            && report.needs_answer()
+            && prompt::has_terminal()
+        {
+            trust::ask_user(trust, report)?;
         }
+        let flags = command.setting_flags.map(|read| read(&matches));
+        Ok((flags.unwrap_or_default(), command.needs_home))
     }
 
-    /// Returns whether the arguments name a command that asks for trust. External plugins are not loaded yet.
-    fn asks_for_trust(&self, args: &[OsString], workspace: Option<&Path>) -> bool {
-        let ParsedArgs::Command(name, _) = args::parse(args, &self.commands, workspace) else {
-            return false;
-        };
+    /// Parses the arguments of a command of the program that has to be known before the settings are read. External
+    /// plugins are not loaded yet.
+    fn parse_own_command(
+        &self,
+        args: &[OsString],
+        workspace: Option<&Path>,
+    ) -> Option<(&AppCommand, ArgMatches)> {
+        let name = args::command_name(args)?;
         let mut commands = self.commands.iter();
-        commands
-            .any(|command| command.name() == name && command.trust_handling == TrustHandling::Ask)
+        let command = commands.find(|command| command.name() == name)?;
+        let is_needed = command.needs_home
+            || command.setting_flags.is_some()
+            || command.trust_handling == TrustHandling::Ask;
+        if !is_needed {
+            return None;
+        }
+        match args::parse(args, &self.commands, workspace) {
+            ParsedArgs::Command(_, matches) => Some((command, matches)),
+            _ => None,
+        }
     }
+}
+
+/// Fails if the home cannot be written: what the user gets otherwise is an error about a file in it. Creates nothing.
+fn check_home(settings: &Settings) -> Result<()> {
+    let home = settings.home();
+    // An unknown home is a problem of the settings, which the program reports later.
+    if home.as_os_str().is_empty() || settings.get(&TAPE_STORAGE) == TapeStorage::Memory {
+        return Ok(());
+    }
+    let existing = home
+        .ancestors()
+        .find(|path| path.symlink_metadata().is_ok());
+    // A trailing dot follows symbolic links and needs a directory.
+    let directory = existing.unwrap_or(home).join(".");
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(&directory, access).map_err(|error| {
+        let (home, error) = (home.display(), std::io::Error::from(error));
+        Error::config(format!(
+            "home {home} cannot be written: {error}; set BUB_HOME to a directory of your own"
+        ))
+    })
 }
 
 /// Warns that files of the workspace are ignored, unless the user decided so.
@@ -518,7 +562,7 @@ fn report_error(error: &Error, bundled_plugins: &[&str], redactor: &Redactor) ->
     let _ = writeln!(std::io::stderr(), "error: {text}");
     ExitCode::from(match error.kind() {
         ErrorKind::Config | ErrorKind::InUse => EXIT_USAGE,
-        ErrorKind::InvalidInput if error.origin().is_none() => EXIT_USAGE,
+        ErrorKind::InvalidInput | ErrorKind::NotFound if error.origin().is_none() => EXIT_USAGE,
         _ => EXIT_FAILURE,
     })
 }

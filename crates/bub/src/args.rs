@@ -263,14 +263,24 @@ fn format_parse_error(error: &clap::Error, help: &str) -> String {
     format!("{line}; see `{help}`")
 }
 
-/// Returns the `--help` command that an error about `args` recommends. It is the help of the
-/// command in `args`, or of the program if `args` contains no known command.
+/// Returns the `--help` command that an error about `args` recommends. It is the help of the command or subcommand in
+/// `args`, or of the program if `args` contains no known command.
 fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
-    let is_known = |arg: &&OsString| commands.iter().any(|command| *arg == command.name());
-    match args.iter().skip(1).find(is_known) {
-        Some(command) => format!("bub {} --help", command.display()),
-        None => "bub --help".to_owned(),
+    let mut words = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    let command = words.find_map(|word| commands.iter().find(|command| command.has_name(word)));
+    let Some(command) = command else {
+        return "bub --help".to_owned();
+    };
+    let mut path = vec!["bub", command.name()];
+    let complete = (command.add_args)(command.command.clone());
+    let mut group = &complete;
+    for word in words {
+        if let Some(subcommand) = group.find_subcommand(word) {
+            path.push(subcommand.get_name());
+            group = subcommand;
+        }
     }
+    path.join(" ") + " --help"
 }
 
 fn collapse_whitespace(paragraph: &str) -> String {

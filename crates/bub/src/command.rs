@@ -78,6 +78,7 @@ pub struct AppCommand {
     pub(crate) allows_invalid_settings: bool,
     pub(crate) is_multi_threaded: bool,
     pub(crate) trust_handling: TrustHandling,
+    pub(crate) needs_home: bool,
     pub(crate) setting_flags: Option<fn(&ArgMatches) -> Vec<SettingFlag>>,
     source: CommandSource,
 }
@@ -147,7 +148,9 @@ impl AppCommand {
                 Err(error) => Box::pin(ready(Err(Error::invalid_input(error.to_string())))),
             });
         let command = Command::new(name).about(about);
-        Self::from_handler(command, A::augment_args, handler)
+        // A missing subcommand is an error in one line, as any other missing argument. Clap would print the help.
+        let add_args = |command| A::augment_args(command).arg_required_else_help(false);
+        Self::from_handler(command, add_args, handler)
     }
 
     /// Sets the function that returns which settings the arguments set.
@@ -172,6 +175,7 @@ impl AppCommand {
             allows_invalid_settings: false,
             is_multi_threaded: false,
             trust_handling: TrustHandling::Warn,
+            needs_home: false,
             setting_flags: None,
             source: CommandSource::Program,
         }
@@ -181,6 +185,13 @@ impl AppCommand {
     #[must_use]
     pub fn allow_invalid_settings(mut self) -> Self {
         self.allows_invalid_settings = true;
+        self
+    }
+
+    /// Fails before the command runs if the home cannot be written, because the command stores something there.
+    #[must_use]
+    pub fn needs_home(mut self) -> Self {
+        self.needs_home = true;
         self
     }
 

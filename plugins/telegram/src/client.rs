@@ -320,9 +320,11 @@ impl BotApiClient {
 
 /// Whether a token has only characters that cannot change the path of the URL.
 pub(super) fn is_valid_token(token: &Secret) -> bool {
-    let is_plain =
-        |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
-    !token.expose().is_empty() && token.expose().chars().all(is_plain)
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
+    token.expose().split_once(':').is_some_and(|(id, secret)| {
+        let is_id = !id.is_empty() && id.chars().all(|digit| digit.is_ascii_digit());
+        is_id && !secret.is_empty() && secret.chars().all(is_plain)
+    })
 }
 
 async fn send_request(request: RequestBuilder) -> Result<Value, ApiError> {

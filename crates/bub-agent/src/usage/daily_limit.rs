@@ -1,4 +1,4 @@
-//! The daily limits of tokens and cost, shared by all processes that use the same home.
+//! The limits of tokens and cost: per day, shared by all processes that use the same home, and per process.
 //!
 //! The tapes are authoritative, but reading all of them before each call would be slow. So a ledger of the day,
 //! `usage/<day>.jsonl`, has one line per call. bub rebuilds the ledger from the tapes if the file is missing. Each
@@ -28,8 +28,12 @@ use crate::settings::UsageSettings;
 pub struct DailyLimit {
     tokens: Option<u64>,
     cost: Option<f64>,
+    /// Maximum cost of the calls of this process.
+    process_cost: Option<f64>,
     directory: PathBuf,
     today: Mutex<DailyUsage>,
+    /// The calls of this process, if their cost is limited.
+    process_calls: Mutex<Vec<(String, TokenCounts)>>,
 }
 
 /// The usage of a day: the sum of the ledger lines that were read so far.
@@ -49,14 +53,47 @@ impl DailyLimit {
         Self {
             tokens: settings.get(UsageSettings::DAILY_TOKENS),
             cost: settings.get(UsageSettings::DAILY_COST),
+            process_cost: settings.get(UsageSettings::PROCESS_COST),
             directory: settings.home().join("usage"),
             today: Mutex::default(),
+            process_calls: Mutex::default(),
         }
     }
 
     /// Returns whether a limit is configured.
     pub(crate) fn is_set(&self) -> bool {
+        self.has_daily_limit() || self.process_cost.is_some()
+    }
+
+    fn has_daily_limit(&self) -> bool {
         self.tokens.is_some() || self.cost.is_some()
+    }
+
+    /// Fails if the calls of this process have reached their limit, or if their price is unknown.
+    async fn check_process(&self, models: &[ModelId], catalog: &Catalog) -> Result<()> {
+        let Some(limit) = self.process_cost else {
+            return Ok(());
+        };
+        if let Some(model) = models.iter().find(|model| catalog.price(model).is_none()) {
+            return Err(Error::config(format!(
+                "cannot enforce `--max-price`: the price of {model} is unknown; set `providers.{}.prices`",
+                model.provider()
+            )));
+        }
+        let mut usage = UsageRow::default();
+        for (model, counts) in self.process_calls.lock().await.iter() {
+            usage.add_call(model, *counts, catalog);
+        }
+        let cost = usage.cost;
+        if cost < limit {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Provider,
+            format!(
+                "price limit reached: ${cost:.4} of ${limit:.4} (`--max-price`); raise it and continue the session"
+            ),
+        ))
     }
 
     /// Fails if a limit does not allow calls to these models now. If a limit is reached, the error says when it resets.
@@ -66,7 +103,8 @@ impl DailyLimit {
         catalog: &Catalog,
         store: Option<&dyn TapeStore>,
     ) -> Result<()> {
-        if !self.is_set() {
+        self.check_process(models, catalog).await?;
+        if !self.has_daily_limit() {
             return Ok(());
         }
         let unpriced = models.iter().find(|model| catalog.price(model).is_none());
@@ -105,9 +143,16 @@ impl DailyLimit {
 
     /// Adds a model call to the ledger.
     pub(crate) async fn record_call(&self, model: &str, usage: &Value) {
-        let Some(tokens) = TokenCounts::from_usage(usage).filter(|_| self.is_set()) else {
+        let Some(tokens) = TokenCounts::from_usage(usage) else {
             return;
         };
+        if self.process_cost.is_some() {
+            let mut calls = self.process_calls.lock().await;
+            calls.push((model.to_owned(), tokens));
+        }
+        if !self.has_daily_limit() {
+            return;
+        }
         let mut today = self.today.lock().await;
         let day = Zoned::now().date().to_string();
         if let Err(error) = append_line(&self.ledger_path(&day), &ledger_line(model, usage)) {

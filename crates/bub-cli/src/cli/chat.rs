@@ -25,10 +25,14 @@ use bub_terminal::{
 use tokio::sync::oneshot;
 
 pub(crate) use self::controller::ChatHooks;
-use self::{controller::ChatController, session::ChatSession};
+use self::{
+    controller::ChatController,
+    session::{ChatSession, offer_former_session},
+};
 use super::{
     interrupted::{CONTINUE_MESSAGE, offer_to_finish},
     local_model::offer_local_model,
+    onboard::offer_onboarding,
     parse_non_blank, prompt,
     terminal_mode::{TerminalMode, color_mode, rewraps_lines},
 };
@@ -53,9 +57,9 @@ pub(super) struct ChatArgs {
     #[arg(value_name = "MESSAGE")]
     message: Option<String>,
     /// Chat within the `cli` channel
-    #[arg(long, value_name = "ID", default_value = "local")]
+    #[arg(long, value_name = "ID", default_value = session::DEFAULT_CHAT_ID)]
     chat_id: String,
-    /// Session to use [default: cli:CHAT-ID]
+    /// Session to use [default: `cli_session`; with `--chat-id`, cli:CHAT-ID]
     #[arg(long, value_name = "ID", alias = "session-id", value_parser = parse_non_blank)]
     session: Option<String>,
     /// Continue the most recent session of this workspace
@@ -98,6 +102,7 @@ pub(super) async fn run(
     chat: Arc<ChatHooks>,
 ) -> Result<ExitCode> {
     offer_local_model(&context).await?;
+    offer_onboarding(&context).await?;
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
     let first_line = args.message.as_deref().map(str::trim);
@@ -108,8 +113,11 @@ pub(super) async fn run(
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
         let (sender, chat_events) = ChatEventSender::new();
-        let session = ChatSession::choose(&framework, args).await?;
+        let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
+        if let Some(former) = offer_former_session(&framework, &session, can_ask).await? {
+            session.switch_to(former);
+        }
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);
         }

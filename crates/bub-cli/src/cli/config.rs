@@ -5,22 +5,28 @@ mod edit;
 use std::{
     borrow::Cow,
     process::ExitCode,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bub::{CommandContext, check_settings};
-use bub_kernel::{Error, Result};
+use bub_kernel::{Error, Framework, Result};
 use bub_model::{Catalog, ModelId};
 use bub_settings::{ConfigFile, EditError, SettingSource, SettingValue, Settings, SettingsError};
+use bub_terminal::Style;
 use serde_json::{Value, json};
 
-use super::{listing::format_columns, output, prompt};
+use super::{
+    listing::{Listing, Table, cell},
+    output, prompt,
+};
+use crate::bundled;
 
 /// Exit code for invalid arguments or configuration.
 const EXIT_USAGE: u8 = 2;
 
 #[derive(clap::Args)]
-#[command(disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(disable_help_subcommand = true)]
 pub(super) struct ConfigArgs {
     #[command(subcommand)]
     command: ConfigCommand,
@@ -67,8 +73,13 @@ enum ConfigCommand {
 }
 
 pub(super) async fn run(context: CommandContext, args: ConfigArgs) -> Result<ExitCode> {
-    let settings = context.settings;
-    let problems = &context.problems.0;
+    let CommandContext {
+        framework,
+        settings,
+        ref problems,
+        ..
+    } = context;
+    let problems = &problems.0;
     let is_query = matches!(
         args.command,
         ConfigCommand::List { .. } | ConfigCommand::Get { .. }
@@ -88,7 +99,8 @@ pub(super) async fn run(context: CommandContext, args: ConfigArgs) -> Result<Exi
             print_setting(&settings, &current_key(&settings, &key), json)
         }
         ConfigCommand::Set { key, value } => {
-            set_setting(&settings, &current_key(&settings, &key), value).await
+            let key = current_key(&settings, &key);
+            set_setting(&framework, &settings, &key, value).await
         }
         ConfigCommand::Unset { key } => unset_setting(&settings, &current_key(&settings, &key)),
         ConfigCommand::Edit => edit::edit_config(&settings).await,
@@ -119,14 +131,27 @@ fn unset_former_keys(settings: &Settings, file: &mut ConfigFile, key: &str) -> R
 fn list_settings(settings: &Settings, changed: bool, as_json: bool) -> Result<ExitCode> {
     let entries = settings.entries();
     let entries = entries.filter(|entry| !changed || entry.origin != SettingSource::Default);
-    let text = if as_json {
+    if as_json {
         let lines = entries.map(|entry| format!("{}\n", to_json(&entry)));
-        lines.collect()
-    } else {
-        let rows = entries.map(|entry| setting_row(&entry));
-        format_columns(&rows.collect::<Vec<_>>())
-    };
-    output::print_untrusted(&settings.redactor().redact(&text))
+        let text = lines.collect::<String>();
+        return output::print_untrusted(&settings.redactor().redact(&text));
+    }
+    let mut table = Table::default();
+    for entry in entries {
+        let is_default = entry.origin == SettingSource::Default;
+        let [key, value, source] = setting_row(&entry);
+        let (key_style, value_style) = if is_default {
+            (Style::NONE, Style::DIM)
+        } else {
+            (Style::BOLD, Style::GREEN)
+        };
+        table.row([
+            cell(key, key_style),
+            cell(value, value_style),
+            cell(source, Style::DIM),
+        ]);
+    }
+    Listing::from(table).print(settings)
 }
 
 /// Returns key, value and source of a setting. Secrets are redacted.
@@ -175,7 +200,12 @@ fn format_value(value: &Value) -> String {
     }
 }
 
-async fn set_setting(settings: &Settings, key: &str, value: Option<String>) -> Result<ExitCode> {
+async fn set_setting(
+    framework: &Framework,
+    settings: &Arc<Settings>,
+    key: &str,
+    value: Option<String>,
+) -> Result<ExitCode> {
     let text = match value.filter(|value| value != "-") {
         Some(text) => text,
         None if prompt::has_terminal() => prompt::prompt_secret(&format!("value of {key}")).await?,
@@ -184,12 +214,31 @@ async fn set_setting(settings: &Settings, key: &str, value: Option<String>) -> R
     let revised = edit_file(settings, key, |file| {
         let owner = model_provider(settings, file);
         set_value(settings, file, owner.as_deref(), key, &text)?;
+        check_channel(framework, settings, file, key)?;
         unset_former_keys(settings, file, key).map(drop)
     })?;
     warn_overridden(&revised.settings, key);
     revised.print_owner_change(settings)?;
     let file = settings.config_file().display();
     output::print(&format!("set {key} in {file}\n"))
+}
+
+/// Fails if the edit adds a value with which a channel does not start. A value that was wrong before does not prevent
+/// the correction of another one.
+fn check_channel(
+    framework: &Framework,
+    settings: &Arc<Settings>,
+    file: &ConfigFile,
+    key: &str,
+) -> Result<()> {
+    let Some((channel, _)) = key.split_once('.') else {
+        return Ok(());
+    };
+    let validate = |settings| bundled::validate_channel(framework, settings, channel);
+    match validate(Arc::clone(settings)) {
+        Ok(()) => validate(Arc::new(validate_file(settings, file)?)),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Prints a note if another source overrides a setting in the config file.

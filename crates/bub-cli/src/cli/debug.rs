@@ -20,7 +20,7 @@ use super::{listing::format_columns, output, tape::text};
 
 /// Show what the model would get
 #[derive(clap::Args)]
-#[command(disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(disable_help_subcommand = true)]
 pub(super) struct DebugArgs {
     #[command(subcommand)]
     command: DebugCommand,

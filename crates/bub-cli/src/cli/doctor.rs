@@ -18,10 +18,16 @@ use bub::{CommandContext, SettingsProblems};
 use bub_kernel::{BoxFuture, Framework, Result};
 use bub_model::LoginFactory;
 use bub_settings::Settings;
+use bub_terminal::Style;
 use futures_util::{FutureExt as _, future::join_all};
 use serde_json::{Value, json};
 
-use super::{listing::Listing, output, tape::text};
+use super::{
+    listing::{Listing, Table, cell},
+    output,
+    progress::ProgressBar,
+    tape::text,
+};
 
 /// Input of the checks.
 struct CheckContext<'a> {
@@ -42,7 +48,7 @@ struct Finding {
 }
 
 /// Severity of a finding. Only errors change the exit code.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
     Ok,
     /// Works but needs attention.
@@ -86,14 +92,20 @@ pub(super) async fn run(context: CommandContext, args: DoctorArgs) -> Result<Exi
         ("disk", ready(disk::check(check_context)).boxed()),
         ("clock", ready(clock::check(check_context)).boxed()),
     ];
-    let results = checks.map(async |(name, findings)| (name, findings.await));
-    let results = join_all(results).await;
     let settings = &check_context.settings;
+    let progress = ProgressBar::new("checking", checks.len(), settings);
+    let results = checks.map(async |(name, findings)| {
+        let findings = findings.await;
+        progress.advance(name);
+        (name, findings)
+    });
+    let results = join_all(results).await;
+    drop(progress);
     if args.json {
         let text = format!("{:#}\n", to_json(settings, &results));
         output::print_untrusted(&settings.redactor().redact(&text))?;
     } else {
-        list_findings(settings, &results).print_redacted(settings.redactor())?;
+        list_findings(settings, &results).print(settings)?;
     }
     let has_errors = count_findings(&results, Severity::Error) > 0;
     Ok(ExitCode::from(u8::from(has_errors)))
@@ -107,26 +119,41 @@ fn count_findings(results: &[(&str, Vec<Finding>)], severity: Severity) -> usize
 }
 
 fn list_findings(settings: &Settings, results: &[(&str, Vec<Finding>)]) -> Listing {
-    let mut listing = Listing::default();
+    let mut table = Table::default();
     for (check, findings) in results {
         for finding in findings {
-            let (state, text) = (finding.severity.name(), &finding.text);
-            listing.row(format!("{check:9} {state:9} {text}"));
+            let severity = finding.severity;
+            table.row([
+                cell(*check, Style::BOLD),
+                // As wide as the longest name, so that reports look alike.
+                cell(format!("{:7}", severity.name()), severity.style()),
+                cell(&finding.text, Style::NONE),
+            ]);
             if let Some(fix) = &finding.fix {
-                listing.row(format!("{:19} fix: {fix}", ""));
+                let fix = cell(format!("fix: {fix}"), Style::CYAN);
+                table.row([cell("", Style::NONE), cell("", Style::NONE), fix]);
             }
         }
     }
-    let changed: Vec<_> = config::changed_settings(settings).collect();
+    let mut listing = Listing::from(table);
+    let mut changed = Table::default();
+    for [key, value, origin] in config::changed_settings(settings) {
+        changed.row([
+            cell(format!("  {key}"), Style::NONE),
+            cell(value, Style::NONE),
+            cell(origin, Style::DIM),
+        ]);
+    }
     if !changed.is_empty() {
         listing.blank();
         listing.row("non-default settings:");
-        let rows = changed.into_iter();
-        let rows = rows.map(|[key, value, origin]| [format!("  {key}"), value, origin]);
-        listing.columns(&rows.collect::<Vec<_>>());
+        listing.table(changed);
     }
     listing.blank();
-    listing.row(summary(results));
+    let worst = results.iter().flat_map(|(_, findings)| findings);
+    let worst = worst.map(|finding| finding.severity).max();
+    let style = worst.unwrap_or(Severity::Ok).style();
+    listing.styled_row([cell(summary(results), style)]);
     listing
 }
 
@@ -165,6 +192,14 @@ impl Severity {
             Self::Ok => "ok",
             Self::Warning => "warning",
             Self::Error => "error",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::Ok => Style::GREEN,
+            Self::Warning => Style::YELLOW,
+            Self::Error => Style::RED,
         }
     }
 }

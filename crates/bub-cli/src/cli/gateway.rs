@@ -94,7 +94,7 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
         let outcome = gateway
             .run(token, || {
                 // The gateway also runs if stdout is closed.
-                let _ = report.print();
+                let _ = report.print(&settings);
                 report_no_running_channel(&remote.stopped_channels(), channels);
                 ready.notify("READY=1");
             })

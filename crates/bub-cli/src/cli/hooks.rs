@@ -4,13 +4,19 @@ use std::{fmt::Write, process::ExitCode, sync::Arc};
 
 use bub::CommandContext;
 use bub_kernel::{PluginState, Result, hooks::HOOKS};
+use bub_terminal::Style;
+use serde_json::json;
 
-use super::{listing::Listing, output};
+use super::{
+    listing::{Listing, cell},
+    output,
+};
 
 /// Show hooks and the plugins that implement them
 ///
 /// The plugins are in registration order. They run in reverse order: the plugin listed last runs first.
 #[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "options of the command line")]
 pub(super) struct HooksArgs {
     /// Describe all hooks
     #[arg(long)]
@@ -21,6 +27,9 @@ pub(super) struct HooksArgs {
     /// Print the JSON Schema of the plugin protocol
     #[arg(long, conflicts_with_all = ["all", "order"])]
     schema: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with_all = ["all", "schema"])]
+    json: bool,
 }
 
 pub(super) async fn run(context: CommandContext, args: HooksArgs) -> Result<ExitCode> {
@@ -28,8 +37,10 @@ pub(super) async fn run(context: CommandContext, args: HooksArgs) -> Result<Exit
         output::print(&format!("{:#}\n", bub_plugin::protocol_schema()))
     } else if args.all {
         output::print(&hooks_table())
+    } else if args.json {
+        output::print_untrusted(&implementations_json(&context, args.order))
     } else {
-        list_implementations(&context, args.order).print()
+        list_implementations(&context, args.order).print(&context.settings)
     }
 }
 
@@ -46,15 +57,35 @@ fn list_implementations(context: &CommandContext, in_execution_order: bool) -> L
             format!("{name}{}", if has_failed { " (error)" } else { "" })
         };
         let plugins: Vec<String> = plugins.iter().map(label).collect();
-        listing.row(format!("{}: {}", spec.name, plugins.join(", ")));
+        listing.styled_row([
+            cell(spec.name, Style::BOLD),
+            cell(format!(": {}", plugins.join(", ")), Style::NONE),
+        ]);
     }
     let mut listing = listing.or_row("(no hook implementations)");
     for plugin in framework.plugins() {
         if let PluginState::Failed(reason) = &plugin.state {
-            listing.row(format!("plugin {} is not loaded: {reason}", plugin.name));
+            let text = format!("plugin {} is not loaded: {reason}", plugin.name);
+            listing.styled_row([cell(text, Style::RED)]);
         }
     }
     listing
+}
+
+/// Returns one JSON object per hook.
+fn implementations_json(context: &CommandContext, in_execution_order: bool) -> String {
+    let hooks = context.framework.hooks().implemented_hooks();
+    let lines = hooks.into_iter().map(|(spec, mut plugins)| {
+        if in_execution_order {
+            plugins.reverse();
+        }
+        let plugins: Vec<&str> = plugins.iter().map(|name| &**name).collect();
+        format!(
+            "{}\n",
+            json!({"hook": spec.name, "kind": spec.kind.name(), "plugins": plugins})
+        )
+    });
+    lines.collect()
 }
 
 /// Returns the hook table in Markdown, which is also in `docs/hooks.md`.

@@ -31,11 +31,18 @@ pub(super) async fn offer_local_model(context: &CommandContext) -> Result<()> {
     let model = model.to_string();
     config::set_value(settings, &mut file, owner.as_deref(), "model", &model)?;
     config::save_and_report(settings, &mut file)?;
-    let program = std::env::current_exe()?;
-    let error = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .exec();
-    Err(Error::unknown(format!(
+    Err(restart_error())
+}
+
+/// Starts the command again with the same arguments. Returns the error if that fails.
+pub(super) fn restart_error() -> Error {
+    let error = match std::env::current_exe() {
+        Ok(program) => Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .exec(),
+        Err(error) => error,
+    };
+    Error::unknown(format!(
         "cannot start the command again: {error}; run it again"
-    )))
+    ))
 }

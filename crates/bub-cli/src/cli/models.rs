@@ -6,9 +6,13 @@ use bub::CommandContext;
 use bub_kernel::Result;
 use bub_model::{ChoiceReason, KeySource, ModelChoice, ModelsReport, ProviderReport};
 use bub_settings::MASK;
+use bub_terminal::Style;
 use serde_json::{Value, json};
 
-use super::{listing::Listing, output};
+use super::{
+    listing::{Listing, Table, cell},
+    output,
+};
 
 /// Text that commands print if no model is configured.
 pub(super) const NO_MODEL_TEXT: &str =
@@ -16,9 +20,13 @@ pub(super) const NO_MODEL_TEXT: &str =
 
 /// List available models and show which one is used
 ///
-/// Lists the configured model, providers with an API key, and local servers. Makes no requests to remote providers.
+/// Lists the configured model, providers with an API key, and local servers. With `--all`, also lists the other providers.
+/// Makes no requests to remote providers.
 #[derive(clap::Args)]
 pub(super) struct ModelsArgs {
+    /// Also list the providers without access
+    #[arg(long)]
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -31,39 +39,69 @@ pub(super) async fn run(context: CommandContext, args: ModelsArgs) -> Result<Exi
         let text = format!("{:#}\n", to_json(&report));
         return output::print(&settings.redactor().redact(&text));
     }
-    list_models(&report).print_redacted(settings.redactor())
+    list_models(&report, args.all).print(settings)
 }
 
-fn list_models(report: &ModelsReport) -> Listing {
+fn list_models(report: &ModelsReport, shows_all: bool) -> Listing {
     let mut listing = Listing::default();
-    listing.row(model_line(report));
+    let has_model = report
+        .choice
+        .as_ref()
+        .is_ok_and(|choice| choice.model.is_some());
+    let style = match report.problem {
+        None if has_model => Style::GREEN,
+        None => Style::YELLOW,
+        Some(_) => Style::RED,
+    };
+    listing.styled_row([cell(model_line(report), style)]);
     for (model, problem) in &report.fallbacks {
-        listing.row(match problem {
-            Some(problem) => format!("fallback: {model} is unavailable: {problem}"),
-            None => format!("fallback: {model}"),
-        });
+        match problem {
+            Some(problem) => {
+                let text = format!("fallback: {model} is unavailable: {problem}");
+                listing.styled_row([cell(text, Style::YELLOW)]);
+            }
+            None => listing.row(format!("fallback: {model}")),
+        }
     }
     for note in &report.notes {
         listing.row(format!("note: {note}"));
     }
-    let providers = report.providers.iter();
-    let width = providers.clone().map(|provider| provider.name.len()).max();
-    let width = width.unwrap_or_default();
-    let (usable, others): (Vec<_>, Vec<_>) = providers.partition(|provider| provider.usable);
-    if !usable.is_empty() {
+    let (usable, others): (Vec<_>, Vec<_>) = report
+        .providers
+        .iter()
+        .partition(|provider| provider.usable);
+    let mut table = Table::default();
+    for provider in usable {
+        table.row([
+            cell(format!("  {}", provider.name), Style::BOLD),
+            cell(describe_access(provider, report), Style::NONE),
+        ]);
+    }
+    if !table.is_empty() {
         listing.blank();
         listing.row("available:");
-    }
-    for provider in usable {
-        let access = describe_access(provider, report);
-        listing.row(format!("  {:width$}  {access}", provider.name));
+        listing.table(table);
     }
     listing.blank();
-    listing.row("unavailable:");
-    for provider in others {
-        let todo = provider.todo.as_deref().unwrap_or_default();
-        listing.row(format!("  {:width$}  {todo}", provider.name));
+    if !shows_all {
+        let count = others.len();
+        listing.styled_row([cell(
+            format!(
+                "{count} more providers need an API key or a server; `bub models --all` lists them"
+            ),
+            Style::DIM,
+        )]);
+        return listing;
     }
+    listing.row("unavailable:");
+    let mut table = Table::default();
+    for provider in others {
+        table.row([
+            cell(format!("  {}", provider.name), Style::NONE),
+            cell(provider.todo.clone().unwrap_or_default(), Style::DIM),
+        ]);
+    }
+    listing.table(table);
     listing.blank();
     listing.row(format!(
         "You can also set keys in {} as `api_key.<provider>`, and base URLs as `api_base.<provider>`.",

@@ -3,15 +3,16 @@
 mod channels;
 pub(super) mod model;
 mod plugins;
+mod preset;
 
 use std::{process::ExitCode, sync::Arc};
 
-use bub::CommandContext;
+use bub::{BuiltinPlugin, CommandContext};
 use bub_kernel::{Error, Framework, Result};
 use bub_model::LoginFactory;
 use bub_settings::{ConfigFile, Settings};
 
-use super::{config, output, prompt};
+use super::{config, local_model, output, prompt};
 
 #[expect(
     clippy::struct_excessive_bools,
@@ -20,8 +21,11 @@ use super::{config, output, prompt};
 /// Set up a model, API keys, and channels
 ///
 /// Existing values are offered as defaults. Settings are tested before they are saved.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(super) struct OnboardArgs {
+    /// Set up only this plugin or channel; `builtin` is the model
+    #[arg(value_name = "PLUGIN", conflicts_with_all = ["model", "api_base", "api_key_stdin", "yes"])]
+    plugin: Option<String>,
     /// Model to use
     #[arg(long, value_name = "PROVIDER:MODEL")]
     model: Option<String>,
@@ -103,11 +107,26 @@ async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode>
             env!("CARGO_PKG_VERSION")
         );
     }
+    let is_builtin_only = args.plugin.is_some();
+    if let Some(plugin) = args.plugin.filter(|plugin| plugin != "builtin") {
+        plugins::set_up_plugin(&mut onboarding, &plugin).await?;
+        return save(&mut onboarding, "");
+    }
+    let is_first = onboarding.settings.text_at("model").is_none();
     model::set_up_model(&mut onboarding, model_args).await?;
-    if can_ask {
+    if can_ask && is_first {
+        preset::choose_preset(&mut onboarding).await?;
+    }
+    if can_ask && !is_builtin_only {
         channels::set_up_channels(&mut onboarding).await?;
         plugins::set_up_plugins(&mut onboarding).await?;
     }
+    save(&mut onboarding, "Next: bub chat\n")
+}
+
+/// Saves the config file and prints what to do next.
+fn save(onboarding: &mut Onboarding<'_>, next_step: &str) -> Result<ExitCode> {
+    let can_ask = onboarding.can_ask;
     let (settings, file) = (&onboarding.settings, &mut onboarding.file);
     let path = settings.config_file().display();
     if !file.is_changed() {
@@ -121,7 +140,29 @@ async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode>
         notice!("");
     }
     config::warn_overridden(&revised, "model");
-    output::print(&format!("Saved config to {path}\nNext: bub chat\n"))
+    output::print(&format!("Saved config to {path}\n{next_step}"))
+}
+
+/// Offers the setup to a user at the terminal if no model is configured. After the setup, starts the command again, so
+/// that every part of it reads the settings.
+pub(super) async fn offer_onboarding(context: &CommandContext) -> Result<()> {
+    if !prompt::has_terminal()
+        || has_other_model(&context.framework)
+        || !offer_setup(context).await?
+    {
+        return Ok(());
+    }
+    set_up(context, OnboardArgs::default()).await?;
+    Err(local_model::restart_error())
+}
+
+/// Returns whether a plugin other than `builtin` answers messages.
+fn has_other_model(framework: &Framework) -> bool {
+    let hooks = framework.hooks().implemented_hooks();
+    let mut models = hooks
+        .into_iter()
+        .filter(|(spec, _)| matches!(spec.name, "run_model" | "run_model_stream"));
+    models.any(|(_, plugins)| plugins.iter().any(|name| **name != *BuiltinPlugin::NAME))
 }
 
 /// Offers the setup if no model is configured, and returns whether the user accepted.
@@ -148,6 +189,19 @@ impl Onboarding<'_> {
         match self.owner.as_deref().filter(|owner| *owner != provider) {
             Some(owner) => config::scope_all_to_provider(&mut self.file, owner),
             None => Ok(()),
+        }
+    }
+
+    /// Redacts an error, and replaces the config file in it: the file does not have the answer yet.
+    fn name_answer(&self, error: &str) -> String {
+        let error = self.settings.redactor().redact(error);
+        let file = format!("{}:", self.settings.config_file().display());
+        match error.strip_prefix(&file) {
+            Some(rest) => {
+                let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':');
+                format!("your answer:{rest}")
+            }
+            None => error.into_owned(),
         }
     }
 

@@ -6,17 +6,17 @@ use bub::CommandContext;
 use bub_gateway::status::{edit_offline_outbox, send_request};
 use bub_kernel::{Error, Result};
 use bub_tape::fs::RealFs;
+use bub_terminal::Style;
 use serde_json::{Value, json};
 
 use super::{
     gateway,
-    listing::Listing,
+    listing::{Listing, cell},
     output,
     status::{count, items, text},
 };
 
 #[derive(clap::Args)]
-#[command(arg_required_else_help = false)]
 pub(super) struct OutboxArgs {
     /// Gateway name, if several share one home
     #[arg(long, global = true, default_value = "main", value_parser = gateway::parse_name)]
@@ -76,23 +76,33 @@ pub(super) async fn run(context: CommandContext, args: OutboxArgs) -> Result<Exi
         }
         OutboxAction::List { json: false } => listing = list_replies(&answer),
     }
-    listing.print()
+    listing.print(settings)
 }
 
 fn list_replies(answer: &Value) -> Listing {
     let mut listing = Listing::default();
     for reply in items(&answer["replies"]) {
-        listing.row(format!(
-            "{} {}:{} {}, {} s old, {} attempts, {}: {}",
-            text(&reply["id"]),
-            text(&reply["channel"]),
-            text(&reply["chat"]),
-            text(&reply["state"]),
-            count(&reply["age_seconds"]),
-            count(&reply["attempts"]),
-            text(&reply["error"]),
-            text(&reply["text"]),
-        ));
+        let (channel, chat) = (text(&reply["channel"]), text(&reply["chat"]));
+        let state = text(&reply["state"]);
+        let style = match state {
+            "failed" => Style::RED,
+            _ => Style::YELLOW,
+        };
+        listing.styled_row([
+            cell(text(&reply["id"]), Style::BOLD),
+            cell(format!(" {channel}:{chat} "), Style::NONE),
+            cell(state, style),
+            cell(
+                format!(
+                    ", {} s old, {} attempts, {}: {}",
+                    count(&reply["age_seconds"]),
+                    count(&reply["attempts"]),
+                    text(&reply["error"]),
+                    text(&reply["text"]),
+                ),
+                Style::NONE,
+            ),
+        ]);
     }
     listing.or_row("no undelivered replies")
 }

@@ -5,8 +5,13 @@ use std::process::ExitCode;
 use bub::CommandContext;
 use bub_gateway::pairing::Pairings;
 use bub_kernel::Result;
+use bub_terminal::Style;
+use serde_json::json;
 
-use super::listing::Listing;
+use super::{
+    listing::{Listing, Table, cell},
+    output,
+};
 
 /// Grant a user access with a pairing code
 ///
@@ -28,7 +33,11 @@ pub(super) struct PairArgs {
 #[derive(clap::Subcommand)]
 enum PairCommand {
     /// List paired users and pending requests
-    List,
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a user or a pending request
     Remove {
         /// User from `bub pair list`
@@ -45,7 +54,18 @@ pub(super) async fn run(context: CommandContext, args: PairArgs) -> Result<ExitC
             pairings.remove(&user)?;
             listing.row(format!("removed {user}"));
         }
-        Some(PairCommand::List) => listing = list_pairings(&pairings)?,
+        Some(PairCommand::List { json: true }) => {
+            let (users, requests) = pairings.users_and_requests()?;
+            let users = users.iter().map(|user| {
+                json!({"channel": user.channel, "id": user.id, "name": user.name, "role": user.role().name(), "code": null})
+            });
+            let requests = requests.iter().map(|request| {
+                json!({"channel": request.channel, "id": request.id, "name": request.name, "role": null, "code": request.code})
+            });
+            let lines = users.chain(requests).map(|line| format!("{line}\n"));
+            return output::print_untrusted(&lines.collect::<String>());
+        }
+        Some(PairCommand::List { json: false }) => listing = list_pairings(&pairings)?,
         None => {
             let user = pairings.accept_code(&args.code.unwrap_or_default(), args.owner)?;
             let (channel, id, name) = (&user.channel, &user.id, &user.name);
@@ -53,21 +73,25 @@ pub(super) async fn run(context: CommandContext, args: PairArgs) -> Result<ExitC
             listing.row(format!("added {channel}:{id} ({name}) as {role}"));
         }
     }
-    listing.print()
+    listing.print(&context.settings)
 }
 
 fn list_pairings(pairings: &Pairings) -> Result<Listing> {
     let (users, requests) = pairings.users_and_requests()?;
-    let mut listing = Listing::default();
+    let mut table = Table::default();
     for user in users {
-        let (channel, id, name) = (&user.channel, &user.id, &user.name);
-        listing.row(format!("{channel}:{id} {} {name}", user.role().name()));
+        table.row([
+            cell(format!("{}:{}", user.channel, user.id), Style::BOLD),
+            cell(user.role().name(), Style::GREEN),
+            cell(user.name, Style::NONE),
+        ]);
     }
     for request in requests {
-        listing.row(format!(
-            "{}:{} pending, code {} {}",
-            request.channel, request.id, request.code, request.name
-        ));
+        table.row([
+            cell(format!("{}:{}", request.channel, request.id), Style::BOLD),
+            cell(format!("pending, code {}", request.code), Style::YELLOW),
+            cell(request.name, Style::NONE),
+        ]);
     }
-    Ok(listing.or_row("no paired users or pending requests"))
+    Ok(Listing::from(table).or_row("no paired users or pending requests"))
 }

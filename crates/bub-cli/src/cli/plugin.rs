@@ -19,9 +19,13 @@ use bub_plugin::{
     Descriptor, InstalledPlugin, InstalledPlugins, Manifest, PluginPin, PluginProcess, SettingDecl,
     compute_pin, pin_mismatch,
 };
+use bub_terminal::Style;
 use serde_json::{Value, json};
 
-use super::{listing::Listing, output, prompt};
+use super::{
+    listing::{Listing, Table, cell},
+    output, prompt,
+};
 use crate::bundled;
 
 /// Timeout for the start of a plugin that is being added.
@@ -32,7 +36,7 @@ const FIRST_START_TIMEOUT: Duration = Duration::from_mins(2);
 /// A plugin sees your conversations; add only plugins that you trust. A plugin is pinned: if its files change, bub
 /// does not start it until you add it again.
 #[derive(clap::Args)]
-#[command(disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(disable_help_subcommand = true)]
 pub(super) struct PluginArgs {
     #[command(subcommand)]
     command: PluginCommand,
@@ -309,9 +313,21 @@ fn list_plugins(context: &CommandContext, as_json: bool) -> Result<ExitCode> {
     let rows = rows
         .map(|record| plugin_row(context, record))
         .chain(damaged);
-    let mut listing = Listing::default();
-    listing.columns(&rows.collect::<Vec<_>>());
-    listing.print()
+    let mut table = Table::default();
+    for [name, version, path, state] in rows {
+        let style = match state.as_str() {
+            "enabled" => Style::GREEN,
+            "disabled" => Style::DIM,
+            _ => Style::RED,
+        };
+        table.row([
+            cell(name, Style::BOLD),
+            cell(version, Style::NONE),
+            cell(path, Style::DIM),
+            cell(state, style),
+        ]);
+    }
+    Listing::from(table).print(&context.settings)
 }
 
 fn plugin_row(context: &CommandContext, record: &InstalledPlugin) -> [String; 4] {
@@ -379,16 +395,16 @@ fn show_plugin(context: &CommandContext, name: &str, as_json: bool) -> Result<Ex
     let pin = pin.map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
     let mut listing = Listing::default();
     listing.row(head);
-    listing.append(&list_process(record));
+    listing.append(list_process(record));
     let builtin = builtin_framework(context);
-    listing.append(&list_capabilities(
+    listing.append(list_capabilities(
         &record.descriptor,
         &builtin,
         &context.bundled_channels,
     ));
     listing.row(format!("state: {state}"));
     listing.row(format!("pin: {pin}"));
-    listing.print()
+    listing.print(&context.settings)
 }
 
 /// Lists the process of a plugin: command, directory, environment variables, and settings.

@@ -12,8 +12,13 @@ use bub_gateway::pairing::Pairings;
 use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, Framework, Result, Role, Sender, ToolSpec};
 use bub_settings::{SettingSource, Settings};
+use bub_terminal::Style;
+use serde_json::{Map, Value, json};
 
-use super::{listing::Listing, probe};
+use super::{
+    listing::{Listing, cell},
+    output, probe,
+};
 
 /// Exit code if the call requires an approval.
 const EXIT_WOULD_ASK: u8 = 3;
@@ -30,7 +35,11 @@ pub(super) struct PolicyArgs {
 enum PolicyCommand {
     Explain(ExplainArgs),
     /// List rules in evaluation order, then the defaults
-    List,
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Show the decision for a tool call and the rule behind it
@@ -58,7 +67,10 @@ pub(super) async fn run(context: CommandContext, args: PolicyArgs) -> Result<Exi
     let policy = Policy::new(settings);
     match args.command {
         PolicyCommand::Explain(args) => explain_call(&context, &policy, args),
-        PolicyCommand::List => list_rules(framework, &policy, settings),
+        PolicyCommand::List { json: true } => {
+            output::print_untrusted(&rules_json(framework, &policy))
+        }
+        PolicyCommand::List { json: false } => list_rules(framework, &policy, settings),
     }
 }
 
@@ -77,6 +89,7 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     let tool = callable.spec();
     let arguments = command::assign_arguments(tool, args.arguments.into_iter())?;
     let arguments = callable.normalize_arguments(arguments)?;
+    check_arguments(tool, &arguments)?;
     let mut decision = policy.evaluate(&sender, tool, &arguments);
     let files = FileAccess::new(&context.settings);
     let is_confined = tool.name.starts_with("fs.") && files.is_confined(&sender);
@@ -95,10 +108,22 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     let origin = &decision.origin;
     let (action, role) = (decision.action.name(), sender.role.name());
     let mut listing = Listing::default();
-    listing.row(format!(
-        "{}: {action} for {role} ({sender_name})",
-        tool.name
-    ));
+    let style = match decision.action {
+        PolicyAction::Allow => Style::GREEN,
+        PolicyAction::Ask => Style::YELLOW,
+        PolicyAction::Deny => Style::RED,
+    };
+    listing.styled_row([
+        cell(format!("{}: ", tool.name), Style::BOLD),
+        cell(action, style),
+        cell(format!(" for {role} ({sender_name})"), Style::NONE),
+    ]);
+    if !arguments.is_empty() {
+        let arguments = arguments.iter();
+        let arguments = arguments.map(|(name, value)| format!("{name}={value}"));
+        let arguments: Vec<_> = arguments.collect();
+        listing.row(format!("arguments: {}", arguments.join(" ")));
+    }
     listing.row(format!("because: {} ({origin})", decision.rule));
     if let Some(reason) = &decision.reason {
         listing.row(format!("reason: {reason}"));
@@ -112,12 +137,42 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
         listing.row(format!("note: approved by {}", approvers.join(" or ")));
         listing.row(format!("note: denied if not answered within {timeout} s"));
     }
-    listing.print()?;
+    listing.print(&context.settings)?;
     Ok(match decision.action {
         PolicyAction::Allow => ExitCode::SUCCESS,
         PolicyAction::Ask => ExitCode::from(EXIT_WOULD_ASK),
         PolicyAction::Deny => ExitCode::from(EXIT_WOULD_DENY),
     })
+}
+
+/// Fails if the tool has no argument of a given name, or if it would reject the value. A policy rule about such a call
+/// would never match.
+fn check_arguments(tool: &ToolSpec, arguments: &Map<String, Value>) -> Result<()> {
+    let (name, parameters) = (&tool.name, &tool.parameters);
+    let Some(properties) = parameters.get("properties").and_then(Value::as_object) else {
+        return Ok(());
+    };
+    for (argument, value) in arguments {
+        let Some(schema) = properties.get(argument) else {
+            let names: Vec<_> = properties.keys().map(String::as_str).collect();
+            let takes = match names.as_slice() {
+                [] => "no arguments".to_owned(),
+                names => names.join(", "),
+            };
+            return Err(Error::invalid_input(format!(
+                "unknown argument `{argument}`: {name} takes {takes}"
+            )));
+        };
+        // Values on the command line are text. What a number or a boolean needs was converted before.
+        let expected = schema.get("type").and_then(Value::as_str);
+        let expected = expected.filter(|expected| !matches!(*expected, "string" | "null"));
+        if let Some(expected) = expected.filter(|_| value.is_string()) {
+            return Err(Error::invalid_input(format!(
+                "invalid value {value} for `{argument}` of {name}: expected {expected}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl ExplainArgs {
@@ -175,10 +230,11 @@ fn list_rules(framework: &Framework, policy: &Policy, settings: &Settings) -> Re
         listing.row(format!("{number}. {summary} ({origin})"));
         let mut reasons = unmatchable.iter();
         if let Some((_, reason)) = reasons.find(|(other, _)| other.number == number) {
-            listing.row(format!("   never matches: {reason}"));
+            let text = format!("   never matches: {reason}");
+            listing.styled_row([cell(text, Style::YELLOW)]);
         }
         if let Some(risk) = rule.risk() {
-            listing.row(format!("   danger: {risk}"));
+            listing.styled_row([cell(format!("   danger: {risk}"), Style::RED)]);
         }
     }
     for (role, summary) in Policy::defaults() {
@@ -187,5 +243,21 @@ fn list_rules(framework: &Framework, policy: &Policy, settings: &Settings) -> Re
     let mut owners = vec!["this terminal".to_owned()];
     owners.extend(settings.get(&OWNERS));
     listing.row(format!("owners: {}", owners.join(", ")));
-    listing.print()
+    listing.print(settings)
+}
+
+/// Returns one JSON object per rule, then one per default.
+fn rules_json(framework: &Framework, policy: &Policy) -> String {
+    let unmatchable: Vec<_> = unmatchable_rules(framework, policy).collect();
+    let rules = policy.rules().iter().map(|rule| {
+        let mut reasons = unmatchable.iter();
+        let never = reasons.find(|(other, _)| other.number == rule.number);
+        let never = never.map(|(_, reason)| reason);
+        json!({"number": rule.number, "role": null, "summary": rule.summary(), "source": rule.origin.to_string(), "never_matches": never, "danger": rule.risk()})
+    });
+    let defaults = Policy::defaults().into_iter().map(|(role, summary)| {
+        json!({"number": null, "role": role.name(), "summary": summary, "source": "default", "never_matches": null, "danger": null})
+    });
+    let lines = rules.chain(defaults).map(|line| format!("{line}\n"));
+    lines.collect()
 }

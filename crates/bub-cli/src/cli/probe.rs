@@ -9,6 +9,8 @@ use serde_json::json;
 
 /// Timeout of one test request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout of a list of models. The user can also type a name.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends a short request to a model. The error text says what to do.
 pub(super) async fn probe_model(
@@ -36,6 +38,20 @@ pub(super) async fn probe_model(
     answer.map(drop).map_err(|error| error.to_string())
 }
 
+/// Returns the models that the server of a provider lists.
+pub(super) async fn list_models(
+    settings: &Settings,
+    models: &Models,
+    provider: &str,
+) -> Result<Vec<String>, String> {
+    // The list does not depend on the model.
+    let endpoint = models.endpoint(&ModelId::new(provider, "any")).await;
+    let endpoint = endpoint.map_err(|error| error.to_string())?;
+    let client = ModelClient::from_settings(settings);
+    let listed = client.list_models(&endpoint, LIST_TIMEOUT).await;
+    listed.map_err(|error| error.to_string())
+}
+
 /// Checks the connection of a channel to its platform. Returns the account that the channel uses, if it has one.
 pub(super) async fn probe_channel(channel: &dyn Channel) -> Result<Option<String>, String> {
     match tokio::time::timeout(PROBE_TIMEOUT, channel.check_connection()).await {
@@ -45,6 +61,6 @@ pub(super) async fn probe_channel(channel: &dyn Channel) -> Result<Option<String
 }
 
 /// Returns a handler that discards messages, for channels that are only inspected.
-pub(super) fn discard_handler() -> MessageHandler {
+pub(crate) fn discard_handler() -> MessageHandler {
     Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
 }

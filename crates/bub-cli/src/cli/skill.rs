@@ -1,22 +1,24 @@
 //! `bub skill`: lists, shows, checks and creates skills.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use bub::CommandContext;
 use bub_agent::{LoadedSkills, SkillProblem, Skills};
 use bub_kernel::{Error, Result};
+use bub_terminal::Style;
 use serde_json::json;
 
-use super::{listing::Listing, output, tape::text::format_count};
+use super::{
+    listing::{Listing, Table, cell},
+    output,
+    tape::text::format_count,
+};
 
 /// List, show, check, and create skills
 ///
 /// A skill is a directory with a SKILL.md in `.agents/skills` of the workspace or of your home directory.
 #[derive(clap::Args)]
-#[command(disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(disable_help_subcommand = true)]
 pub(super) struct SkillArgs {
     #[command(subcommand)]
     command: SkillCommand,
@@ -58,7 +60,7 @@ pub(super) async fn run(context: CommandContext, args: SkillArgs) -> Result<Exit
     let skills = Skills::new(&context.settings);
     let workspace = context.framework.workspace();
     match args.command {
-        SkillCommand::List { json } => list_skills(&skills, workspace, json),
+        SkillCommand::List { json } => list_skills(&context, &skills, json),
         SkillCommand::Show { name } => {
             let skill = skills.find(Some(workspace), &name).ok_or_else(|| {
                 Error::invalid_input(format!("unknown skill {name:?}; see `bub skill list`"))
@@ -66,7 +68,7 @@ pub(super) async fn run(context: CommandContext, args: SkillArgs) -> Result<Exit
             let text = skills.load(&skill, &LoadedSkills::default());
             output::print_untrusted(&format!("{text}\n"))
         }
-        SkillCommand::Check { directory } => check_skills(&skills, workspace, &directory),
+        SkillCommand::Check { directory } => check_skills(&context, &skills, &directory),
         SkillCommand::New {
             name,
             description,
@@ -93,28 +95,39 @@ pub(super) async fn run(context: CommandContext, args: SkillArgs) -> Result<Exit
     }
 }
 
-fn list_skills(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
-    let all = skills.list(Some(workspace));
-    let width = all.iter().map(|skill| skill.name().len()).max();
-    let width = width.unwrap_or_default();
-    let mut listing = Listing::default();
-    for skill in all {
+fn list_skills(context: &CommandContext, skills: &Skills, as_json: bool) -> Result<ExitCode> {
+    let workspace = context.framework.workspace();
+    let (mut lines, mut table) = (String::new(), Table::default());
+    for skill in skills.list(Some(workspace)) {
         let (name, source, description) = (
             skill.name(),
             skill.source().to_string(),
             skill.description(),
         );
-        listing.row(if as_json {
-            json!({"name": name, "source": source, "description": description, "location": skill.location(), "env": skill.requested_env()}).to_string()
+        if as_json {
+            let line = json!({"name": name, "source": source, "description": description, "location": skill.location(), "env": skill.requested_env()});
+            lines.extend([line.to_string(), "\n".to_owned()]);
         } else {
-            format!("{name:width$}  {source:7}  {description}")
-        });
+            table.row([
+                cell(name, Style::BOLD),
+                cell(source, Style::DIM),
+                cell(description, Style::NONE),
+            ]);
+        }
     }
     print_problems(&skills.problems(Some(workspace)));
-    listing.print()
+    if as_json {
+        return output::print_untrusted(&lines);
+    }
+    Listing::from(table).print(&context.settings)
 }
 
-fn check_skills(skills: &Skills, workspace: &Path, directories: &[PathBuf]) -> Result<ExitCode> {
+fn check_skills(
+    context: &CommandContext,
+    skills: &Skills,
+    directories: &[PathBuf],
+) -> Result<ExitCode> {
+    let workspace = context.framework.workspace();
     let (mut listing, mut problems) = (Listing::default(), Vec::new());
     if directories.is_empty() {
         problems = skills.problems(Some(workspace));
@@ -122,12 +135,19 @@ fn check_skills(skills: &Skills, workspace: &Path, directories: &[PathBuf]) -> R
         listing.row(format!("{available} available, {} invalid", problems.len()));
     }
     for directory in directories {
+        if !directory.exists() {
+            let text = format!(
+                "directory `{}` not found; check the path",
+                directory.display()
+            );
+            return Err(Error::not_found(text));
+        }
         match Skills::check_skill(directory) {
             Ok(skill) => listing.row(format!("ok: {}", skill.name())),
             Err(problem) => problems.push(problem),
         }
     }
-    listing.print()?;
+    listing.print(&context.settings)?;
     print_problems(&problems);
     Ok(ExitCode::from(u8::from(!problems.is_empty())))
 }

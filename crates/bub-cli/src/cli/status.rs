@@ -6,9 +6,14 @@ use bub::CommandContext;
 use bub_agent::WorkspaceExposure;
 use bub_gateway::{gateway_directory, status};
 use bub_kernel::Result;
+use bub_terminal::Style;
 use serde_json::{Value, json};
 
-use super::{gateway, listing::Listing, output};
+use super::{
+    gateway,
+    listing::{Listing, cell},
+    output,
+};
 
 #[derive(clap::Args)]
 pub(super) struct StatusArgs {
@@ -40,14 +45,15 @@ pub(super) async fn run(
                 .map(Path::new);
             let find = |path| WorkspaceExposure::find(&context.settings, path);
             if let Some(exposure) = workspace.and_then(find) {
-                listing.row(format!("warning: {exposure}"));
+                let warning = cell(format!("warning: {exposure}"), Style::YELLOW);
+                listing.styled_row([warning]);
             }
         }
         None => listing.row(format!(
             "gateway {name}: not running; start it with `bub gateway`"
         )),
     }
-    listing.print()
+    listing.print(&context.settings)
 }
 
 /// Describes the roles of users in one line.
@@ -77,18 +83,28 @@ pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// Returns the style of the state of a gateway, channel or service.
+fn state_style(state: &str) -> Style {
+    match state {
+        "running" => Style::GREEN,
+        "failed" => Style::RED,
+        _ => Style::YELLOW,
+    }
+}
+
 fn list_status(listing: &mut Listing, name: &str, status: &Value) {
     let is_stopping = status["stopping"] == true;
     let state = if is_stopping { "stopping" } else { "running" };
-    listing.row(format!(
-        "gateway {name}: {state}, pid {}",
-        count(&status["pid"])
-    ));
+    listing.styled_row([
+        cell(format!("gateway {name}"), Style::BOLD),
+        cell(": ", Style::NONE),
+        cell(state, state_style(state)),
+        cell(format!(", pid {}", count(&status["pid"])), Style::NONE),
+    ]);
     for channel in items(&status["channels"]) {
+        let state = text(&channel["state"]);
         let mut row = format!(
-            "channel {}: {}, {} accepted, {} undelivered",
-            text(&channel["name"]),
-            text(&channel["state"]),
+            ", {} accepted, {} undelivered",
             count(&channel["accepted"]),
             count(&channel["undelivered"]),
         );
@@ -100,14 +116,23 @@ fn list_status(listing: &mut Listing, name: &str, status: &Value) {
                 let _ = write!(row, "; {label}: {detail}");
             }
         }
-        listing.row(row);
+        listing.styled_row([
+            cell(format!("channel {}: ", text(&channel["name"])), Style::NONE),
+            cell(state, state_style(state)),
+            cell(row, Style::NONE),
+        ]);
     }
     for service in items(&status["services"]) {
         let (name, state) = (text(&service["name"]), text(&service["state"]));
-        listing.row(match text(&service["last_error"]) {
-            "" => format!("service {name}: {state}"),
-            error => format!("service {name}: {state}; last error: {error}"),
-        });
+        let error = match text(&service["last_error"]) {
+            "" => String::new(),
+            error => format!("; last error: {error}"),
+        };
+        listing.styled_row([
+            cell(format!("service {name}: "), Style::NONE),
+            cell(state, state_style(state)),
+            cell(error, Style::RED),
+        ]);
     }
     listing.row(format!(
         "messages: {} unfinished in {} sessions, {} turns running",

@@ -1,6 +1,7 @@
 //! `bub tape`: lists, shows, searches, forks, exports and repairs tapes.
 
 mod check;
+mod conversation;
 mod export;
 mod fork;
 mod list;
@@ -24,7 +25,7 @@ use self::workspace_tapes::{HomeTapes, WorkspaceTapes};
 ///
 /// TAPE is a session id, a tape name, or a unique prefix of either.
 #[derive(Args)]
-#[command(disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(disable_help_subcommand = true)]
 pub(super) struct TapeArgs {
     #[command(subcommand)]
     command: TapeCommand,

@@ -18,15 +18,20 @@ pub(super) enum TerminalMode {
 
 impl TerminalMode {
     pub(super) fn of_stdout(environment: &Environment) -> Self {
-        let is_dumb = |name: &OsStr| name == "dumb" || name.is_empty();
         if !std::io::stdout().is_terminal() {
             Self::Pipe
-        } else if environment.get("TERM").is_none_or(is_dumb) {
+        } else if is_dumb(environment) {
             Self::Lines
         } else {
             Self::Screen
         }
     }
+}
+
+/// Returns whether the terminal can neither show colors nor move the cursor.
+pub(super) fn is_dumb(environment: &Environment) -> bool {
+    let is_dumb = |name: &OsStr| name == "dumb" || name.is_empty();
+    environment.get("TERM").is_none_or(is_dumb)
 }
 
 /// Returns which escape sequences the user wants.

@@ -8,9 +8,13 @@ use std::{
 use bub::{CommandContext, args, trust::describe_items};
 use bub_kernel::{Error, Result};
 use bub_settings::{TrustRecord, TrustReport, WorkspaceTrust};
+use bub_terminal::Style;
 use serde_json::json;
 
-use super::{listing::Listing, output};
+use super::{
+    listing::{Listing, Table, cell},
+    output,
+};
 
 #[derive(clap::Args)]
 #[command(
@@ -50,7 +54,7 @@ pub(super) async fn run(context: CommandContext, args: TrustArgs) -> Result<Exit
         Some(TrustCommand::List { json }) => {
             let records = trust.records().map_err(|error| invalid(&error))?;
             if !json {
-                return list_records(&records).print();
+                return list_records(&records).print(&context.settings);
             }
             records_json(&records)
         }
@@ -116,17 +120,27 @@ fn state(record: &TrustRecord) -> &'static str {
 }
 
 fn list_records(records: &[TrustRecord]) -> Listing {
-    let mut listing = Listing::default();
+    let mut table = Table::default();
     for record in records {
         let items = record.items.iter().map(|item| {
             let path = item.path.strip_prefix(&record.workspace);
             path.unwrap_or(&item.path).display().to_string()
         });
         let items = items.collect::<Vec<_>>().join(", ");
-        let workspace = record.workspace.display();
-        listing.row(format!("{:8}  {workspace}  {items}", state(record)));
+        let state = state(record);
+        let style = match state {
+            "trusted" => Style::GREEN,
+            "declined" => Style::DIM,
+            _ => Style::YELLOW,
+        };
+        table.row([
+            // As wide as the longest state.
+            cell(format!("{state:8}"), style),
+            cell(record.workspace.display().to_string(), Style::BOLD),
+            cell(items, Style::NONE),
+        ]);
     }
-    listing.or_row("no trusted workspaces")
+    Listing::from(table).or_row("no trusted workspaces")
 }
 
 fn records_json(records: &[TrustRecord]) -> String {

@@ -1,14 +1,19 @@
 //! `bub usage`: shows token usage and cost by session, model or day.
 
-use std::process::ExitCode;
+use std::{borrow::Cow, process::ExitCode};
 
 use bub::CommandContext;
 use bub_agent::usage::{GroupBy, UsageRow, usage_report};
 use bub_kernel::{Error, Result};
 use bub_model::Catalog;
+use bub_terminal::Style;
 use serde_json::{Value, json};
 
-use super::{listing::format_columns, output, tape::text};
+use super::{
+    listing::{Listing, Table, cell},
+    output,
+    tape::text,
+};
 
 /// Show token usage and cost by session, model, or day
 ///
@@ -39,36 +44,42 @@ pub(super) async fn run(context: CommandContext, args: UsageArgs) -> Result<Exit
     for problem in problems {
         notice!("skipped: {}", output::sanitize_line(&problem));
     }
-    let text = if args.json {
-        let lines = rows
-            .iter()
-            .map(|row| format!("{}\n", row_json(row, &args.by)));
-        lines.collect()
-    } else if rows.is_empty() {
-        "(no calls)\n".to_owned()
-    } else {
-        usage_table(&args.by.to_uppercase(), &rows, &sum)
-    };
-    output::print(&settings.redactor().redact(&text))
+    if args.json {
+        let lines = rows.iter();
+        let lines = lines.map(|row| format!("{}\n", row_json(row, &args.by)));
+        let text: String = lines.collect();
+        return output::print(&settings.redactor().redact(&text));
+    }
+    if rows.is_empty() {
+        return output::print("(no calls)\n");
+    }
+    Listing::from(usage_table(args.by.to_uppercase(), &rows, &sum)).print(settings)
 }
 
-fn usage_table(head: &str, rows: &[UsageRow], sum: &UsageRow) -> String {
-    let mut lines = vec![[head, "CALLS", "INPUT", "CACHED", "OUTPUT", "COST"].map(str::to_owned)];
+fn usage_table(head: String, rows: &[UsageRow], sum: &UsageRow) -> Table {
+    let names = ["CALLS", "INPUT", "CACHED", "OUTPUT", "COST"];
+    let head = [head.into()].into_iter().chain(names.map(Cow::Borrowed));
+    let mut table = Table::with_head(head).numbers(1, 4);
     let total = UsageRow {
         name: "total".to_owned(),
         ..sum.clone()
     };
-    lines.extend(rows.iter().chain([&total]).map(|row| {
-        [
-            row.name.clone(),
-            row.calls.to_string(),
-            row.tokens.input.to_string(),
-            row.tokens.cached.to_string(),
-            row.tokens.output.to_string(),
-            cost_text(row),
-        ]
-    }));
-    format_columns(&lines)
+    let mut add = |row: &UsageRow, style| {
+        let numbers = [
+            row.calls,
+            row.tokens.input,
+            row.tokens.cached,
+            row.tokens.output,
+        ];
+        let texts = [row.name.clone()].into_iter();
+        let texts = texts.chain(numbers.map(|number| number.to_string()));
+        table.row(texts.chain([cost_text(row)]).map(|text| cell(text, style)));
+    };
+    for row in rows {
+        add(row, Style::NONE);
+    }
+    add(&total, Style::BOLD);
+    table
 }
 
 /// Returns the cost of a row. Calls without a known price never count as free.

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Run, Sandbox, bub};
 
 fn check(args: &[&str], expected: &str) {
     check_raw(
@@ -147,4 +147,113 @@ fn standard_input_without_a_message_is_refused() {
         &["run", "-"],
         "no message: stdin is empty; pipe the message to `bub run -`",
     );
+}
+
+// The error of a subcommand names its own help.
+#[test]
+fn an_error_names_the_help_of_the_command() {
+    check(
+        &["tape", "export", "x", "--format", "pdf"],
+        "invalid value 'pdf' for '--format <FORMAT>' [possible values: jsonl, markdown]; see `bub tape export --help`",
+    );
+    check(
+        &["outbox", "--name", "main", "retry"],
+        "the following required arguments were not provided: <ID>; see `bub outbox retry --help`",
+    );
+    check(
+        &["-w", ".", "plugin", "show"],
+        "the following required arguments were not provided: <NAME>; see `bub plugin show --help`",
+    );
+}
+
+// A group without a subcommand prints one line, whichever group it is.
+#[test]
+fn a_group_needs_a_subcommand() {
+    for group in [
+        "config", "debug", "outbox", "plugin", "policy", "skill", "tape",
+    ] {
+        let run = Sandbox::new().bub([group]);
+        let start = format!("error: 'bub {group}' requires a subcommand but one was not provided");
+        assert!(run.stderr.starts_with(&start), "{run:?}");
+        let end = format!("; see `bub {group} --help`\n");
+        assert!(run.stderr.ends_with(&end), "{run:?}");
+        assert_eq!(
+            (run.code, run.stderr.lines().count()),
+            (Some(2), 1),
+            "{run:?}"
+        );
+    }
+}
+
+// The table in `docs/cli.md`: an argument that names nothing is invalid, in every command.
+#[test]
+fn what_is_not_found_is_an_invalid_argument() {
+    for args in [
+        &["tape", "show", "nope"][..],
+        &["tape", "check", "nope"],
+        &["tape", "search", "x", "nope"],
+        &["skill", "show", "nope"],
+        &["skill", "check", "nope"],
+        &["plugin", "show", "nope"],
+        &["plugin", "remove", "nope"],
+        &["plugin", "enable", "nope"],
+        &["plugin", "add", "./nope"],
+        &["uninstall", "nope"],
+        &["outbox", "drop", "nope"],
+        &["outbox", "retry", "nope"],
+        &["pair", "remove", "telegram:7"],
+        &["pair", "ABCDEF"],
+        &["config", "get", "nope"],
+        &["config", "unset", "nope"],
+        &["trust", "remove", "nope"],
+        &["policy", "explain", "nope"],
+        &["run", "x", "--file", "nope"],
+        &["run", "x", "--continue"],
+        &["-w", "nope", "run", "x"],
+    ] {
+        let run = Sandbox::new().bub(args);
+        assert_eq!(run.code, Some(2), "{args:?} {run:?}");
+        assert!(!run.stderr.trim().is_empty(), "{args:?}");
+    }
+}
+
+// The arguments of a call are shown, and checked as the call would check them.
+#[test]
+fn policy_explain_says_what_is_wrong_with_the_arguments() {
+    check(
+        &["policy", "explain", "bash", "foo=1"],
+        "unknown argument `foo`: bash takes command, cwd, timeout_seconds, background",
+    );
+    check(
+        &["policy", "explain", "fs.read", "a.txt", "soon"],
+        "invalid value \"soon\" for `offset` of fs.read: expected integer",
+    );
+    let shown = Sandbox::new()
+        .bub(["policy", "explain", "bash", "foo"])
+        .ok();
+    assert!(shown.contains("\narguments: command=\"foo\"\n"), "{shown}");
+}
+
+// A home that cannot be written is one line that says what to do, not the path of a lease.
+#[test]
+fn an_unwritable_home_is_named() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a-file", "");
+    let home = sandbox.workspace().parent().unwrap().join("a-file/home");
+    for args in [
+        &["run", "hello"][..],
+        &["run", ",help"],
+        &["chat"],
+        &["gateway"],
+        &["onboard", "--yes", "--model", "ollama:x"],
+    ] {
+        let mut command = sandbox.command(&bub());
+        let output = command.env("BUB_HOME", &home).args(args).output();
+        let run = Run::from_output(output.unwrap());
+        let expected = format!(
+            "error: home {} cannot be written: Not a directory (os error 20); set BUB_HOME to a directory of your own\n",
+            home.display()
+        );
+        assert_eq!((run.code, run.stderr), (Some(2), expected), "{args:?}");
+    }
 }

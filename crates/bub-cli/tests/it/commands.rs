@@ -117,7 +117,7 @@ fn listings_show_hostile_text_in_its_row() {
     let mut shown = 0;
     for (command, rows) in [
         ("policy list", 5),
-        ("policy explain bash cmd=ls", 5),
+        ("policy explain bash cmd=ls", 6),
         ("trust list", 1),
         ("pair list", 1),
         ("plugin list", 1),

@@ -486,3 +486,26 @@ fn a_former_key_works_with_a_warning_and_is_replaced_in_the_file() {
         assert_eq!(config(&sandbox).trim(), "", "{old}");
     }
 }
+
+// H-24: a token that no bot can have is refused when it is set.
+#[test]
+fn an_impossible_bot_token_is_refused_at_once() {
+    let sandbox = Sandbox::new();
+    for token in ["hello", "9876543", "abc:def", "9876543:", "12:a b"] {
+        let run = sandbox.bub(["config", "set", "telegram.token", token]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert_eq!(
+            run.stderr,
+            "error: invalid `telegram.token`: expected a token from @BotFather, such as `123456:ABC…`\n"
+        );
+        assert!(!sandbox.home().join("config.yml").exists());
+    }
+    sandbox
+        .bub(["config", "set", "telegram.token", "123456:ABC-def_9"])
+        .ok();
+    // A wrong value from before does not prevent the correction of another one.
+    sandbox.write("home/config.yml", "telegram: {token: hello}\n");
+    sandbox
+        .bub(["config", "set", "telegram.stream", "false"])
+        .ok();
+}

@@ -2,8 +2,11 @@
 
 use std::{
     io::{BufRead, BufReader},
+    path::Path,
     process::{Command, Stdio},
 };
+
+use bub_testkit::pty::{Pty, SESSION_LEADER};
 
 use crate::sandbox::{Run, Sandbox, bub, ending_signals, signal};
 
@@ -179,13 +182,16 @@ fn an_editor_is_named_as_for_git() {
     let path = format!("{}:/usr/bin:/bin", bin.display());
     for (editor, line) in [(quoted.as_str(), "# 2 two words\n"), ("  ", "# 1 \n")] {
         sandbox.write("home/config.yml", "model: a:b\n");
-        let mut command = sandbox.command(&bub());
+        let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
         command
+            .args(&SESSION_LEADER[1..])
+            .arg(bub())
             .env("PATH", &path)
             .env("VISUAL", " ")
             .env("EDITOR", editor)
             .args(["config", "edit"]);
-        Run::from_output(command.output().unwrap()).ok();
+        // The default editor needs a terminal.
+        assert_eq!(Pty::spawn(command).finish().0, Some(0));
         assert_eq!(config(&sandbox), format!("model: a:b\n{line}"));
     }
 }
@@ -225,4 +231,20 @@ fn a_plain_key_stays_with_its_provider_when_the_model_is_edited() {
         config(&sandbox),
         "model: groq:y\napi_key: the-key-of-groq\n"
     );
+}
+
+// Without a terminal, the default editor would print control sequences and wait for keys.
+#[test]
+fn without_a_terminal_and_an_editor_nothing_is_started() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&bub());
+    command.env_remove("EDITOR").env_remove("VISUAL");
+    let output = command.args(["config", "edit"]).output().unwrap();
+    let run = Run::from_output(output);
+    assert_eq!(
+        run.stderr,
+        "error: cannot edit without a terminal; use `bub config set`, or set EDITOR to a command that needs none\n"
+    );
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    assert_eq!(home_files(&sandbox), [""; 0]);
 }

@@ -172,7 +172,7 @@ fn an_empty_home_is_not_broken_and_the_report_takes_a_moment() {
     let text = run.ok();
     for line in [
         "home      ok ",
-        "model     warning   no model",
+        "model     warning  no model",
         "fix: run `bub onboard`",
         "tapes     ok ",
         "disk ",
@@ -223,15 +223,16 @@ fn each_effective_value_has_its_source_and_secrets_are_redacted() {
             );
         }
     }
-    let home = findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "home");
+    let config = findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "config");
     assert!(
-        home.iter()
+        config
+            .iter()
             .any(|line| line.starts_with("warning: ") && line.contains("contains secrets")),
-        "{home:?}"
+        "{config:?}"
     );
     assert!(
-        home.iter().any(|line| line.contains("chmod 600 ")),
-        "{home:?}"
+        config.iter().any(|line| line.contains("chmod 600 ")),
+        "{config:?}"
     );
 }
 
@@ -390,7 +391,7 @@ fn permissions_of_the_home_are_checked() {
     std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let home = findings(&doctor(&sandbox, &[], &["--json", "--offline"]), "home");
     assert!(
-        home[1].contains("is readable by other users (mode 755)") && home[1].contains("chmod 700"),
+        home[0].contains("is readable by other users (mode 755)") && home[0].contains("chmod 700"),
         "{home:?}"
     );
     std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -467,7 +468,8 @@ fn at_a_terminal_the_report_is_readable() {
         .args(&SESSION_LEADER[1..])
         .arg(bub())
         .args(["doctor", "--offline"])
-        .env("TERM", "xterm");
+        .env("TERM", "xterm")
+        .env("NO_COLOR", "1");
     let (code, shown) = Pty::spawn_sized(command, 40, 200).finish();
     assert_eq!(code, Some(1));
     let root = sandbox.home().parent().unwrap().display().to_string();
@@ -492,15 +494,15 @@ fn at_a_terminal_the_report_is_readable() {
         .collect();
     assert_eq!(
         fixed.join("\n"),
-        "home      ok        ~/home\n\
-         config    error     ~/home/config.yml:1: `max_steps` is `many`, expected a whole number of at least 1, or null\n\
-         \x20 fix: correct it at its source; for the config file, use `bub config set` or `bub config edit`\n\
-         trust     ok        nothing in the workspace needs trust\n\
-         model     warning   no model configured: no API key set and no local server found\n\
+        "home      ok       ~/home\n\
+         config    error    ~/home/config.yml:1: `max_steps` is `many`, expected a whole number of at least 1, or null\n\
+         \x20 fix: run `bub config set max_steps VALUE` or `bub config unset max_steps`\n\
+         trust     ok       nothing in the workspace needs trust\n\
+         model     warning  no model configured: no API key set and no local server found\n\
          \x20 fix: run `bub onboard` to set one up, or `bub models` to list models\n\
-         plugins   ok        builtin, fetch, telegram, http, cli\n\
-         sandbox   ok        workspace, with network at the terminal\n\
-         tapes     ok        checked 0 of 0 sessions\n\
+         plugins   ok       builtin, fetch, telegram, http, cli\n\
+         sandbox   ok       workspace, with network at the terminal\n\
+         tapes     ok       checked 0 of 0 sessions\n\
          \n\
          non-default settings:\n\
          \x20 home ~/home environment variable BUB_HOME\n\
@@ -529,4 +531,50 @@ fn what_no_turn_and_no_gateway_would_run_with_is_broken() {
         assert_eq!(run.code, Some(1), "{config}: {run:?}");
         assert!(run.stdout.contains(found), "{run:?}");
     }
+}
+
+// One verdict per check, and advice that works.
+#[test]
+fn a_home_that_others_can_read_has_one_verdict() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "max_steps: 7\n");
+    let mode = |mode| std::fs::set_permissions(sandbox.home(), PermissionsExt::from_mode(mode));
+    mode(0o755).unwrap();
+    let run = doctor(&sandbox, &[], &["--offline", "--json"]);
+    let home = sandbox.home().display().to_string();
+    assert_eq!(
+        findings(&run, "home"),
+        [format!(
+            "warning: {home} is readable by other users (mode 755); chmod 700 {home}"
+        )]
+    );
+    mode(0o700).unwrap();
+    let run = doctor(&sandbox, &[], &["--offline", "--json"]);
+    assert_eq!(findings(&run, "home"), [format!("ok: {home}; -")]);
+}
+
+#[test]
+fn the_advice_about_a_setting_fits_its_source() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "max_steps: many\n");
+    let fix = |variables: &[(&str, &str)]| {
+        let run = doctor(&sandbox, variables, &["--offline", "--json"]);
+        let all = findings(&run, "config");
+        let first = all.first().cloned().unwrap_or_default();
+        first.rsplit("; ").next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(
+        fix(&[]),
+        "run `bub config set max_steps VALUE` or `bub config unset max_steps`"
+    );
+    sandbox.bub(["config", "unset", "max_steps"]).ok();
+    assert_eq!(
+        fix(&[("BUB_MAX_STEPS", "many")]),
+        "correct or unset the variable BUB_MAX_STEPS"
+    );
+    // `bub config set` refuses a file that is not YAML.
+    sandbox.write("home/config.yml", "max_steps: [1\n");
+    assert_eq!(fix(&[]), "correct the line with `bub config edit`");
+    let run = sandbox.bub(["config", "set", "max_steps", "3"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
 }

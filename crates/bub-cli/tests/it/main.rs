@@ -50,6 +50,7 @@ mod plugin;
 mod plugin_lifecycle;
 mod python_home;
 mod python_plugins;
+mod readable;
 mod run;
 mod rust_plugin;
 mod sandbox;

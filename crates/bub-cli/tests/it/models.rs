@@ -23,7 +23,7 @@ fn run_with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run
 
 #[test]
 fn without_anything_it_says_what_to_do() {
-    let text = Sandbox::new().bub(["models"]).ok();
+    let text = Sandbox::new().bub(["models", "--all"]).ok();
     assert!(
         text.starts_with("no model configured: no API key set"),
         "{text}"
@@ -62,7 +62,7 @@ fn a_key_is_enough_and_is_never_shown() {
     }
     let text = run_with(&Sandbox::new(), &[("OPENROUTER_API_KEY", key)], &["models"]).ok();
     assert!(
-        text.contains("  openrouter      key *** from environment variable OPENROUTER_API_KEY\n"),
+        text.contains("\navailable:\n  openrouter  key *** from environment variable OPENROUTER_API_KEY\n\n45 more providers "),
         "{text}"
     );
 }

@@ -72,6 +72,7 @@ fn configured(base: &str) -> (Sandbox, String) {
 #[test]
 fn from_an_empty_home_to_the_first_answer() {
     let (server, base) = server();
+    server.models(["tiny", "small"]);
     let sandbox = Sandbox::new();
     let mut user = terminal(&sandbox, bub(), &[]);
     user.expect("No model is configured yet. Set one up now? [Y/n] ");
@@ -80,13 +81,19 @@ fn from_an_empty_home_to_the_first_answer() {
     user.send("lab\r");
     user.expect("Add `lab` as a custom provider? [y/N] ");
     user.send("y\r");
-    user.expect("model: ");
-    user.send("small\r");
+    user.expect("base URL of lab: ");
+    user.send("\r");
+    user.expect("not a base URL: expected a URL such as `https://host/v1`");
     user.expect("base URL of lab: ");
     user.send(&format!("{base}\r"));
-    user.expect("API key for lab (hidden; press Enter to skip): ");
-    user.send(&format!("{KEY}\r"));
+    user.expect("model [tiny]: ");
+    user.send("small\r");
     user.expect("testing lab:small … ok");
+    user.expect("preset [standard]: ");
+    user.send("carefull\r");
+    user.expect("unknown preset `carefull`");
+    user.expect("preset [standard]: ");
+    user.send("careful\r");
     user.expect("channels to set up (");
     user.send("\r");
     user.expect("Saved config to ");
@@ -102,17 +109,27 @@ fn from_an_empty_home_to_the_first_answer() {
          provider [openrouter]: lab\n\
          unknown provider `lab`\n\
          Add `lab` as a custom provider? [y/N] y\n\
-         model: small\n\
+         base URL of lab: \n\
+         not a base URL: expected a URL such as `https://host/v1`, without user, query and fragment\n\
          base URL of lab: BASE\n\
-         API key for lab (hidden; press Enter to skip): \n\
+         models: tiny, small\n\
+         model [tiny]: small\n\
          testing lab:small … ok\n\
+         \n\
+         Commands of the agent run in a sandbox: they write only in the workspace and in a private /tmp, and cannot read your keys.\n\
+         Before a tool call that the policy asks about, bub shows the call and waits for your approval.\n\
+         `bub sandbox -- CMD` tries the sandbox, `bub policy list` shows the rules, and `bub config set` changes them.\n\
+         \n\
+         preset [standard]: carefull\n\
+         unknown preset `carefull`; available presets: careful, standard, free\n\
+         preset [standard]: careful\n\
          channels to set up (…\n\
          \n\
          Saved config to ~/home/config.yml\n\
          Next: bub chat\n"
     );
     let saved = format!(
-        "providers:\n  lab:\n    base_url: {base}\nmodel: lab:small\napi_key:\n  lab: {KEY}\n"
+        "providers:\n  lab:\n    base_url: {base}\nmodel: lab:small\nsandbox:\n  network: 'off'\npolicy:\n  ask: bash, fs.write, fs.edit, web.fetch\n"
     );
     assert_eq!(config(&sandbox), saved);
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -124,7 +141,9 @@ fn from_an_empty_home_to_the_first_answer() {
         (0o700, 0o600)
     );
     assert_eq!(sandbox.bub(["run", "hello"]).ok(), "the first answer\n");
-    assert_eq!(server.requests().len(), 2);
+    let calls = server.requests().into_iter();
+    let calls = calls.filter(|request| request.method == "POST");
+    assert_eq!(calls.count(), 2);
     // Now the setup is not offered.
     let (code, shown) = terminal(&sandbox, bub(), &[]).finish();
     assert!(
@@ -177,9 +196,8 @@ fn what_is_there_is_offered_and_nothing_is_lost() {
 const QUESTIONS: &[(&str, &str)] = &[
     ("provider [lab]: ", "other\r"),
     ("Add `other` as a custom provider? [y/N] ", "y\r"),
-    ("model: ", "large\r"),
     ("base URL of other: ", "BASE\r"),
-    ("API key for other (hidden; press Enter to skip): ", "\r"),
+    ("model: ", "large\r"),
     ("channels to set up (", "webhook\r"),
     (
         "webhook.token (hidden; press Enter to skip webhook): ",
@@ -243,11 +261,11 @@ fn a_signal_at_a_hidden_question_gives_the_terminal_back() {
     for (signal, code) in ending_signals().into_iter().chain([("INT", 1)]) {
         let (sandbox, before) = configured(&base);
         let mut user = terminal(&sandbox, bub(), &["onboard"]);
-        for (question, answer) in &QUESTIONS[..4] {
+        for (question, answer) in &QUESTIONS[..5] {
             user.expect(question);
             user.send(&answer.replace("BASE", &base));
         }
-        user.expect(QUESTIONS[4].0);
+        user.expect(QUESTIONS[5].0);
         assert!(!user.is_echoing());
         send_signal(&user, signal);
         assert_eq!(
@@ -348,10 +366,10 @@ fn what_does_not_work_is_asked_again() {
     let mut user = terminal(&sandbox, bub(), &["onboard"]);
     user.expect("provider [lab]: ");
     user.send("\r");
-    user.expect("model [small]: ");
-    user.send("\r");
     user.expect("API key for lab");
     user.send("sk-not-the-right-one\r");
+    user.expect("model [small]: ");
+    user.send("\r");
     let shown = user.expect("Try again with other values? [Y/n] ");
     assert!(
         shown.contains("test failed: ") && shown.contains("no such key"),
@@ -360,10 +378,10 @@ fn what_does_not_work_is_asked_again() {
     user.send("\r");
     user.expect("provider [lab]: ");
     user.send("\r");
-    user.expect("model [small]: ");
-    user.send("tiny\r");
     user.expect("API key for lab");
     user.send(&format!("{KEY}\r"));
+    user.expect("model [small]: ");
+    user.send("tiny\r");
     user.expect("… ok");
     user.expect("channels to set up (");
     user.send("\r");
@@ -566,17 +584,18 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     for (question, answer) in [
         ("provider [openai]: ", "lab"),
         ("Add `lab` as a custom provider? [y/N] ", "y"),
-        ("model: ", "m"),
         ("base URL of lab: ", &new_base),
-        ("API key for lab (hidden; press Enter to skip): ", ""),
+        ("model: ", "m"),
         ("channels to set up (", ""),
     ] {
         user.expect(question);
         user.send(&format!("{answer}\r"));
     }
     assert_eq!(user.finish().0, Some(0));
-    assert_eq!((old.requests().len(), new.requests().len()), (0, 1));
-    assert_eq!(new.requests()[0].header("authorization"), None);
+    assert_eq!((old.requests().len(), new.requests().len()), (0, 2));
+    for request in new.requests() {
+        assert_eq!(request.header("authorization"), None);
+    }
     let after = config(&sandbox);
     for line in [
         "api_key: {openai: the-key-of-openai}\n",
@@ -657,7 +676,6 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     for (question, answer) in [
         ("provider [anthropic]: ", "lab"),
         ("Add `lab` as a custom provider? [y/N] ", "y"),
-        ("model: ", "m"),
         ("base URL of lab: ", &base),
         ("belongs to `anthropic` and is not sent to `lab`", ""),
     ] {
@@ -783,18 +801,18 @@ fn a_wrong_key_can_be_corrected() {
         ("model [small]: ", "large"),
         ("Try again with other values? [Y/n] ", ""),
         ("provider [lab]: ", ""),
-        ("model [large]: ", ""),
         (
             "API key for lab (hidden; press Enter to use the same key again): ",
             "the-other-key",
         ),
+        ("model [large]: ", ""),
         ("Try again with other values? [Y/n] ", ""),
         ("provider [lab]: ", ""),
-        ("model [large]: ", ""),
         (
             "API key for lab (hidden; press Enter to use the same key again): ",
             "",
         ),
+        ("model [large]: ", ""),
         ("channels to set up (", ""),
     ] {
         user.expect(question);
@@ -869,7 +887,7 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     );
     let text = sandbox.bub(["doctor"]).ok();
     assert!(
-        text.contains("channels  ok        telegram: @helpful_bot"),
+        text.contains("channels  ok       telegram: @helpful_bot"),
         "{text}"
     );
     bots.revoke_token();
@@ -878,4 +896,135 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
         run.code == Some(1) && run.stdout.contains("rejected the bot token"),
         "{run:?}"
     );
+}
+
+// The correction is offered before a new provider.
+#[test]
+fn a_typing_error_in_the_provider_is_corrected_first() {
+    let sandbox = Sandbox::new();
+    let mut user = terminal(&sandbox, bub(), &["onboard", "--no-test"]);
+    user.expect("provider [");
+    user.send("antropic\r");
+    user.expect("unknown provider `antropic`");
+    user.expect("Did you mean `anthropic`? [Y/n] ");
+    user.send("\r");
+    user.expect("create an API key at https://");
+    user.expect("API key for anthropic (hidden; press Enter to skip): ");
+    user.send("\x03");
+    assert_eq!(user.finish().0, Some(1));
+}
+
+// On a terminal that can redraw its lines, providers and models are picked from a list with a search.
+#[test]
+fn a_provider_and_a_model_are_picked_from_a_list() {
+    let (server, base) = server();
+    server.models(["alpha", "beta", "gamma"]);
+    for columns in [40, 80, 200] {
+        let sandbox = Sandbox::new();
+        sandbox.write(
+            "home/config.yml",
+            &format!("providers:\n  lab: {{base_url: '{base}'}}\n"),
+        );
+        let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
+        command
+            .args(&SESSION_LEADER[1..])
+            .arg(bub())
+            .arg("onboard")
+            .env("TERM", "xterm")
+            .env("NO_COLOR", "1");
+        let mut user = Pty::spawn_sized(command, 24, columns);
+        user.expect("provider: ");
+        user.expect("type to search");
+        user.send("la");
+        user.expect("provider: la");
+        user.expect("› lab");
+        user.send("b\r");
+        user.expect("provider: lab\r\n");
+        user.expect("› alpha");
+        user.send("\x1b[B");
+        user.expect("› beta");
+        user.send("\r");
+        user.expect("testing lab:beta … ok");
+        user.expect("› standard");
+        user.send("\r");
+        user.expect("preset: standard");
+        user.expect("channels to set up (");
+        user.send("\r");
+        user.expect("Saved config to ");
+        let (code, shown) = user.finish();
+        assert_eq!(code, Some(0), "{shown}");
+        let saved = config(&sandbox);
+        assert!(saved.ends_with("\nmodel: lab:beta\n"), "{saved}");
+        // No line is wider than the terminal.
+        let mut parser = vt100::Parser::new(200, columns, 0);
+        parser.process(shown.as_bytes());
+        let screen = parser.screen().contents();
+        assert!(!screen.contains("type to search"), "{screen}");
+    }
+}
+
+// P-4
+#[test]
+fn one_plugin_can_be_set_up() {
+    let ((_server, base), bots) = (server(), BotServer::start());
+    let (sandbox, before) = configured(&base);
+    let before = format!("{before}telegram:\n  api_base: {}\n", bots.url());
+    sandbox.write("home/config.yml", &before);
+    let mut user = terminal(&sandbox, bub(), &["onboard", "telegram"]);
+    for (question, answer) in [
+        (
+            "telegram.token (hidden; press Enter to skip telegram): ",
+            "no-token",
+        ),
+        (
+            "invalid `telegram.token`: expected a token from @BotFather",
+            "",
+        ),
+    ] {
+        user.expect(question);
+        if !answer.is_empty() {
+            user.send(&format!("{answer}\r"));
+        }
+    }
+    user.expect("telegram.token (hidden; press Enter to skip telegram): ");
+    user.send(&format!("{TOKEN}\r"));
+    user.expect("telegram.allow_users, separated by commas");
+    user.send("\r");
+    user.expect("testing telegram … @helpful_bot");
+    user.expect("Saved config to ");
+    assert_eq!(user.finish().0, Some(0));
+    assert_eq!(config(&sandbox), format!("{before}  token: '{TOKEN}'\n"));
+    let (code, shown) = terminal(&sandbox, bub(), &["onboard", "nope"]).finish();
+    assert_eq!(code, Some(1));
+    assert!(
+        shown.contains("Onboarding failed: No onboard_config hook found for plugin 'nope'. Available plugins: builtin, "),
+        "{shown}"
+    );
+}
+
+// `bub chat` without a model offers the setup, and starts after it.
+#[test]
+fn a_chat_without_a_model_offers_the_setup() {
+    let (_server, base) = server();
+    let sandbox = Sandbox::new();
+    let mut user = terminal(&sandbox, bub(), &["chat", "--plain"]);
+    user.expect("No model is configured yet. Set one up now? [Y/n] ");
+    user.send("\r");
+    for (question, answer) in [
+        ("provider [", "lab"),
+        ("Add `lab` as a custom provider? [y/N] ", "y"),
+        ("base URL of lab: ", base.as_str()),
+        ("model: ", "small"),
+        ("preset [standard]: ", ""),
+        ("channels to set up (", ""),
+    ] {
+        user.expect(question);
+        user.send(&format!("{answer}\r"));
+    }
+    user.expect("model: lab:small");
+    user.expect("session: cli_session");
+    user.send("hello\r");
+    user.expect("the first answer");
+    user.send("\x04");
+    assert_eq!(user.finish().0, Some(0));
 }

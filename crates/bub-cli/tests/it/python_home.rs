@@ -68,7 +68,7 @@ fn check_tapes(python_tapes: &Path, answers: &Value) {
             .map(|anchor| anchor["name"].clone())
             .collect();
         assert_eq!(names, expected, "{session}");
-        let shown = tape(&sandbox, &["show", name]).ok();
+        let shown = tape(&sandbox, &["show", name, "--raw"]).ok();
         assert_eq!(
             shown.lines().filter(|line| line.starts_with('#')).count() as u64,
             answer["entries"].as_u64().unwrap()

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bub_testkit::{
-    model::{ModelServer, Pace, Reply},
+    model::{ModelServer, Pace, Reply, ReplyUsage},
     pty::Pty,
 };
 use serde_json::Value;
@@ -451,4 +451,112 @@ fn a_chat_starts_with_the_message_of_its_argument() {
     assert_eq!(prompts.len(), 2);
     assert!(prompts[0].contains("the first\"") && !prompts[0].contains("the second"));
     assert!(prompts[1].contains("the second"));
+}
+
+// The guide is for the user. A model that is configured later must not see it as its own answer.
+#[test]
+fn a_later_model_does_not_see_the_setup_guide() {
+    let fixture = RunFixture::answering("the answer");
+    let run = fixture.sandbox.bub(["run", "hello"]);
+    assert!(run.stdout.starts_with("No model is configured"), "{run:?}");
+    assert_eq!(fixture.run(&["run", "again"]).ok(), "the answer\n");
+    let requests = fixture.model.requests();
+    let body = requests.last().unwrap().json();
+    let messages = body["messages"].as_array().unwrap();
+    let roles: Vec<_> = messages.iter().map(|message| &message["role"]).collect();
+    assert!(
+        !body.to_string().contains("No model is configured"),
+        "{body}"
+    );
+    assert!(!roles.iter().any(|role| *role == "assistant"), "{roles:?}");
+    assert!(body.to_string().contains("hello"), "{body}");
+    // The tape has the guide, as what happened.
+    let tape = fixture.sandbox.only_tape();
+    assert!(tape.contains("\"no_model\""), "{tape}");
+}
+
+// The limit counts all model calls of the run. A call that was made is never refused.
+#[test]
+fn a_price_limit_ends_the_run_before_the_next_call() {
+    let fixture = RunFixture::new();
+    let usage = ReplyUsage {
+        input: 1_000_000,
+        output: 0,
+        ..ReplyUsage::default()
+    };
+    let call = || {
+        Reply::new()
+            .call("c", "bash", "{\"command\": \"true\"}")
+            .usage(usage)
+    };
+    fixture.model.script(call());
+    fixture.model.script(call());
+    fixture.model.otherwise(Reply::text("too far"));
+    let run = |price: &str| {
+        let mut command = fixture.command(&["run", "work", "--max-price", price]);
+        command.env(
+            "BUB_PROVIDERS",
+            r#"{"openai": {"prices": {"small": {"input": 1, "output": 1}}}}"#,
+        );
+        Run::from_output(command.output().unwrap())
+    };
+    let refused = run("1.5");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("price limit reached: $2.0000 of $1.5000 (`--max-price`)"),
+        "{refused:?}"
+    );
+    assert_eq!(fixture.model.requests().len(), 2);
+    assert_eq!(run("0.5").code, Some(0), "one call is within the limit");
+    for wrong in ["0", "-1", "much"] {
+        let run = run(wrong);
+        assert_eq!(run.code, Some(2), "{run:?}");
+    }
+    // A price that is unknown is not free.
+    let mut command = fixture.command(&[
+        "run",
+        "work",
+        "--max-price",
+        "1",
+        "--model",
+        "openai:mystery",
+    ]);
+    let run = Run::from_output(command.output().unwrap());
+    assert!(
+        run.stderr
+            .contains("the price of openai:mystery is unknown"),
+        "{run:?}"
+    );
+}
+
+// The first token is visible at most 15 ms after the server sent it. The best of several runs counts, because the machine
+// may be busy.
+#[test]
+fn the_first_token_is_visible_within_15_ms() {
+    use std::time::{Duration, Instant};
+    let fixture = RunFixture::new();
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        let pace = Pace::stopped();
+        let deltas: Vec<String> = (0..3).map(|number| format!("token{number} ")).collect();
+        fixture.model.script(Reply::deltas(deltas).paced(&pace));
+        let before = fixture.model.requests().len();
+        let mut command = fixture.command(&["run", "hello", "--ephemeral"]);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        bub_testkit::sandbox::wait_until("the request", || fixture.model.requests().len() > before);
+        let mut stdout = child.stdout.take().unwrap();
+        let sent = Instant::now();
+        pace.release();
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).unwrap();
+        best = best.min(sent.elapsed());
+        child.wait().unwrap();
+        if best < Duration::from_millis(15) {
+            break;
+        }
+    }
+    assert!(best < Duration::from_millis(15), "{best:?}");
 }

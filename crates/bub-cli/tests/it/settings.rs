@@ -85,6 +85,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "sandbox.max_file_mb BUB_SANDBOX_MAX_FILE_MB 16384",
             "usage.daily_tokens BUB_USAGE_DAILY_TOKENS null",
             "usage.daily_cost BUB_USAGE_DAILY_COST null",
+            "usage.process_cost BUB_USAGE_PROCESS_COST null",
             "gateway.drain_seconds BUB_GATEWAY_DRAIN_SECONDS 30.0",
             "gateway.session_queue BUB_GATEWAY_SESSION_QUEUE 100",
             "gateway.max_unfinished BUB_GATEWAY_MAX_UNFINISHED 10000",

@@ -124,7 +124,7 @@ fn list_of_another_workspace_is_another_list() {
 #[test]
 fn show_prints_every_entry_with_its_id() {
     let sandbox = fixture();
-    let shown = tape(&sandbox, &["show", "cli:local"]).ok();
+    let shown = tape(&sandbox, &["show", "cli:local", "--raw"]).ok();
     for part in [
         "#1 anchor session/start",
         "#3 event turn.start",
@@ -197,7 +197,7 @@ fn anchors_are_listed_with_their_ids() {
     let anchors = tape(&sandbox, &["anchors", "cli:local"]).ok();
     let last = anchors.lines().last().unwrap();
     assert!(
-        last.starts_with("1 ") && last.ends_with(r#"session/start  {"owner": "human"}"#),
+        last.starts_with(" 1 ") && last.ends_with(r#"session/start  {"owner": "human"}"#),
         "{anchors}"
     );
 }
@@ -343,7 +343,7 @@ fn an_export_is_the_tape_or_a_document() {
         "{document}"
     );
     assert!(
-        document.contains("### message assistant (#5, "),
+        document.contains("\n\n### User (2") && document.contains("\n\n### Assistant (2"),
         "{document}"
     );
 

@@ -82,7 +82,7 @@ fn an_unknown_user_gets_a_code_that_grants_access() {
         "{listed}"
     );
     let run = sandbox.bub(["pair", "WRONGONE"]);
-    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(run.code, Some(2), "{run:?}");
     let paired = sandbox.bub(["pair", &code.to_lowercase()]).ok();
     assert!(
         paired.starts_with("added telegram:666 (User 666 @user666) as member"),
@@ -100,7 +100,7 @@ fn an_unknown_user_gets_a_code_that_grants_access() {
     sandbox.bub(["pair", "remove", "telegram:666"]).ok();
     assert_eq!(
         sandbox.bub(["pair", "remove", "telegram:666"]).code,
-        Some(1)
+        Some(2)
     );
     let mode = std::fs::metadata(sandbox.home().join("pairings.json"))
         .unwrap()

@@ -41,18 +41,18 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
     assert_eq!(
         shown(&["--by", "model"]),
         "MODEL           CALLS  INPUT  CACHED  OUTPUT  COST\n\
-         openai:gpt-4o   2      2000   800     200     $0.0060\n\
-         openai:mystery  1      1000   400     100     unknown\n\
-         total           3      3000   1200    300     $0.0060 and 1 call of unknown price\n"
+         openai:gpt-4o       2   2000     800     200  $0.0060\n\
+         openai:mystery      1   1000     400     100  unknown\n\
+         total               3   3000    1200     300  $0.0060 and 1 call of unknown price\n"
     );
     let sessions = shown(&["--by", "session"]);
     assert!(
-        sessions.contains("one      1      1000   400     100     $0.0030\n"),
+        sessions.contains("one          1   1000     400     100  $0.0030\n"),
         "{sessions}"
     );
     assert!(
         sessions.contains(
-            "two      2      2000   800     200     $0.0030 and 1 call of unknown price\n"
+            "two          2   2000     800     200  $0.0030 and 1 call of unknown price\n"
         ),
         "{sessions}"
     );
@@ -72,7 +72,7 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
     )];
     let text = run(&sandbox, &server, &priced, &["usage", "--by", "model"]).ok();
     assert!(
-        text.contains("openai:mystery  1      1000   400     100     $0.0011\n"),
+        text.contains("openai:mystery      1   1000     400     100  $0.0011\n"),
         "{text}"
     );
 }

@@ -151,6 +151,11 @@ impl TurnTape {
         Some(Entry::event("loop.step", Some(data)))
     }
 
+    /// Records that no model is configured: the output of the model stage is recorded as an event, not as an answer.
+    pub(crate) fn mark_no_model(&self) {
+        self.progress.lock().has_no_model = true;
+    }
+
     /// Marks the model stage as completely recorded.
     pub fn mark_complete(&self) {
         self.progress.lock().is_complete = true;

@@ -4,10 +4,17 @@ use bub_kernel::{Framework, Result, tape_error};
 use bub_tape::{TapeListFilter, TapeName};
 use bub_terminal::channel::CHANNEL_NAME;
 
-use super::ChatArgs;
+use super::{ChatArgs, prompt};
 
 /// Separates the id of a chat's first session from the timestamp in the ids of its later sessions.
 const SESSION_SEPARATOR: char = '~';
+
+/// Chat of `bub chat` and `bub run`, unless the user names another one.
+pub(super) const DEFAULT_CHAT_ID: &str = "local";
+/// First session of the default chat, as in the Python version.
+const DEFAULT_SESSION: &str = "cli_session";
+/// Session of the default chat in the first release.
+const FORMER_SESSION: &str = "cli:local";
 
 /// The current session of a chat. `,new` and `,resume` change it.
 #[derive(Clone, Debug)]
@@ -32,7 +39,10 @@ impl ChatSession {
             args.session
         };
         let is_selected = selected.is_some();
-        let id = selected.unwrap_or_else(|| format!("{CHANNEL_NAME}:{chat_id}"));
+        let id = selected.unwrap_or_else(|| match chat_id.as_str() {
+            DEFAULT_CHAT_ID => DEFAULT_SESSION.to_owned(),
+            chat_id => format!("{CHANNEL_NAME}:{chat_id}"),
+        });
         let mut session = Self {
             chat_id,
             recorded: String::new(),
@@ -96,6 +106,35 @@ impl ChatSession {
         let switched_to = summary.switched_to;
         Ok(switched_to.unwrap_or_else(|| self.base_id().to_owned()))
     }
+}
+
+/// If the default chat has no session yet, but its session of the first release has entries, says so and offers to
+/// continue that session. Returns its id if the user agrees.
+pub(super) async fn offer_former_session(
+    framework: &Framework,
+    session: &ChatSession,
+    can_ask: bool,
+) -> Result<Option<&'static str>> {
+    let Some(store) = framework
+        .tape_store()
+        .filter(|_| session.id == DEFAULT_SESSION)
+    else {
+        return Ok(None);
+    };
+    let name = |id| TapeName::for_session(framework.workspace_text(), id);
+    let current = store.summary(&name(DEFAULT_SESSION)).await;
+    let former = store.summary(&name(FORMER_SESSION)).await;
+    if current.map_err(tape_error)?.entries > 0 || former.map_err(tape_error)?.entries == 0 {
+        return Ok(None);
+    }
+    notice!(
+        "this chat uses session `{DEFAULT_SESSION}`; `bub run` and chats of the first release use `{FORMER_SESSION}`, which has entries"
+    );
+    if can_ask && prompt::confirm(&format!("Continue `{FORMER_SESSION}`?"), false).await? {
+        return Ok(Some(FORMER_SESSION));
+    }
+    notice!("to continue it later, type `,resume {FORMER_SESSION}`");
+    Ok(None)
 }
 
 /// Returns an id for a new session of a chat, given the id of its first session.

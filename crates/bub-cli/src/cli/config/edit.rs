@@ -138,9 +138,15 @@ async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
         Environment::get(environment, name)
             .filter(|value| !value.to_string_lossy().trim().is_empty())
     };
-    let editor = named("VISUAL")
-        .or_else(|| named("EDITOR"))
-        .unwrap_or(OsStr::new("vi"));
+    let editor = match named("VISUAL").or_else(|| named("EDITOR")) {
+        Some(editor) => editor,
+        None if prompt::has_terminal() => OsStr::new("vi"),
+        None => {
+            return Err(Error::invalid_input(
+                "cannot edit without a terminal; use `bub config set`, or set EDITOR to a command that needs none",
+            ));
+        }
+    };
     // The value may contain arguments and quotes (`code --wait`), so a shell parses it, as in git.
     let mut script = OsString::from(editor);
     script.push(" \"$@\"");

@@ -36,33 +36,21 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
         }
         Ok(metadata) => metadata.permissions().mode(),
     };
-    let mut findings = vec![match try_write(home) {
-        Ok(()) => Finding::ok(shown.to_string()),
-        Err(error) => Finding::error(
-            format!("{shown} is not writable: {error}"),
-            format!("chown or chmod u+rwx {shown}"),
-        ),
-    }];
-    if mode & 0o077 != 0 {
-        let mode = mode & 0o777;
-        let access = if mode & 0o022 == 0 {
-            "readable"
-        } else {
-            "writable"
-        };
-        let text = format!("{shown} is {access} by other users (mode {mode:o})");
-        findings.push(Finding::warning(text, format!("chmod 700 {shown}")));
+    if let Err(reason) = try_write(home) {
+        let text = format!("{shown} is not writable: {reason}");
+        return error(text, &format!("chown or chmod u+rwx {shown}"));
     }
-    let file = check_context.settings.config_file();
-    let mode = fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
-    if mode & 0o077 != 0 && check_context.settings.has_secrets_in_file() {
-        let file = file.display();
-        findings.push(Finding::warning(
-            format!("{file} contains secrets and is readable by other users (mode {mode:o})"),
-            format!("chmod 600 {file}"),
-        ));
+    let (mode, of_others) = (mode & 0o777, mode & 0o077);
+    if of_others == 0 {
+        return vec![Finding::ok(shown.to_string())];
     }
-    findings
+    let access = if mode & 0o022 == 0 {
+        "readable"
+    } else {
+        "writable"
+    };
+    let text = format!("{shown} is {access} by other users (mode {mode:o})");
+    vec![Finding::warning(text, format!("chmod 700 {shown}"))]
 }
 
 /// Creates and removes a file, to find out whether the directory is writable.

@@ -12,14 +12,28 @@ use super::{
 };
 use crate::bundled;
 
-pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<()> {
+/// Returns the channels that need a token and have none.
+pub(super) fn names_to_set_up(onboarding: &Onboarding<'_>) -> Result<Vec<String>> {
     let mut channels = list_channels(onboarding.framework)?;
     channels.retain(|channel| {
         !channel.is_enabled()
             && channel.role() != ChannelRole::Interface
             && !missing_secrets(&onboarding.settings, channel.name()).is_empty()
     });
-    let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
+    let names = channels.iter().map(|channel| channel.name().to_owned());
+    Ok(names.collect())
+}
+
+/// Asks for the settings of a channel until they work or the user skips it.
+pub(super) async fn set_up_named(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
+    let mut rejected = RejectedChannelInput::default();
+    while !set_up_channel(onboarding, name, &mut rejected).await? {}
+    Ok(())
+}
+
+/// Asks which channels to set up, and sets them up.
+pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<()> {
+    let names = names_to_set_up(onboarding)?;
     if names.is_empty() {
         return Ok(());
     }
@@ -29,7 +43,7 @@ pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<(
         let line = prompt::prompt_line(&question, None).await?;
         let selected = line.split([',', ' ']).filter(|name| !name.is_empty());
         let selected: Vec<_> = selected.map(str::to_owned).collect();
-        match selected.iter().find(|name| !names.contains(&name.as_str())) {
+        match selected.iter().find(|name| !names.contains(name)) {
             Some(unknown) => {
                 notice!("unknown channel `{unknown}`; available channels: {available}");
             }
@@ -37,8 +51,7 @@ pub(super) async fn set_up_channels(onboarding: &mut Onboarding<'_>) -> Result<(
         }
     };
     for name in selected {
-        let mut rejected = RejectedChannelInput::default();
-        while !set_up_channel(onboarding, &name, &mut rejected).await? {}
+        set_up_named(onboarding, &name).await?;
     }
     Ok(())
 }
@@ -73,6 +86,11 @@ async fn set_up_channel(
             return Ok(true);
         }
         onboarding.set_value(&key, &value)?;
+        if let Err(error) = validate_channel(onboarding, name) {
+            notice!("{}", output::sanitize_line(error.message()));
+            onboarding.file.set_text(before);
+            return Ok(false);
+        }
         rejected.secrets.insert(key, value);
     }
     let allow_users = format!("{name}.allow_users");
@@ -115,6 +133,11 @@ fn enable_channel(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
         names.push(name.to_owned());
     }
     onboarding.set_value("enabled_channels", &names.join(","))
+}
+
+/// Fails if the gateway would not start the channel with the values entered so far.
+fn validate_channel(onboarding: &Onboarding<'_>, name: &str) -> Result<()> {
+    bundled::validate_channel(onboarding.framework, onboarding.revised_settings()?, name)
 }
 
 /// Tests a channel with the values entered so far. Returns the problem, if any.

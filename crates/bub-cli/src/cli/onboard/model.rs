@@ -2,14 +2,24 @@
 
 use bub_kernel::{Error, Result};
 use bub_model::settings::ModelSettings;
-use bub_model::{Catalog, LocalServer, ModelId, Models, ModelsReport};
-use bub_settings::{ConfigFile, Settings};
+use bub_model::{BaseUrl, Catalog, LocalServer, ModelId, Models, ModelsReport, ProviderReport};
+use bub_settings::{
+    ConfigFile, Settings,
+    text_format::{BASE_URL, is_base_url},
+};
 use serde_json::Value;
 
 use super::{
-    super::{config, probe, prompt},
+    super::{
+        config,
+        picker::{self, Picker, PickerItem},
+        probe, prompt,
+    },
     Onboarding,
 };
+
+/// Maximum models that a plain prompt lists.
+const MAX_LISTED_MODELS: usize = 60;
 
 /// Values from the command line, or values that the user entered and that failed the test. The latter are offered as
 /// defaults of the next attempt.
@@ -41,7 +51,7 @@ pub(super) async fn set_up_model(
             }
             Err(error) => error,
         };
-        let problem = onboarding.settings.redactor().redact(problem.message());
+        let problem = onboarding.name_answer(problem.message());
         notice!("test failed: {}", super::output::sanitize_line(&problem));
         if !prompt::confirm("Try again with other values?", true).await? {
             if prompt::confirm("Save anyway?", false).await? {
@@ -63,22 +73,35 @@ async fn try_set_up_model(
 ) -> Result<()> {
     let models = build_models(onboarding)?;
     let report = models.report().await;
-    let text = match &args.model {
-        Some(text) => text.clone(),
-        None if onboarding.can_ask => {
-            ask_model(onboarding, &models, &report, rejected.model_id()).await?
-        }
+    let last_attempt = rejected.model_id();
+    let selected = select_model(onboarding, &report, last_attempt.clone());
+    let given = match &args.model {
+        Some(text) => Some(text.clone()),
+        None if onboarding.can_ask => None,
         // The configured model may be invalid; the code below reports that.
         None => {
             let chosen = || Some(report.choice.as_ref().ok()?.model.as_ref()?.to_string());
             let model = onboarding.settings.text_at("model").or_else(chosen);
-            model.ok_or_else(|| Error::config("no model is configured; pass `--model`"))?
+            Some(model.ok_or_else(|| Error::config("no model is configured; pass `--model`"))?)
         }
     };
-    let id: ModelId = text
-        .parse()
-        .map_err(|error| Error::config(format!("{error}")))?;
-    let name = id.provider().to_owned();
+    let name = if let Some(text) = &given {
+        parse_model(text)?.provider().to_owned()
+    } else {
+        let confirmed = last_attempt.as_ref().map(ModelId::provider);
+        ask_provider(onboarding, &models, &report, selected.as_ref(), confirmed).await?
+    };
+    let current_model = selected.filter(|id| id.provider() == name);
+    // Until the user chooses a model, the settings need one of this provider.
+    let default = current_model
+        .as_ref()
+        .map(ModelId::model)
+        .map(str::to_owned);
+    let default = default.or_else(|| first_model(&models, &report, &name));
+    let text = given.clone().unwrap_or_else(|| {
+        let model = default.as_deref().unwrap_or("default");
+        format!("{name}:{model}")
+    });
     let again = rejected.model_id().is_some_and(|id| id.provider() == name);
     let last = if again {
         std::mem::take(rejected)
@@ -103,11 +126,10 @@ async fn try_set_up_model(
                 || known.is_none_or(|known| known.base_url.is_none())
                     && !has_base_url(onboarding, &name)?) =>
         {
-            Some(prompt::prompt_line(&format!("base URL of {name}"), last.base.as_deref()).await?)
+            Some(ask_base_url(&name, last.base.as_deref()).await?)
         }
         None => None,
     };
-    rejected.base.take_if(|base| base.is_empty());
     if let Some(base) = &rejected.base {
         let setting = if known.is_some() {
             format!("api_base.{name}")
@@ -129,24 +151,51 @@ async fn try_set_up_model(
     if let Some(key) = &rejected.key {
         onboarding.set_value(&format!("api_key.{name}"), key)?;
     }
+    let text = if let Some(text) = given {
+        text
+    } else {
+        let model = ask_model(onboarding, &name, &report, default).await?;
+        let text = format!("{name}:{model}");
+        rejected.model = Some(text.clone());
+        if onboarding.revised_settings()?.text_at("model").as_deref() != Some(&text) {
+            onboarding.set_value("model", &text)?;
+        }
+        text
+    };
+    let source = args.key.as_ref().map_or("your answer", |_| "stdin");
+    let source = Some(source).filter(|_| rejected.key.is_some());
+    test_model(onboarding, &parse_model(&text)?, source).await
+}
+
+fn parse_model(text: &str) -> Result<ModelId> {
+    text.parse()
+        .map_err(|error| Error::config(format!("{error}")))
+}
+
+/// Tests the model with the values entered so far. `key_source` is where a new key comes from.
+async fn test_model(
+    onboarding: &Onboarding<'_>,
+    id: &ModelId,
+    key_source: Option<&str>,
+) -> Result<()> {
+    let name = id.provider();
     let revised = onboarding.revised_settings()?;
     // Report errors that are detectable offline, also with `--no-test`.
     let models = build_models(onboarding)?;
     models
-        .check_model(&id)
+        .check_model(id)
         .map_err(|error| Error::config(error.to_string()))?;
     if onboarding.runs_tests {
         if onboarding.can_ask {
             prompt::print_stderr(&format!("testing {id} … "));
         }
-        let outcome = probe::probe_model(&revised, &models, &id).await;
+        let outcome = probe::probe_model(&revised, &models, id).await;
         outcome.map_err(|problem| {
             // The error names the config file, which does not contain the key yet.
             let file = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
-            let source = args.key.as_ref().map_or("your answer", |_| "stdin");
-            Error::config(match file.filter(|_| rejected.key.is_some()) {
-                Some(file) => problem.replace(&file.to_string(), source),
-                None => problem,
+            Error::config(match (file, key_source) {
+                (Some(file), Some(source)) => problem.replace(&file.to_string(), source),
+                _ => problem,
             })
         })?;
         if onboarding.can_ask {
@@ -165,61 +214,53 @@ fn has_base_url(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
     Ok(bases.get(provider).is_some())
 }
 
-/// Asks for a provider and for one of its models.
-async fn ask_model(
+/// Returns the model that the questions offer: that of the last attempt, the chosen or configured one, or one of a local
+/// server.
+fn select_model(
+    onboarding: &Onboarding<'_>,
+    report: &ModelsReport,
+    last_attempt: Option<ModelId>,
+) -> Option<ModelId> {
+    let configured = || onboarding.settings.text_at("model")?.parse().ok();
+    let chosen = || report.choice.as_ref().ok()?.model.clone();
+    let mut servers = report.local_servers.iter();
+    last_attempt
+        .or_else(chosen)
+        .or_else(configured)
+        .or_else(|| servers.find_map(LocalServer::first_model))
+}
+
+/// Returns a model of a provider: the first one of its local server, or its default.
+fn first_model(models: &Models, report: &ModelsReport, provider: &str) -> Option<String> {
+    let mut servers = report.local_servers.iter();
+    let server = servers.find(|server| server.provider == provider);
+    let first = server.and_then(|server| server.models.first().cloned());
+    first.or_else(|| models.catalog().get(provider)?.default_model.clone())
+}
+
+/// Asks for a provider: a known one, or a custom one that the user confirms or has confirmed before.
+async fn ask_provider(
     onboarding: &Onboarding<'_>,
     models: &Models,
     report: &ModelsReport,
-    last_attempt: Option<ModelId>,
+    selected: Option<&ModelId>,
+    confirmed: Option<&str>,
 ) -> Result<String> {
-    let configured = || onboarding.settings.text_at("model")?.parse().ok();
-    let confirmed = last_attempt.as_ref().map(|id| id.provider().to_owned());
-    let chosen = || report.choice.as_ref().ok()?.model.clone();
-    let found = || {
-        report
-            .local_servers
-            .iter()
-            .find_map(LocalServer::first_model)
-    };
-    let selected: Option<ModelId> = last_attempt
-        .or_else(chosen)
-        .or_else(configured)
-        .or_else(found);
-    let usable = report.providers.iter().filter(|provider| provider.usable);
-    let available: Vec<_> = usable.map(|provider| provider.name.as_str()).collect();
     let catalog = models.catalog();
     let all: Vec<_> = catalog
         .iter()
         .map(|provider| provider.name.as_str())
         .collect();
+    let default = selected.map(ModelId::provider).or(all.first().copied());
+    if picker::can_pick(&onboarding.settings) {
+        return pick_provider(onboarding, report, default).await;
+    }
+    let usable = report.providers.iter().filter(|provider| provider.usable);
+    let available: Vec<_> = usable.map(|provider| provider.name.as_str()).collect();
     prompt::print_names("providers:", &all);
     if !available.is_empty() {
         prompt::print_names("available:", &available);
     }
-    let default = selected.as_ref().map(ModelId::provider);
-    let default = default.or(all.first().copied());
-    let provider = ask_provider(catalog, default, confirmed.as_deref()).await?;
-    let current_model = selected.as_ref().filter(|id| id.provider() == provider);
-    let mut servers = report.local_servers.iter();
-    let local_server = servers.find(|server| server.provider == provider);
-    let default = current_model
-        .map(ModelId::model)
-        .or_else(|| local_server?.models.first().map(String::as_str))
-        .or_else(|| catalog.get(&provider)?.default_model.as_deref());
-    loop {
-        let model = prompt::prompt_line("model", default).await?;
-        if !model.is_empty() {
-            return Ok(format!("{provider}:{model}"));
-        }
-    }
-}
-
-/// Asks for a provider: a known one, or a custom one that the user confirms or has confirmed before.
-async fn ask_provider(
-    catalog: &Catalog,
-    default: Option<&str>,
-    confirmed: Option<&str>,
-) -> Result<String> {
     loop {
         let name = prompt::prompt_line("provider", default)
             .await?
@@ -230,15 +271,105 @@ async fn ask_provider(
         if confirmed == Some(&name) {
             return Ok(name);
         }
-        match catalog.closest_name(&name) {
-            Some(similar) => notice!("unknown provider `{name}`; did you mean `{similar}`?"),
-            None => notice!("unknown provider `{name}`"),
+        notice!("unknown provider `{name}`");
+        if let Some(similar) = catalog.closest_name(&name)
+            && prompt::confirm(&format!("Did you mean `{similar}`?"), true).await?
+        {
+            return Ok(similar.to_owned());
         }
         if !name.is_empty()
             && prompt::confirm(&format!("Add `{name}` as a custom provider?"), false).await?
         {
             return Ok(name);
         }
+    }
+}
+
+/// Lets the user pick a provider. Those that can be called now come first.
+async fn pick_provider(
+    onboarding: &Onboarding<'_>,
+    report: &ModelsReport,
+    default: Option<&str>,
+) -> Result<String> {
+    let mut providers: Vec<_> = report.providers.iter().collect();
+    providers.sort_by_key(|provider| !provider.usable);
+    let items = providers.into_iter().map(|provider| PickerItem {
+        name: provider.name.clone(),
+        about: match &provider.todo {
+            Some(todo) => todo.clone(),
+            None => "available".to_owned(),
+        },
+    });
+    let picker = Picker {
+        question: "provider".to_owned(),
+        items: items.collect(),
+        default: default.map(str::to_owned),
+        custom: Some("add as a custom provider"),
+        suggest: |items, typed| {
+            let names = items.iter().map(|item| item.name.as_str());
+            let similar = bub_settings::closest_match(typed, names)?;
+            items.iter().position(|item| item.name == similar)
+        },
+    };
+    let name = picker::pick(picker, &onboarding.settings).await?;
+    Ok(name.to_ascii_lowercase())
+}
+
+/// Asks for the base URL of a provider until it is one.
+async fn ask_base_url(provider: &str, default: Option<&str>) -> Result<String> {
+    loop {
+        let base = prompt::prompt_line(&format!("base URL of {provider}"), default).await?;
+        if is_base_url(&base) {
+            return Ok(base);
+        }
+        notice!("not a base URL: expected {}", BASE_URL.expected);
+    }
+}
+
+/// Asks for a model: one that the server of the provider lists, or any name.
+async fn ask_model(
+    onboarding: &Onboarding<'_>,
+    provider: &str,
+    report: &ModelsReport,
+    default: Option<String>,
+) -> Result<String> {
+    let mut servers = report.local_servers.iter();
+    let server = servers.find(|server| server.provider == provider);
+    let listed = match server {
+        Some(server) => server.models.clone(),
+        None if onboarding.runs_tests => {
+            let (settings, models) = (onboarding.revised_settings()?, build_models(onboarding)?);
+            // A wrong key or base URL is reported by the test of the model.
+            let listed = probe::list_models(&settings, &models, provider).await;
+            listed.unwrap_or_default()
+        }
+        None => Vec::new(),
+    };
+    let default = default.or_else(|| listed.first().cloned());
+    if !listed.is_empty() && picker::can_pick(&onboarding.settings) {
+        let items = listed.into_iter().map(|name| PickerItem {
+            name,
+            about: String::new(),
+        });
+        let picker = Picker {
+            question: "model".to_owned(),
+            items: items.collect(),
+            default,
+            custom: Some("use this name"),
+            suggest: |_, _| None,
+        };
+        return picker::pick(picker, &onboarding.settings).await;
+    }
+    if !listed.is_empty() {
+        let names: Vec<_> = listed.iter().map(String::as_str).collect();
+        prompt::print_names("models:", names.get(..MAX_LISTED_MODELS).unwrap_or(&names));
+    }
+    loop {
+        let model = prompt::prompt_line("model", default.as_deref()).await?;
+        if !model.is_empty() {
+            return Ok(model);
+        }
+        notice!("enter the name of a model");
     }
 }
 
@@ -270,6 +401,17 @@ fn check_key_owner(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> 
     )))
 }
 
+/// Returns whether a provider cannot be called without a key. A server on this machine rarely needs one: if it does, the
+/// config says so, or the test fails and the key is asked for.
+fn needs_key(models: &Models, known: &ProviderReport) -> bool {
+    let base_url = known.base_url.as_deref().and_then(BaseUrl::parse);
+    let is_loopback = base_url.is_some_and(|url| url.is_loopback());
+    let provider = models.catalog().get(&known.name);
+    let is_required = provider
+        .is_some_and(|provider| provider.needs_key && (!is_loopback || provider.origin.is_some()));
+    is_required && known.key.is_none()
+}
+
 /// Asks for the API key of a provider if it is missing, or if the last attempt failed.
 async fn ask_key(
     onboarding: &Onboarding<'_>,
@@ -285,13 +427,16 @@ async fn ask_key(
     if !again {
         let report = models.report().await;
         let known = report.providers.iter().find(|known| known.name == provider);
-        // A server that the user added may need a key, although it is on this machine.
-        let settings = onboarding.revised_settings()?;
-        let is_added = settings.text_at(&format!("providers.{provider}.base_url"));
-        let is_keyless = |local: bool| local && is_added.is_none();
-        if has_key || known.is_none_or(|known| known.usable || is_keyless(known.local)) {
+        if has_key || !known.is_some_and(|known| needs_key(&models, known)) {
             return Ok(None);
         }
+    }
+    if let Some(url) = models
+        .catalog()
+        .get(provider)
+        .and_then(|known| known.key_url)
+    {
+        notice!("create an API key at {url}");
     }
     let on_enter = if has_key {
         "press Enter to use the same key again"

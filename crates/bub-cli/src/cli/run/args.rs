@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use bub::SettingFlag;
 use bub_agent::policy::Policy;
-use bub_agent::settings::{AgentSettings, POLICY_RUN_ALLOW, POLICY_RUN_ASK, POLICY_RUN_DENY};
+use bub_agent::settings::{
+    AgentSettings, POLICY_RUN_ALLOW, POLICY_RUN_ASK, POLICY_RUN_DENY, UsageSettings,
+};
 use bub_kernel::{
     ChannelMessage, Error, Framework, Inbound, Result, Sender, ToolSpec, settings::TAPE_STORAGE,
 };
@@ -78,6 +80,9 @@ pub(crate) struct RunArgs {
     /// Seconds after which the turn is cancelled
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) timeout: Option<u64>,
+    /// US dollars after which no further model call is made
+    #[arg(long, value_name = "USD", value_parser = parse_price)]
+    max_price: Option<f64>,
     /// Tool to allow without a question, such as `bash` or `fs.*`; can be repeated
     #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = parse_non_blank)]
     allow: Vec<String>,
@@ -96,6 +101,13 @@ pub(crate) struct RunArgs {
     /// Sender of the message
     #[arg(long, value_name = "ID", default_value = "human")]
     sender_id: String,
+}
+
+/// Parses an amount of money, such as `0.5` or `$0.5`.
+fn parse_price(text: &str) -> Result<f64, &'static str> {
+    let price = text.trim_start_matches('$').parse::<f64>();
+    let price = price.ok().filter(|price| price.is_finite() && *price > 0.0);
+    price.ok_or("expected a positive amount in US dollars, such as 0.50")
 }
 
 /// The format of the output.
@@ -118,6 +130,14 @@ pub(crate) fn setting_flags(matches: &ArgMatches) -> Vec<SettingFlag> {
             AgentSettings::MAX_STEPS,
             "--max-steps",
             steps,
+        ));
+    }
+    if let Some(price) = matches.get_one::<f64>("max_price") {
+        let price = price.to_string();
+        flags.push(SettingFlag::new(
+            UsageSettings::PROCESS_COST,
+            "--max-price",
+            price,
         ));
     }
     if matches.get_flag("ephemeral") {

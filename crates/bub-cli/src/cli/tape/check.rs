@@ -4,7 +4,8 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use bub_tape::{Damage, Result, TapeError, TapeName, TapeStore as _, VerifyReport};
 
-use super::{text, workspace_tapes::HomeTapes, writer::ProgressLine};
+use super::{text, workspace_tapes::HomeTapes};
+use crate::cli::progress::ProgressBar;
 
 /// Maximum number of problems listed per tape. The rest is only counted.
 const MAX_SHOWN_DAMAGE: usize = 20;
@@ -36,7 +37,7 @@ pub(super) struct ReindexArgs {
 
 pub(super) async fn check(files: &HomeTapes, args: CheckArgs) -> Result<ExitCode> {
     let names = files.resolve_names(&args.tapes).await?;
-    let mut progress = ProgressLine::new("checking", names.len());
+    let progress = ProgressBar::new("checking", names.len(), &files.tapes.settings);
     let (mut report, mut damaged, mut unchecked) = (String::new(), 0, 0);
     for name in &names {
         let label = tape_label(files, name).await;
@@ -70,7 +71,7 @@ pub(super) async fn check(files: &HomeTapes, args: CheckArgs) -> Result<ExitCode
 
 pub(super) async fn reindex(files: &HomeTapes, args: ReindexArgs) -> Result<ExitCode> {
     let names = files.resolve_names(&args.tapes).await?;
-    let mut progress = ProgressLine::new("indexing", names.len());
+    let progress = ProgressBar::new("indexing", names.len(), &files.tapes.settings);
     let (mut report, mut has_failed) = (String::new(), false);
     for name in &names {
         let label = tape_label(files, name).await;

@@ -2,20 +2,23 @@
 
 use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
-use bub_tape::{Entry, EntryKind, Query, Result, codec};
+use bub_tape::{Entry, Query, Result, codec};
+use futures_util::StreamExt as _;
 
 use super::{
+    conversation::ConversationPart,
     text,
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
+use crate::cli::progress::ProgressBar;
 
 /// Export a tape as JSON Lines or Markdown
 #[derive(clap::Args)]
 pub(super) struct ExportArgs {
     /// Session id, tape name, or a unique prefix
     tape: String,
-    /// Output format: `jsonl` for programs, `markdown` for reading
+    /// Output format: `jsonl` has all entries, `markdown` the conversation
     #[arg(long, value_parser = ["jsonl", "markdown"], default_value = "jsonl")]
     format: String,
     /// Output file, which must not exist [default: stdout]
@@ -31,11 +34,22 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
         None => ResultWriter::for_stdout(&tapes.settings),
     };
     let tape = tapes.open_tape(&listed.name);
-    let entries = tape.query(Query::new());
+    let total = usize::try_from(listed.summary.entries).unwrap_or(usize::MAX);
+    // The bar would be in the middle of the export.
+    let progress = (!to_terminal).then(|| ProgressBar::new("exporting", total, &tapes.settings));
+    let entries = tape.query(Query::new()).inspect(|_| {
+        if let Some(progress) = &progress {
+            progress.advance("");
+        }
+    });
     let written = async {
         if args.format == "markdown" {
             out.write(&document_head(&listed))?;
-            out.write_entries(entries, entry_section).await
+            let section = |entry: &Entry| {
+                let part = ConversationPart::from_entry(entry);
+                part.map(|part| part.format_markdown()).unwrap_or_default()
+            };
+            out.write_entries(entries, section).await
         } else if to_terminal {
             out.write_entries(entries, text::entry_json).await
         } else {
@@ -43,6 +57,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
         }
     }
     .await;
+    drop(progress);
     if let Some(path) = &args.output {
         if written.is_err() {
             // A partial export must not look like a complete one.
@@ -76,52 +91,4 @@ fn document_head(listed: &ListedTape) -> String {
         }
     }
     head + "\n"
-}
-
-/// Returns a section with a heading and the content of the entry: messages as written, other entries in a code fence.
-fn entry_section(entry: &Entry) -> String {
-    let is_anchor = entry.kind == EntryKind::Anchor;
-    let level = if is_anchor { "##" } else { "###" };
-    let (title, date) = (text::entry_title(entry), text::entry_date(entry));
-    let section = format!("{level} {title} (#{}, {date})\n\n", entry.id);
-    let body = text::entry_text(entry);
-    let body = text::sanitize(&body);
-    if body.is_empty() {
-        return section;
-    }
-    if entry.kind == EntryKind::Message {
-        return format!("{section}{body}\n\n");
-    }
-    let fence = code_fence(&body);
-    format!("{section}{fence}text\n{body}\n{fence}\n\n")
-}
-
-/// Returns a fence that is longer than any sequence of backticks in the body, so that the body cannot close it.
-fn code_fence(body: &str) -> String {
-    let backticks = body.split(|character| character != '`').map(str::len);
-    "`".repeat(backticks.max().map_or(3, |longest| 3.max(longest + 1)))
-}
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fence_is_longer_than_what_it_holds() {
-        assert_eq!(code_fence("no"), "```");
-        assert_eq!(code_fence("a ```` b"), "`````");
-    }
-
-    #[test]
-    fn an_entry_is_a_section() {
-        let message = Entry::message("user", "hi *there*").with_date("2026-01-02T03:04:05+00:00");
-        assert_eq!(
-            entry_section(&message),
-            "### message user (#0, 2026-01-02 03:04:05)\n\nhi *there*\n\n"
-        );
-        let result = Entry::tool_result(vec!["ok".into()]).with_date("2026-01-02T03:04:05Z");
-        assert_eq!(
-            entry_section(&result),
-            "### tool_result (#0, 2026-01-02 03:04:05)\n\n```text\nok\n```\n\n"
-        );
-    }
 }

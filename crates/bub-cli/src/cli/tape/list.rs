@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use bub_tape::Result;
+use bub_terminal::{Span, Style};
 use serde_json::json;
 
 use super::{
     text,
     workspace_tapes::{ListedTape, WorkspaceTapes},
 };
+use crate::cli::listing::{Table, cell};
 
 /// Maximum width of a session id, so that the other columns stay visible.
 const MAX_NAME_WIDTH: usize = 60;
@@ -31,37 +33,56 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ListArgs) -> Result<ExitCo
     if args.json {
         return tapes.print(&listed.iter().map(session_json).collect::<String>());
     }
-    tapes.print(&match (listed.as_slice(), args.all_workspaces) {
-        ([], true) => "(no sessions)\n".to_owned(),
-        ([], false) => "(no sessions in this workspace)\n".to_owned(),
-        (listed, all_workspaces) => sessions_table(listed, all_workspaces),
-    })
+    match (listed.as_slice(), args.all_workspaces) {
+        ([], true) => tapes.print("(no sessions)\n"),
+        ([], false) => tapes.print("(no sessions in this workspace)\n"),
+        (listed, all_workspaces) => tapes.print_table(sessions_table(listed, all_workspaces)),
+    }
 }
 
 /// Formats the sessions as a table. The title comes last, because its length is not limited.
-fn sessions_table(listed: &[ListedTape], all_workspaces: bool) -> String {
-    let head = "SESSION|CHANNEL|ENTRIES|LAST ACTIVITY (UTC)|WORKSPACE|TITLE";
-    let head = head.split('|').map(str::to_owned).collect();
-    let mut rows: Vec<Vec<String>> = vec![head];
-    rows.extend(listed.iter().map(session_row));
-    if !all_workspaces {
-        for row in &mut rows {
+fn sessions_table(listed: &[ListedTape], all_workspaces: bool) -> Table {
+    let mut head = vec!["SESSION", "CHANNEL", "ENTRIES", "LAST ACTIVITY (UTC)"];
+    if all_workspaces {
+        head.push("WORKSPACE");
+    }
+    head.push("TITLE");
+    let mut table = Table::with_head(head).numbers(2, 1);
+    for listed in listed {
+        let mut row = session_row(listed);
+        if !all_workspaces {
             row.remove(4);
         }
+        table.row(row);
     }
-    text::format_columns(&rows)
+    table
 }
 
-fn session_row(listed: &ListedTape) -> Vec<String> {
+fn session_row(listed: &ListedTape) -> Vec<Span> {
     let summary = &listed.summary;
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     vec![
-        text::sanitize_and_truncate(listed.label(), MAX_NAME_WIDTH),
-        or_dash(listed.channel().map(text::sanitize_line)),
-        summary.entries.to_string(),
-        or_dash(summary.last_date.as_deref().map(text::format_date)),
-        or_dash(listed.workspace().map(text::sanitize_line)),
-        or_dash(summary.title.as_deref().map(text::sanitize_line)),
+        cell(
+            text::sanitize_and_truncate(listed.label(), MAX_NAME_WIDTH),
+            Style::BOLD,
+        ),
+        cell(
+            or_dash(listed.channel().map(text::sanitize_line)),
+            Style::NONE,
+        ),
+        cell(summary.entries.to_string(), Style::NONE),
+        cell(
+            or_dash(summary.last_date.as_deref().map(text::format_date)),
+            Style::DIM,
+        ),
+        cell(
+            or_dash(listed.workspace().map(text::sanitize_line)),
+            Style::DIM,
+        ),
+        cell(
+            or_dash(summary.title.as_deref().map(text::sanitize_line)),
+            Style::NONE,
+        ),
     ]
 }
 

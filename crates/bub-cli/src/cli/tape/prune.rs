@@ -8,8 +8,8 @@ use bub_tape::{Result, TapeError, UnusedFile, UnusedFileKind};
 use super::{
     text::{self, format_bytes, format_count},
     workspace_tapes::HomeTapes,
-    writer::ProgressLine,
 };
+use crate::cli::progress::ProgressBar;
 
 const SECONDS_PER_HOUR: u64 = 3600;
 
@@ -60,7 +60,7 @@ pub(super) async fn run(files: &HomeTapes, args: PruneArgs) -> Result<ExitCode> 
 }
 
 async fn delete_files(files: &HomeTapes, leftovers: &[UnusedFile]) -> Result<ExitCode> {
-    let mut progress = ProgressLine::delayed("deleting", leftovers.len());
+    let progress = ProgressBar::new("deleting", leftovers.len(), &files.tapes.settings);
     let (mut removed, mut bytes, mut failures) = (0, 0, Vec::new());
     for leftover in leftovers {
         progress.advance(&leftover.path.display().to_string());

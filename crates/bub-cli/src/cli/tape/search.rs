@@ -9,8 +9,9 @@ use super::{
     KINDS_HELP, entry_kinds,
     text::{self, ColorSupport},
     workspace_tapes::{ListedTape, WorkspaceTapes},
-    writer::{ProgressLine, ResultWriter},
+    writer::ResultWriter,
 };
+use crate::cli::progress::ProgressBar;
 
 /// Search tapes of this workspace
 ///
@@ -113,7 +114,7 @@ async fn search_sessions<'a>(
     sessions: &'a [ListedTape],
     search: &Search,
 ) -> Result<(Vec<(&'a ListedTape, SearchHit)>, usize)> {
-    let mut progress = ProgressLine::delayed("searching", sessions.len());
+    let progress = ProgressBar::new("searching", sessions.len(), &tapes.settings);
     let (mut hits, mut filtered) = (Vec::new(), 0);
     for session in sessions {
         progress.advance(session.label());

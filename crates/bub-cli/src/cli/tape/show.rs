@@ -1,22 +1,29 @@
-//! `bub tape show`, `bub tape anchors` and `bub tape info`: show the entries, anchors and statistics of a tape.
+//! `bub tape show`, `bub tape anchors` and `bub tape info`: show the conversation or the entries, the anchors and the
+//! statistics of a tape.
 
 use std::process::ExitCode;
 
 use bub_tape::{AnchorMark, AnchorQuery, Entry, Query, Result, Tape, TapeError, TapeInfo};
-use futures_util::{StreamExt as _, stream};
+use bub_terminal::Style;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{
-    KINDS_HELP, entry_kinds,
+    KINDS_HELP,
+    conversation::ConversationPart,
+    entry_kinds,
     text::{self, ColorSupport},
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
+use crate::cli::listing::{ListingLayout, Table, cell};
 
 /// Maximum characters shown of an anchor's state. `bub tape show` shows all of it.
 const MAX_STATE_CHARS: usize = 100;
 
-/// Show the entries of a tape
+/// Show the conversation on a tape
+///
+/// Shows messages, tool calls, results, commands, anchors and errors. With `--raw`, `--kinds` or `--json`, shows the entries.
 #[derive(clap::Args)]
 pub(super) struct ShowArgs {
     /// Session id, tape name, or a unique prefix
@@ -24,11 +31,14 @@ pub(super) struct ShowArgs {
     /// Only entries after the latest anchor with this name
     #[arg(long, value_name = "NAME")]
     after_anchor: Option<String>,
-    /// Only the last N entries
+    /// Only the last N entries, or N parts of the conversation
     #[arg(long, value_name = "N")]
     last: Option<usize>,
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', help = KINDS_HELP)]
     kinds: Vec<String>,
+    /// Show all entries with their ids
+    #[arg(long)]
+    raw: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -46,6 +56,7 @@ pub(super) struct SummaryArgs {
 pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCode> {
     let listed = tapes.find_tape(&args.tape).await?;
     let tape = tapes.open_tape(&listed.name);
+    let is_raw = args.raw || args.json || !args.kinds.is_empty();
     let mut query = Query::new().kinds(entry_kinds(&args.kinds));
     if let Some(name) = &args.after_anchor {
         find_anchor(&tape, name, listed.label()).await?;
@@ -53,19 +64,33 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCo
     }
     let entries = match args.last {
         Some(count) => {
-            let newest = tape.query_all(query.newest_first().limit(count)).await?;
+            let newest = tape.query(query.newest_first()).try_filter(|entry| {
+                std::future::ready(is_raw || ConversationPart::from_entry(entry).is_some())
+            });
+            let newest: Vec<Entry> = newest.take(count).try_collect().await?;
             stream::iter(newest.into_iter().rev().map(Ok)).boxed()
         }
         None => tape.query(query).boxed(),
     };
     let style = ColorSupport::from_settings(&tapes.settings);
+    let width = ListingLayout::for_stdout(&tapes.settings).width;
     let shown = if args.json {
         let out = ResultWriter::for_stdout(&tapes.settings);
         out.write_entries(entries, text::entry_json).await?
     } else {
         let out = ResultWriter::for_pager(&tapes.settings);
-        out.write_entries(entries, |entry| format_entry(entry, style))
-            .await?
+        let format_part = |entry: &Entry| {
+            let part = ConversationPart::from_entry(entry)?;
+            Some(part.format(style, width))
+        };
+        out.write_entries(entries, |entry| {
+            if is_raw {
+                format_entry(entry, style)
+            } else {
+                format_part(entry).unwrap_or_default()
+            }
+        })
+        .await?
     };
     if shown == 0 && !args.json {
         notice!("no entries match");
@@ -99,16 +124,17 @@ pub(super) async fn list_anchors(tapes: &WorkspaceTapes, args: SummaryArgs) -> R
     if anchors.is_empty() {
         return tapes.print("(no anchors)\n");
     }
-    let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
-    rows.extend(anchors.iter().map(|anchor| {
-        [
-            anchor.id.to_string(),
-            text::entry_date(anchor),
-            text::sanitize_line(text::entry_label(anchor)),
-            text::sanitize_and_truncate(&text::entry_text(anchor), MAX_STATE_CHARS),
-        ]
-    }));
-    tapes.print(&text::format_columns(&rows))
+    let mut table = Table::with_head(["ID", "DATE (UTC)", "NAME", "STATE"]).numbers(0, 1);
+    for anchor in &anchors {
+        let state = text::sanitize_and_truncate(&text::entry_text(anchor), MAX_STATE_CHARS);
+        table.row([
+            cell(anchor.id.to_string(), Style::NONE),
+            cell(text::entry_date(anchor), Style::DIM),
+            cell(text::sanitize_line(text::entry_label(anchor)), Style::BOLD),
+            cell(state, Style::NONE),
+        ]);
+    }
+    tapes.print_table(table)
 }
 
 /// Returns the latest anchor with this name. If the tape has no such anchor, the error suggests

@@ -119,7 +119,7 @@ impl ColorSupport {
         self.paint(code, &entry_title(entry))
     }
 
-    fn paint(self, code: &str, text: &str) -> String {
+    pub(super) fn paint(self, code: &str, text: &str) -> String {
         if self.0 {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {

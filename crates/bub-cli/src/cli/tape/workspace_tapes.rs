@@ -10,7 +10,11 @@ use bub_tape::{
     TapeSummary,
 };
 
-use super::{text, writer::ProgressLine, writer::ResultWriter};
+use super::{text, writer::ResultWriter};
+use crate::cli::{
+    listing::{Listing, Table},
+    progress::ProgressBar,
+};
 
 /// Maximum number of matching tapes that an error lists.
 const MAX_CANDIDATES: usize = 10;
@@ -62,11 +66,17 @@ impl WorkspaceTapes {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Prints a table to stdout.
+    pub(super) fn print_table(&self, table: Table) -> Result<ExitCode> {
+        let printed = Listing::from(table).print(&self.settings);
+        printed.map_err(|error| TapeError::InvalidInput(error.message().to_owned()))
+    }
+
     /// Returns the sessions of this workspace or of all workspaces, newest first. Prints a note for each tape that
     /// cannot be read and skips it.
     pub(super) async fn sessions(&self, all_workspaces: bool) -> Result<Vec<ListedTape>> {
         let names = self.store.list(TapeListFilter::Sessions).await?;
-        let mut progress = ProgressLine::delayed("reading", names.len());
+        let progress = ProgressBar::new("reading", names.len(), &self.settings);
         let mut listed = Vec::new();
         for name in names {
             progress.advance(name.as_str());

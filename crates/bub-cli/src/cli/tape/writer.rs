@@ -1,4 +1,4 @@
-//! Writes results to stdout, a pager or a file, with secrets redacted, and the progress of a long operation to stderr.
+//! Writes results to stdout, a pager or a file, with secrets redacted.
 
 use std::{
     ffi::OsString,
@@ -8,16 +8,12 @@ use std::{
     path::{Path, PathBuf},
     pin::pin,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
 };
 
-use bub::prompt::print_stderr;
 use bub_settings::{RedactingWriter, Settings};
 use bub_tape::{Entry, Result, TapeError};
 use futures_util::{Stream, TryStreamExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-use super::text::sanitize_and_truncate;
 
 /// Options of `less` if `LESS` is not set: quit if the text fits on one screen, show colors, do not clear the screen.
 const DEFAULT_LESS: &str = "FRX";
@@ -171,62 +167,4 @@ fn start_pager(settings: &Settings) -> Option<(OsString, Child)> {
     // Without a pager, the output goes to stdout.
     let child = command.stdin(Stdio::piped()).spawn().ok()?;
     Some((pager.unwrap_or("less".as_ref()).to_owned(), child))
-}
-
-/// Minimum time between two updates, so that the line stays readable.
-const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
-
-/// A progress counter. It appears only on a terminal and disappears on drop.
-#[derive(Debug)]
-pub(super) struct ProgressLine {
-    label: &'static str,
-    total: usize,
-    done: usize,
-    /// Earliest time of the next update.
-    next_redraw: Instant,
-    is_shown: bool,
-    is_terminal: bool,
-}
-
-impl ProgressLine {
-    /// Creates a line that appears with the first item.
-    pub(super) fn new(label: &'static str, total: usize) -> Self {
-        Self {
-            label,
-            total,
-            done: 0,
-            next_redraw: Instant::now(),
-            is_shown: false,
-            is_terminal: std::io::stderr().is_terminal(),
-        }
-    }
-
-    /// Creates a line that appears only if the work takes longer than [`REDRAW_INTERVAL`].
-    pub(super) fn delayed(label: &'static str, total: usize) -> Self {
-        Self {
-            next_redraw: Instant::now() + REDRAW_INTERVAL,
-            ..Self::new(label, total)
-        }
-    }
-
-    /// Advances to the next item.
-    pub(super) fn advance(&mut self, name: &str) {
-        self.done += 1;
-        if self.is_terminal && Instant::now() >= self.next_redraw {
-            (self.next_redraw, self.is_shown) = (Instant::now() + REDRAW_INTERVAL, true);
-            let name = sanitize_and_truncate(name, 40);
-            let Self {
-                label, done, total, ..
-            } = self;
-            print_stderr(&format!("\r\x1b[K{label} {done} of {total}: {name}"));
-        }
-    }
-}
-
-impl Drop for ProgressLine {
-    fn drop(&mut self) {
-        if self.is_shown {
-            print_stderr("\r\x1b[K");
-        }
-    }
 }

@@ -28,7 +28,7 @@ fn an_answer_stays_readable_while_it_grows() {
     assert!(first.starts_with("Bub "), "{first}");
     assert!(
         first.contains("workspace: ")
-            && first.contains("\nmodel: openai:small\nsession: cli:local\n"),
+            && first.contains("\nmodel: openai:small\nsession: cli_session\n"),
         "{first}"
     );
     assert!(

@@ -16,7 +16,7 @@ fn new_and_resume_lead_the_chat_to_another_session() {
     chat.wait_for("First answer.");
     chat.wait_idle();
     chat.send(",new\r");
-    chat.wait_for("session: cli:local~");
+    chat.wait_for("session: cli_session~");
     chat.wait_idle();
     chat.send("the new topic\r");
     chat.wait_for("Second answer.");
@@ -26,10 +26,10 @@ fn new_and_resume_lead_the_chat_to_another_session() {
         request.contains("the new topic") && !request.contains("the old topic"),
         "{request}"
     );
-    chat.send(",resume cli:local\r");
-    chat.wait_for("Resumed session: cli:local");
+    chat.send(",resume cli_session\r");
+    chat.wait_for("Resumed session: cli_session");
     let screen = chat.wait_idle();
-    assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
+    assert!(screen.contains("\nsession: cli_session\n"), "{screen}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     chat.wait_for("Answer.");
     chat.wait_idle();
     chat.send(",new\r");
-    let screen = chat.wait_for("\nsession: cli:local~");
+    let screen = chat.wait_for("\nsession: cli_session~");
     let fresh = screen
         .rsplit_once("session: ")
         .unwrap()
@@ -102,8 +102,8 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     chat.wait_idle();
     chat.send("\x04");
     chat.wait_end();
-    let (screen, mut chat) = begin(&["--session", "cli:local"]);
-    assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
+    let (screen, mut chat) = begin(&["--session", "cli_session"]);
+    assert!(screen.contains("\nsession: cli_session\n"), "{screen}");
     chat.send("and more of it\r");
     chat.wait_for("Answer.");
     chat.wait_idle();
@@ -114,7 +114,7 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     chat.send("\x04");
     chat.wait_end();
     let (screen, chat) = begin(&["--continue"]);
-    assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
+    assert!(screen.contains("\nsession: cli_session\n"), "{screen}");
     // `,resume` can switch such a chat to the session that its tape names.
     chat.send(format!(",resume {fresh}\r"));
     chat.wait_for(&format!("\nsession: {fresh}\n"));
@@ -134,7 +134,7 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     let first = TerminalOptions::new(&sandbox).start();
     first.wait_idle();
     let second = TerminalOptions::new(&sandbox).start();
-    second.wait_for("Session cli:local is open in another chat. Start a new one? [Y/n]");
+    second.wait_for("Session cli_session is open in another chat. Start a new one? [Y/n]");
     second.send("what?\n");
     second.wait_until(|screen| screen.matches("Start a new one?").count() == 2);
     second.send("\n");
@@ -165,7 +165,7 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     let run = crate::sandbox::Run::from_output(piped.wait_with_output().unwrap());
     assert!(
         run.stderr
-            .contains("session `cli:local` is open in another chat; leave that chat, or pass another `--session`"),
+            .contains("session `cli_session` is open in another chat; leave that chat, or pass another `--session`"),
         "{run:?}"
     );
     assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
@@ -336,7 +336,7 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
         .start();
     chat.wait_idle();
     chat.send(",new\r");
-    chat.wait_for("\nsession: cli:local~");
+    chat.wait_for("\nsession: cli_session~");
     chat.wait_idle();
     chat.send("the old topic\r");
     chat.wait_for("Generating");
@@ -351,7 +351,7 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
     let screen = chat.wait_idle();
     let order = [
         "Old answer.",
-        "to return, type: ,resume cli:local~",
+        "to return, type: ,resume cli_session~",
         "> the new topic",
         "New answer.",
         "\nlast\n",
@@ -440,7 +440,7 @@ fn the_status_is_that_of_the_session() {
     });
     chat.wait_for("last:42");
     chat.send(",new\r");
-    chat.wait_for("\nsession: cli:local~");
+    chat.wait_for("\nsession: cli_session~");
     chat.wait_for("last:-");
 }
 
@@ -453,7 +453,7 @@ fn sessions_are_listed_and_completed() {
     let chat = TerminalOptions::new(&sandbox).size(110, 40).start();
     chat.wait_idle();
     chat.send(",new\r");
-    chat.wait_for("\nsession: cli:local~");
+    chat.wait_for("\nsession: cli_session~");
     chat.wait_idle();
     chat.send(",sessions\r");
     chat.wait_for(
@@ -466,9 +466,9 @@ fn sessions_are_listed_and_completed() {
     );
     chat.wait_idle();
     chat.send(",resume \t");
-    chat.wait_for("> ,resume cli:local\n");
+    chat.wait_for("> ,resume cli_session\n");
     chat.send("~\t\r");
-    chat.wait_for("Resumed session: cli:local~");
+    chat.wait_for("Resumed session: cli_session~");
 }
 
 // A turn of another command that was killed does not resume automatically, because no journal has its message. The chat
@@ -492,7 +492,8 @@ fn a_chat_offers_to_finish_a_turn_that_was_killed() {
     });
     signal(&run, "KILL");
     run.wait().unwrap();
-    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let chat = options.args(&["--session", "cli:local"]).start();
     let screen = chat.wait_for("Finish it now? [y/N]");
     assert!(screen.contains("message: tell a story"), "{screen}");
     assert!(screen.contains("answer so far: Once upon"), "{screen}");
@@ -505,4 +506,44 @@ fn a_chat_offers_to_finish_a_turn_that_was_killed() {
     assert!(last.ends_with("Continue the interrupted turn."), "{last}");
     let partial = messages[messages.len() - 2]["content"].as_str().unwrap();
     assert!(partial.starts_with("Once upon "), "{partial}");
+}
+
+// P-3: the chat uses the session of the Python version. A chat of the first release is offered once.
+#[test]
+fn a_chat_of_the_first_release_is_offered_once() {
+    let model = ModelServer::start();
+    model.otherwise(Reply::text("an answer"));
+    let sandbox = Sandbox::new();
+    let begin = || TerminalOptions::new(&sandbox).model(&model).start();
+    let base = format!("{}/v1", model.url());
+    let mut command = sandbox.command(&bub());
+    command
+        .args(["run", "from the first release"])
+        .envs([("BUB_MODEL", "openai:small"), ("BUB_API_BASE", &base)])
+        .env("BUB_API_KEY", "key-of-the-tests");
+    assert!(command.output().unwrap().status.success());
+    let mut chat = begin();
+    chat.wait_for("Continue `cli:local`? [y/N]");
+    chat.send("y\r");
+    chat.wait_for("session: cli:local\n");
+    chat.wait_idle();
+    chat.send("\x04");
+    assert_eq!(chat.wait_end().0, Some(0));
+    let mut chat = begin();
+    chat.wait_for("Continue `cli:local`? [y/N]");
+    chat.send("\r");
+    chat.wait_for("session: cli_session\n");
+    chat.wait_idle();
+    chat.send("hello\r");
+    chat.wait_for("an answer");
+    chat.wait_idle();
+    chat.send("\x04");
+    assert_eq!(chat.wait_end().0, Some(0));
+    // The chat has its own session now.
+    let mut chat = begin();
+    let screen = chat.wait_for("session: cli_session\n");
+    assert!(!screen.contains("cli:local"), "{screen}");
+    chat.wait_idle();
+    chat.send("\x04");
+    assert_eq!(chat.wait_end().0, Some(0));
 }

@@ -46,12 +46,19 @@ pub(super) struct TerminalOptions<'a> {
 impl<'a> TerminalOptions<'a> {
     pub(super) fn new(sandbox: &'a Sandbox) -> Self {
         // A terminal like the emulator: it does not rewrap its lines.
-        let variables = vec![("TERM".to_owned(), "vt220".to_owned())];
+        // No server listens there: without a model, the chat would offer to set one up.
+        let variables = [
+            ("TERM", "vt220"),
+            ("BUB_MODEL", "openai:small"),
+            ("BUB_API_BASE", "http://127.0.0.1:9/v1"),
+            ("BUB_API_KEY", "key-of-the-tests"),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Self {
             sandbox,
             program: bub(),
             args: vec!["chat".to_owned()],
-            variables,
+            variables: variables.to_vec(),
             size: (80, 24),
         }
     }

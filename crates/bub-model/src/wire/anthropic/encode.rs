@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use crate::wire::HttpRequest;
 use crate::wire::body::RequestBody;
 use crate::wire::media::{self, ContentPart, PartKind, Source, omitted_text};
 use crate::wire::message::{
     CallParts, OPENING_LINE, encode_turns, function_fields, role, system_text,
 };
 use crate::wire::replay::{ReplayPiece, replay_pieces, tool_calls};
+use crate::wire::{HttpRequest, MESSAGES_VERSION_HEADER};
 use crate::{ChatRequest, Quirks};
 
 /// Output limit in tokens for requests without a limit, because the format requires one.
@@ -37,7 +37,8 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
     set_reasoning_effort(&mut body, request.reasoning_effort.as_deref());
     body.set("stream", request.stream);
-    let headers = vec![("anthropic-version", "2023-06-01".to_owned())];
+    let (name, version) = MESSAGES_VERSION_HEADER;
+    let headers = vec![(name, version.to_owned())];
     HttpRequest {
         path: "/v1/messages".into(),
         headers,
