@@ -533,9 +533,9 @@ fn what_no_turn_and_no_gateway_would_run_with_is_broken() {
     }
 }
 
-// One verdict per check, and advice that works.
+// One finding per check, and advice that works.
 #[test]
-fn a_home_that_others_can_read_has_one_verdict() {
+fn a_home_that_others_can_read_has_one_finding() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: 7\n");
     let mode = |mode| std::fs::set_permissions(sandbox.home(), PermissionsExt::from_mode(mode));

@@ -34,7 +34,7 @@ fn fixture() -> Sandbox {
         .map(|number| format!("file-{number}.txt"))
         .collect();
     let mut first = Entry::anchor("session/start", Some(json!({"owner": "human"})));
-    first.meta = meta.as_object().unwrap().clone();
+    first.meta.clone_from(meta.as_object().unwrap());
     let entries = [
         first,
         Entry::message("user", prompt),
@@ -110,7 +110,7 @@ fn listings_fit_into_the_terminal() {
         for command in COMMANDS {
             let output = on_terminal(&sandbox, command, width, &[]);
             let rows = screen(&sandbox, &output, width);
-            shown += &format!("$ bub {command}\n{rows}\n\n");
+            shown.extend(["$ bub ", command, "\n", &rows, "\n\n"]);
         }
         insta::assert_snapshot!(format!("listings_at_{width}_columns"), shown);
     }
