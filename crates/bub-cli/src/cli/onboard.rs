@@ -103,7 +103,7 @@ async fn set_up(context: &CommandContext, args: OnboardArgs) -> Result<ExitCode>
     };
     if can_ask {
         notice!(
-            "bub v{}: set up your agent.\nPress Enter to accept the value in brackets. Press Ctrl-C to quit without saving.\n",
+            "bub v{}: set up your agent.\nPress Enter to accept the value in brackets.\nPress Ctrl-C to quit without saving.\n",
             env!("CARGO_PKG_VERSION")
         );
     }

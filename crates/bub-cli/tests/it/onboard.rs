@@ -103,7 +103,8 @@ fn from_an_empty_home_to_the_first_answer() {
         transcript(&sandbox, &shown, &base),
         "No model is configured yet. Set one up now? [Y/n] \n\
          bub vX: set up your agent.\n\
-         Press Enter to accept the value in brackets. Press Ctrl-C to quit without saving.\n\
+         Press Enter to accept the value in brackets.\n\
+         Press Ctrl-C to quit without saving.\n\
          \n\
          providers: …\n\
          provider [openrouter]: lab\n\
@@ -116,9 +117,11 @@ fn from_an_empty_home_to_the_first_answer() {
          model [tiny]: small\n\
          testing lab:small … ok\n\
          \n\
-         Commands of the agent run in a sandbox: they write only in the workspace and in a private /tmp, and cannot read your keys.\n\
-         Before a tool call that the policy asks about, bub shows the call and waits for your approval.\n\
-         `bub sandbox -- CMD` tries the sandbox, `bub policy list` shows the rules, and `bub config set` changes them.\n\
+         Commands of the agent run in a sandbox: they write only in the workspace and\n\
+         in a private /tmp, and cannot read your keys. Before a tool call that the\n\
+         policy asks about, bub shows the call and waits for your approval.\n\
+         To try the sandbox, run `bub sandbox -- CMD`. `bub policy list` shows the rules,\n\
+         and `bub config set` changes them.\n\
          \n\
          preset [standard]: carefull\n\
          unknown preset `carefull`; available presets: careful, standard, free\n\

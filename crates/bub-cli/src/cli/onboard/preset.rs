@@ -2,9 +2,11 @@
 
 use bub_kernel::Result;
 use bub_settings::SettingSource;
+use bub_terminal::tty;
 
 use super::{
     super::{
+        listing::wrap_text,
         picker::{self, Picker, PickerItem},
         prompt,
     },
@@ -12,9 +14,11 @@ use super::{
 };
 
 const EXPLANATION: &str = "
-Commands of the agent run in a sandbox: they write only in the workspace and in a private /tmp, and cannot read your keys.
-Before a tool call that the policy asks about, bub shows the call and waits for your approval.
-`bub sandbox -- CMD` tries the sandbox, `bub policy list` shows the rules, and `bub config set` changes them.
+Commands of the agent run in a sandbox: they write only in the workspace and
+in a private /tmp, and cannot read your keys. Before a tool call that the
+policy asks about, bub shows the call and waits for your approval.
+To try the sandbox, run `bub sandbox -- CMD`. `bub policy list` shows the rules,
+and `bub config set` changes them.
 ";
 
 /// A preset: its name, what it means, and the settings that differ from the defaults.
@@ -27,7 +31,7 @@ type Preset = (
 const PRESETS: [Preset; 3] = [
     (
         "careful",
-        "ask before every command, change of a file and web request; no network for commands",
+        "ask before commands, changes of files and web requests",
         &[
             ("sandbox.network", "off"),
             ("policy.ask", "bash,fs.write,fs.edit,web.fetch"),
@@ -68,7 +72,10 @@ pub(super) async fn choose_preset(onboarding: &mut Onboarding<'_>) -> Result<()>
     {
         return Ok(());
     }
-    notice!("{EXPLANATION}");
+    for line in wrap_text(EXPLANATION, 0, Some(tty::size().columns)) {
+        notice!("{line}");
+    }
+    notice!("");
     let name = if picker::can_pick(settings) {
         let items = PRESETS.iter().map(|(name, about, _)| PickerItem {
             name: (*name).to_owned(),
