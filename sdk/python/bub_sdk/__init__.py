@@ -1,6 +1,6 @@
 """Plugins for bub, in Python. See docs/first-plugin-python.md and docs/plugin-protocol.md."""
 
-from .host import about, ask, config, log, send, sender, tape
+from .host import about, ask, config, log, run_turn, send, sender, tape
 from .decorators import Channel, ToolContext, command, hookimpl, tool
 from .serve import PluginContext, serve
 from .values import (
@@ -34,6 +34,7 @@ __all__ = [
     "field_of",
     "hookimpl",
     "log",
+    "run_turn",
     "send",
     "sender",
     "serve",

@@ -72,6 +72,11 @@ def send(message: dict) -> Any:
     return _ask("message/send", {"message": message}, "delivered")
 
 
+def run_turn(message: dict) -> Any:
+    """Run a message in its session. Return ``session_id`` and ``model_output`` after the turn."""
+    return request("turn/run", {"message": message})
+
+
 def inbound(channel: str, message: dict, sender: Optional[dict] = None) -> Any:
     """Pass a message from a channel of the plugin to the host. Return once it is stored on disk."""
     return _ask("channel/inbound", {"channel": channel, "message": message, "sender": sender}, "accepted")
@@ -105,3 +110,28 @@ class tape:
     def append(name: str, data: Any = None, session_id: Optional[str] = None) -> Any:
         """Append an event and return its id."""
         return _ask("tape/append", {"name": name, "data": data, "session_id": session_id}, "id")
+
+    @staticmethod
+    def search(text: str, limit: Optional[int] = None, session_id: Optional[str] = None) -> Any:
+        """Return entries with similar words."""
+        return _ask("tape/search", {"text": text, "limit": limit, "session_id": session_id}, "entries")
+
+    @staticmethod
+    def info(session_id: Optional[str] = None) -> Any:
+        """Return figures about the tape."""
+        return request("tape/info", {"session_id": session_id})
+
+    @staticmethod
+    def anchors(limit: Optional[int] = None, session_id: Optional[str] = None) -> Any:
+        """Return the latest anchors with their state."""
+        return _ask("tape/anchors", {"limit": limit, "session_id": session_id}, "anchors")
+
+    @staticmethod
+    def handoff(name: str, state: Optional[dict] = None, session_id: Optional[str] = None) -> Any:
+        """Write an anchor and return its id. Later views start there."""
+        return _ask("tape/handoff", {"name": name, "state": state, "session_id": session_id}, "id")
+
+    @staticmethod
+    def reset(archive: bool = False, session_id: Optional[str] = None) -> Any:
+        """Clear the tape."""
+        return _ask("tape/reset", {"archive": archive, "session_id": session_id}, "message")

@@ -119,13 +119,18 @@ impl PythonEnvironment {
                 self.directory.display()
             );
             let mut arguments = if self.has_uv {
-                vec![
-                    "uv".into(),
-                    "venv".into(),
-                    "--quiet".into(),
-                    "--python".into(),
-                    MIN_PYTHON.into(),
+                // Without the option, uv would download an interpreter.
+                let version = format!(">={MIN_PYTHON}");
+                [
+                    "uv",
+                    "venv",
+                    "--quiet",
+                    "--no-python-downloads",
+                    "--python",
+                    &version,
                 ]
+                .map(OsString::from)
+                .to_vec()
             } else {
                 vec![find_python()?.into(), "-m".into(), "venv".into()]
             };
@@ -294,7 +299,7 @@ fn find_python() -> Result<&'static Path> {
     let found = INTERPRETERS.iter().find(is_supported);
     found.map(Path::new).ok_or_else(|| {
         Error::config(format!(
-            "no Python {MIN_PYTHON} or later found, and no uv; install one of them: Python plugins need it"
+            "no Python {MIN_PYTHON} or later found; install it: Python plugins need it"
         ))
     })
 }
