@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use crate::{error::Error, ids::TurnId};
+use crate::{error::Error, ids::TurnId, stream::ModelStream};
 
 /// A model call that is about to be made.
 #[derive(Clone, Debug, Default)]
@@ -54,13 +54,17 @@ pub struct LlmResult {
 }
 
 /// The decision of `before_llm_call`.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum LlmDecision {
     /// Make the call with this request.
     Proceed(LlmRequest),
-    /// Skip the call and use this text as the answer.
+    /// Skip the call and use this text as the answer. The turn ends with it.
     Finish(String),
+    /// Skip the call and use this stream as the answer of the model: text, reasoning, tool calls and usage. The agent
+    /// runs the tool calls. An `Err` item fails the call. An event of the kind `provider_state` has the data that the
+    /// provider expects back. Only linked-in plugins can return a stream.
+    Answer(ModelStream),
 }
 
 /// A model that users can choose.

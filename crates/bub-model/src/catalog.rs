@@ -64,6 +64,8 @@ pub struct Provider {
     /// The wire format at the default base URL, if it differs from `wire`; see
     /// [`wire_format_at`](Self::wire_format_at).
     pub native_wire: Option<WireFormat>,
+    /// Whether a plugin answers the calls of the provider, so that it has no base URL.
+    pub is_plugin: bool,
     /// Whether the provider runs on the user's machine.
     #[serde(skip)]
     pub local: bool,
@@ -173,7 +175,7 @@ impl Catalog {
             serde_json::from_str(BUILT_IN_PROVIDERS).unwrap_or_default();
         for provider in &mut providers {
             provider.local = provider.base_url.as_ref().is_some_and(BaseUrl::is_loopback);
-            provider.needs_key = !provider.local;
+            provider.needs_key = !provider.local && !provider.is_plugin;
         }
         let mut catalog = Self { providers };
         for (name, fields) in &settings.get(ModelSettings::PROVIDERS) {

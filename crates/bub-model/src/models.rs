@@ -92,7 +92,10 @@ impl Models {
 
     /// Checks that the provider of a model exists and has a valid base URL, without a network request.
     pub fn check_model(&self, id: &ModelId) -> Result<(), AccessError> {
-        self.keys.base_url(self.find_provider(id)?).map(drop)
+        match self.find_provider(id)? {
+            provider if provider.is_plugin => Ok(()),
+            provider => self.keys.base_url(provider).map(drop),
+        }
     }
 
     /// Returns the endpoint of a model. Call this method before every model call: it is cheap and refreshes the login.
@@ -173,6 +176,9 @@ impl Models {
 
     /// Checks that a provider can be called, as far as it can be determined without a network request.
     pub(crate) fn check_provider(&self, provider: &Provider) -> Result<(), AccessError> {
+        if provider.is_plugin {
+            return Ok(());
+        }
         let base_url = self.keys.base_url(provider)?;
         if let Some(lookup) = self.keys.find_key(provider)? {
             return self.keys.check_key(provider, &lookup);

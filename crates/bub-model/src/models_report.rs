@@ -72,6 +72,7 @@ impl ModelsReport {
         let providers = models
             .catalog
             .iter()
+            .filter(|provider| !provider.is_plugin)
             .map(|provider| provider_report(models, provider, &local_servers));
         let config_file = models.settings.config_file().to_owned();
         let (fallbacks, providers) = (fallbacks.collect(), providers.collect());

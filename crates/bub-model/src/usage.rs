@@ -24,6 +24,22 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Reads the counts of a `run` event. Missing counts are 0.
+    pub fn from_json(usage: Value) -> Self {
+        let count = |path: &str| usage.pointer(path).and_then(Value::as_u64);
+        let (prompt, completion) = (count("/prompt_tokens"), count("/completion_tokens"));
+        let (prompt, completion) = (prompt.unwrap_or(0), completion.unwrap_or(0));
+        Self {
+            prompt,
+            completion,
+            total: count("/total_tokens").unwrap_or(prompt + completion),
+            cached: count("/prompt_tokens_details/cached_tokens"),
+            cache_write: count("/prompt_tokens_details/cache_write_tokens"),
+            reasoning: count("/completion_tokens_details/reasoning_tokens"),
+            raw: usage,
+        }
+    }
+
     /// Returns the counts in the chat-completions format, as the tape's `run` event stores them.
     pub fn to_json(&self) -> Value {
         let has_cache = self.cached.is_some() || self.cache_write.is_some();

@@ -106,6 +106,7 @@ struct RuntimeOptions {
     add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
     sections: Vec<Section>,
     settings: Vec<(String, Value)>,
+    model: Option<String>,
 }
 
 /// A framework in temporary directories, whose model follows a script.
@@ -139,6 +140,12 @@ impl TurnTest {
     /// Sets a setting in the config file: `.setting("greeter.word", "Salve")`.
     pub fn setting(self, key: &str, value: impl Into<Value>) -> Self {
         self.configure(|options| options.settings.push((key.to_owned(), value.into())))
+    }
+
+    /// Uses this model in place of the script, such as the recorded tape `replay:tests/notes.jsonl`. A plugin of the
+    /// test must answer its calls.
+    pub fn model(self, model: impl Into<String>) -> Self {
+        self.configure(|options| options.model = Some(model.into()))
     }
 
     /// Sets the sender of the message. The default is the owner.
@@ -222,6 +229,10 @@ impl RuntimeOptions {
         let directory = TempDir::new()?;
         let script = Arc::new(ModelScript::default());
         let test = framework(directory.path()).shared_model(script.model_override());
+        let test = match self.model {
+            Some(model) => test.env("BUB_MODEL", model),
+            None => test,
+        };
         let test = self
             .sections
             .into_iter()

@@ -16,8 +16,10 @@ use crate::{
 
 /// Maximum number of concurrent tool calls. Calls run concurrently only if all calls of a response are read-only.
 const MAX_PARALLEL_CALLS: usize = 8;
+/// Key in the state that is `false` if the model may repeat a tool call without limit.
+const REPEAT_GUARD_KEY: &str = "_runtime_repeat_guard";
 /// The path of the tool's name in a tool call.
-const NAME_PATH: &str = "/function/name";
+pub(super) const NAME_PATH: &str = "/function/name";
 
 impl AgentLoop {
     /// Records the tool calls of a response, runs them, and queues their results for the next write to the tape.
@@ -28,7 +30,12 @@ impl AgentLoop {
         prompt: &Prompt,
         loop_state: &mut LoopState,
     ) -> Result<StepOutcome> {
-        let action = loop_state.repeat_guard.check_calls(&answer.tool_calls);
+        // A replay repeats the calls of its tape. Their results have the notes of the guard already.
+        let is_guarded = self.turn.state().get(REPEAT_GUARD_KEY) != Some(Value::Bool(false));
+        let action = match is_guarded {
+            true => loop_state.repeat_guard.check_calls(&answer.tool_calls),
+            false => RepeatAction::Proceed,
+        };
         chat.text = Some(answer.text.clone());
         chat.tool_calls.clone_from(&answer.tool_calls);
         chat.provider_state.clone_from(&answer.provider_state);
@@ -58,7 +65,8 @@ impl AgentLoop {
         };
         let (mut results, elapsed): (Vec<Value>, Vec<u64>) = results.into_iter().unzip();
         let repeat_guard = &mut loop_state.repeat_guard;
-        if let Some(note) = repeat_guard.record_results(&answer.tool_calls, &results)
+        if is_guarded
+            && let Some(note) = repeat_guard.record_results(&answer.tool_calls, &results)
             && let Some(Value::String(last)) = results.last_mut()
         {
             last.push_str(&note);

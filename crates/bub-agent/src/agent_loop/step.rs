@@ -1,21 +1,23 @@
 //! One step: one model call and the tool calls it requests.
 
-use std::{sync::Arc, time::Instant};
+use std::{pin::Pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    Error, ErrorKind, LlmRequest, LlmResult, PreviewedRequest, Prompt, Result, StreamEvent,
+    Error, ErrorKind, LlmRequest, LlmResult, ModelStream, PreviewedRequest, Prompt, Result,
+    StreamEvent,
 };
 use bub_model::{
     Accumulator, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelErrorKind,
-    ModelEvent, ModelEventStream, ModelId, RecoveryAction,
+    ModelEvent, ModelEventStream, ModelId, RecoveryAction, ToolCallDelta, Usage,
 };
 use bub_tape::{EntryId, StepRecord, View};
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{
     AgentLoop, LoopState, StepOutcome,
     budget::{self, ContextBudget},
+    calls::{NAME_PATH, text_at},
 };
 use crate::settings::AgentSettings;
 use crate::skills::{LoadedSkills, allowed_skills};
@@ -94,7 +96,9 @@ impl AgentLoop {
             .begin_call(model, &prepared.view, &system)
             .await?;
         let started = Instant::now();
-        let outcome = self.call_model(&gate.request, loop_state).await;
+        let outcome = self
+            .call_model(&gate.request, gate.answer, loop_state)
+            .await;
         let mut result = LlmResult::default();
         result.run_id.clone_from(self.turn.id());
         result.duration = started.elapsed();
@@ -197,14 +201,18 @@ impl AgentLoop {
         }
     }
 
-    /// Makes the model call and sends its events to the reader of the turn's stream. Returns the answer and the model
-    /// that produced it.
+    /// Makes the model call, unless a hook answers it, and sends its events to the reader of the turn's stream. Returns
+    /// the answer and the model that produced it.
     async fn call_model(
         &self,
         llm_request: &LlmRequest,
+        answer: Option<ModelStream>,
         loop_state: &mut LoopState,
     ) -> Result<(Completion, Option<ModelId>), StepError> {
-        let mut events = self.start_model_stream(llm_request, &loop_state.offered)?;
+        let mut events = match answer {
+            Some(answer) => AnswerEvents::Hook(Box::pin(model_events(answer))),
+            None => AnswerEvents::Model(self.start_model_stream(llm_request, &loop_state.offered)?),
+        };
         let mut accumulator = Accumulator::new();
         let mut is_first = true;
         loop {
@@ -216,7 +224,7 @@ impl AgentLoop {
                 }
                 event = events.next() => event,
             };
-            let Some(event) = event.transpose()? else {
+            let Some(event) = event? else {
                 break;
             };
             match &event {
@@ -351,6 +359,56 @@ impl AgentLoop {
         let redactor = self.agent.settings.redactor();
         Ok(redactor.redact(&parts.join("\n\n")).into_owned())
     }
+}
+
+/// The events of a model call: those of the model, or those of a hook that answers in place of the model.
+enum AnswerEvents {
+    Model(ModelEventStream),
+    Hook(Pin<Box<dyn Stream<Item = Result<ModelEvent>> + Send>>),
+}
+
+impl AnswerEvents {
+    async fn next(&mut self) -> Result<Option<ModelEvent>, StepError> {
+        match self {
+            Self::Model(events) => Ok(events.next().await.transpose()?),
+            Self::Hook(events) => Ok(events.next().await.transpose()?),
+        }
+    }
+
+    /// Returns the model that answered. `None` if a hook did.
+    fn model(&self) -> Option<ModelId> {
+        match self {
+            Self::Model(events) => events.model(),
+            Self::Hook(_) => None,
+        }
+    }
+}
+
+/// Converts the answer of a hook to the events of a model call.
+fn model_events(answer: ModelStream) -> impl Stream<Item = Result<ModelEvent>> + Send {
+    let events = answer.flat_map(|event| {
+        let events = match event {
+            Ok(StreamEvent::Text(text)) => vec![Ok(ModelEvent::Text(text))],
+            Ok(StreamEvent::Reasoning(text)) => vec![Ok(ModelEvent::Reasoning(text))],
+            Ok(StreamEvent::ToolCall(calls)) => {
+                let deltas = calls.iter().enumerate().map(|(index, call)| ToolCallDelta {
+                    index,
+                    id: Some(text_at(call, "/id").to_owned()),
+                    name: Some(text_at(call, NAME_PATH).to_owned()),
+                    arguments: text_at(call, "/function/arguments").to_owned(),
+                });
+                deltas.map(ModelEvent::ToolCall).map(Ok).collect()
+            }
+            Ok(StreamEvent::Usage(usage)) => vec![Ok(ModelEvent::Usage(Usage::from_json(usage)))],
+            Ok(StreamEvent::Other { kind, data }) if kind == "provider_state" => {
+                vec![Ok(ModelEvent::ProviderState(data))]
+            }
+            Ok(_) => Vec::new(),
+            Err(error) => vec![Err(error)],
+        };
+        stream::iter(events)
+    });
+    events.chain(stream::iter([Ok(ModelEvent::Finish(FinishReason::Stop))]))
 }
 
 /// Returns the block of the system prompt that names the deferred tools, or an empty text.

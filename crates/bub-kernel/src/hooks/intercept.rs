@@ -19,6 +19,7 @@ use super::{
 use crate::{
     error::Error,
     llm::{LlmDecision, LlmRequest, LlmResult},
+    stream::ModelStream,
     tool::{ToolCall, ToolDecision, ToolOutcome},
     turn::Turn,
 };
@@ -40,7 +41,7 @@ pub struct HookDecision {
     pub hook: &'static str,
     /// The name of the plugin.
     pub plugin: Arc<str>,
-    /// What the implementation did: `rewrote`, `finished`, `replaced`, `denied` or `failed`.
+    /// What the implementation did: `rewrote`, `finished`, `answered`, `replaced`, `denied` or `failed`.
     pub action: &'static str,
     /// The reason or the error, if any.
     pub detail: Option<String>,
@@ -58,8 +59,10 @@ impl HookDecision {
 pub struct BeforeLlmOutcome {
     /// The request to send, as the hooks changed it.
     pub request: LlmRequest,
-    /// The answer, if a hook answered in place of the model.
+    /// The text that ends the turn, if a hook returned one.
     pub finish: Option<String>,
+    /// The answer of a hook in place of the model's.
+    pub answer: Option<ModelStream>,
     /// The decisions of the hooks, in the order in which they ran.
     pub notes: Vec<HookDecision>,
 }
@@ -78,7 +81,7 @@ pub struct BeforeToolOutcome {
 impl HookSet {
     /// Runs the `before_llm_call` chain.
     pub async fn before_llm_call(&self, mut request: LlmRequest, turn: &Turn) -> BeforeLlmOutcome {
-        let (mut finish, mut notes) = (None, Vec::new());
+        let (mut finish, mut answer, mut notes) = (None, None, Vec::new());
         for implementation in BeforeLlmCall::implementations(self).iter().rev() {
             let args = args::BeforeLlmCall::new(&request, turn.state(), turn);
             match implementation.call(self, args).await {
@@ -92,12 +95,18 @@ impl HookSet {
                     finish = Some(text);
                     break;
                 }
+                Ok(Some(LlmDecision::Answer(stream))) => {
+                    notes.push(implementation.decision("answered", None));
+                    answer = Some(stream);
+                    break;
+                }
                 Err(error) => notes.push(implementation.failed_decision(&error)),
             }
         }
         BeforeLlmOutcome {
             request,
             finish,
+            answer,
             notes,
         }
     }
