@@ -1,0 +1,35 @@
+//! Replay: recorded tapes as models and as tests.
+//!
+//! * [`ReplayPlugin`]: the provider `replay`, which answers model calls from a tape: `model: replay:TAPE`.
+//! * [`Recording`]: the model calls and turns of a tape. [`RecordedModel`] answers with them.
+//! * [`commands`]: `bub replay`, `bub eval` and `bub demo`.
+//! * [`settings`]: the settings of the provider.
+//!
+//! A test of a plugin uses a tape as its model:
+//!
+//! ```no_run
+//! # async fn test() -> bub::Result<()> {
+//! use bub::testing;
+//! use bub_replay::ReplayPlugin;
+//!
+//! let turn = testing::turn("What is in notes.md?")
+//!     .plugin(ReplayPlugin::NAME, ReplayPlugin::new)
+//!     .model("replay:tests/notes.jsonl")
+//!     .run()
+//!     .await?;
+//! turn.assert_reply("It has two lines.");
+//! # Ok(())
+//! # }
+//! ```
+
+mod difference;
+mod plugin;
+mod provider;
+mod recording;
+mod session;
+pub mod settings;
+
+pub use plugin::{ActiveReplay, ReplayPlugin};
+pub use provider::RecordedModel;
+pub use recording::{RecordedCall, RecordedTurn, Recording};
+pub use session::{ReplayOptions, ReplaySession, ToolSource};

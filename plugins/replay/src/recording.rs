@@ -1,0 +1,344 @@
+//! A recording: the model calls and turns that a tape contains.
+//!
+//! A tape has the answer of each model call, but not its request. The request is the view of all entries before the
+//! answer, after the system prompt. This holds for tapes of bub and of the Python version.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use bub::{
+    Entry, EntryKind, Error, Result, Tape,
+    kernel::tape_error,
+    tape::{BlobStore, EntryId, MemoryStore, TapeName, ViewOptions, codec, media},
+};
+use serde_json::{Value, json};
+
+/// Model calls and turns of a tape, in tape order.
+#[derive(Debug, Default)]
+pub struct Recording {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) calls: Vec<RecordedCall>,
+    pub(crate) turns: Vec<RecordedTurn>,
+}
+
+/// One model call: its answer, and the results of its tool calls.
+#[derive(Clone, Debug, Default)]
+pub struct RecordedCall {
+    /// Index of the first entry of the answer. The request is the view of the entries before it.
+    pub(crate) position: usize,
+    /// Index of the entry with the results, or of the last entry of the answer.
+    pub(crate) end: usize,
+    pub(crate) run_id: String,
+    pub(crate) text: String,
+    pub(crate) tool_calls: Vec<Value>,
+    pub(crate) results: Vec<Value>,
+    pub(crate) error: Option<Value>,
+    pub(crate) usage: Option<Value>,
+    pub(crate) model: Option<String>,
+    pub(crate) provider_state: Option<Value>,
+    pub(crate) elapsed_ms: u64,
+}
+
+/// One turn of the agent: a prompt and the model calls that answer it.
+#[derive(Clone, Debug, Default)]
+pub struct RecordedTurn {
+    /// Index of the first entry of the turn.
+    pub(crate) start: usize,
+    /// Index of the start of the next run, or the number of entries.
+    pub(crate) limit: usize,
+    /// Index of the entry with the prompt.
+    pub(crate) prompt: usize,
+    /// Text and media of the message, if the tape has them. The prompt also has the context of the message.
+    pub(crate) message: Option<Value>,
+    pub(crate) model: String,
+    /// The model calls, as a range of [`Recording::calls`].
+    pub(crate) calls: std::ops::Range<usize>,
+}
+
+impl Recording {
+    /// Reads a tape file, with the media that are in its directory.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| {
+            Error::invalid_input(format!("cannot read the tape {}: {error}", path.display()))
+        };
+        let bytes = std::fs::read(path).map_err(failed)?;
+        let entries = bytes.split(|byte| *byte == b'\n').filter_map(codec::decode);
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let store = bub::tape::FileStore::new(directory, bub::tape::Durability::Os);
+        let blobs = bub::TapeStore::blobs(&store);
+        Ok(Self::new(entries.collect(), &*blobs).await)
+    }
+
+    /// Reads entries. Their media are in `blobs`.
+    pub async fn new(entries: Vec<Entry>, blobs: &dyn BlobStore) -> Self {
+        let mut complete = Vec::with_capacity(entries.len());
+        for entry in entries {
+            // A missing file must not prevent a replay. The request then differs, which is reported.
+            complete.push(media::attach_media(blobs, &entry).await.unwrap_or(entry));
+        }
+        let calls = find_calls(&complete);
+        let turns = find_turns(&complete, &calls);
+        Self {
+            entries: complete,
+            calls,
+            turns,
+        }
+    }
+
+    /// Returns all entries of the tape.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Returns the number of turns.
+    pub fn turn_count(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Returns the messages of the request of a call, with the system prompt first. Dates and data of the provider are
+    /// removed; see [`normalize`].
+    pub(crate) async fn request(&self, call: &RecordedCall) -> Result<Vec<Value>> {
+        let mut views = self.views()?;
+        views.request(self, call).await
+    }
+
+    /// Returns a reader for the requests of several calls in tape order.
+    pub(crate) fn views(&self) -> Result<RequestReader> {
+        let name = TapeName::new("recording__tape").map_err(tape_error)?;
+        Ok(RequestReader {
+            tape: Tape::new(Arc::new(MemoryStore::new()), name),
+            position: 0,
+        })
+    }
+
+    /// Returns the user messages between two calls that entered the turn from outside. Steered messages have
+    /// `is_steered`; others are prompts of a plugin or of the Python version.
+    pub(crate) fn messages_between(
+        &self,
+        range: std::ops::Range<usize>,
+        is_steered: bool,
+    ) -> impl Iterator<Item = &Entry> {
+        let entries = self.entries.get(range).unwrap_or_default().iter();
+        entries.filter(move |entry| {
+            is_user_message(entry) && entry.meta.contains_key("steered") == is_steered
+        })
+    }
+}
+
+/// Builds the requests of recorded calls. It keeps its position, so that each entry is read once.
+pub(crate) struct RequestReader {
+    tape: Tape,
+    position: usize,
+}
+
+impl RequestReader {
+    pub(crate) async fn request(
+        &mut self,
+        recording: &Recording,
+        call: &RecordedCall,
+    ) -> Result<Vec<Value>> {
+        let new = recording.entries.get(self.position..call.position);
+        self.position = self.position.max(call.position);
+        let new = new.unwrap_or_default().to_vec();
+        self.tape.append_all(new).await.map_err(tape_error)?;
+        let before = recording.entries.get(..call.position).unwrap_or_default();
+        let mut options = ViewOptions::new().for_model(call.model.clone().unwrap_or_default());
+        let in_run = |entry: &Entry| run_id(entry) == call.run_id;
+        let prompt = before
+            .iter()
+            .position(|entry| is_user_message(entry) && in_run(entry));
+        // The store numbers entries from 1.
+        let prompt = prompt.and_then(|index| i64::try_from(index + 1).ok());
+        options.turn_start = prompt.map(EntryId::new);
+        let view = self.tape.view(&options).await.map_err(tape_error)?;
+        let mut messages = vec![json!({"role": "system", "content": system_prompt(before, call)})];
+        messages.extend(view.messages.into_iter().map(Value::Object));
+        Ok(messages.iter().map(normalize).collect())
+    }
+}
+
+/// Returns the system prompt of a call: the one whose hash its start event has, otherwise the newest one.
+fn system_prompt(before: &[Entry], call: &RecordedCall) -> String {
+    let is_start =
+        |entry: &&Entry| entry.name() == Some("loop.step.start") && run_id(entry) == call.run_id;
+    let start = before.iter().rev().find(is_start);
+    let hash = start.and_then(|start| start.data()?.get("system_sha256"));
+    let mut prompts = before.iter().rev();
+    let prompt = prompts.find(|entry| {
+        entry.kind == EntryKind::System
+            && hash.is_none_or(|hash| entry.meta.get("sha256") == Some(hash))
+    });
+    let text = prompt.and_then(|entry| entry.payload.get("content")?.as_str());
+    text.unwrap_or_default().to_owned()
+}
+
+/// Returns a message without what differs between two equal runs: the date in the header of a prompt, and data of the
+/// provider such as signatures.
+pub(crate) fn normalize(message: &Value) -> Value {
+    let mut message = message.clone();
+    let Some(fields) = message.as_object_mut() else {
+        return message;
+    };
+    fields.remove("provider_state");
+    match fields.get_mut("content") {
+        Some(Value::String(text)) => remove_date(text),
+        Some(Value::Array(parts)) => {
+            for part in parts {
+                if let Some(Value::String(text)) = part.get_mut("text") {
+                    remove_date(text);
+                }
+            }
+        }
+        _ => {}
+    }
+    message
+}
+
+fn remove_date(text: &mut String) {
+    const START: &str = "\n---Date: ";
+    let Some(start) = text.find(START).map(|start| start + START.len()) else {
+        return;
+    };
+    let end = text.get(start..).and_then(|rest| rest.find("---\n"));
+    if let Some(end) = end.filter(|end| *end < 40) {
+        text.replace_range(start..start + end, "");
+    }
+}
+
+pub(crate) fn run_id(entry: &Entry) -> &str {
+    let id = entry.meta.get("run_id").and_then(Value::as_str);
+    id.unwrap_or_default()
+}
+
+fn is_user_message(entry: &Entry) -> bool {
+    entry.kind == EntryKind::Message && entry.payload.get("role").is_some_and(|role| role == "user")
+}
+
+fn list(entry: &Entry, key: &str) -> Vec<Value> {
+    let list = entry.payload.get(key).and_then(Value::as_array);
+    list.cloned().unwrap_or_default()
+}
+
+fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
+    let mut calls: Vec<RecordedCall> = Vec::new();
+    let mut open: HashMap<&str, RecordedCall> = HashMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let run = run_id(entry);
+        let started = || RecordedCall {
+            position: index,
+            end: index,
+            run_id: run.to_owned(),
+            ..RecordedCall::default()
+        };
+        let text = |key: &str| {
+            entry
+                .payload
+                .get(key)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
+        match &entry.kind {
+            EntryKind::ToolCall => {
+                let call = open.entry(run).or_insert_with(started);
+                call.tool_calls = list(entry, "calls");
+                call.text = text("content").unwrap_or_default();
+                call.provider_state = entry
+                    .meta
+                    .get("provider_state")
+                    .and_then(|state| state.get("state"))
+                    .cloned();
+            }
+            EntryKind::Message if text("role").as_deref() == Some("assistant") => {
+                let call = open.entry(run).or_insert_with(started);
+                call.text = text("content").unwrap_or_default();
+            }
+            EntryKind::Error => {
+                let call = open.entry(run).or_insert_with(started);
+                call.error = Some(Value::Object(entry.payload.clone()));
+            }
+            EntryKind::ToolResult => {
+                let earlier = calls.iter_mut().rev().find(|call| call.run_id == run);
+                if let Some(call) = open.get_mut(run).or(earlier) {
+                    (call.results, call.end) = (list(entry, "results"), index);
+                }
+            }
+            EntryKind::Event => match (entry.name(), entry.data()) {
+                (Some("run"), Some(data)) => {
+                    let mut call = open.remove(run).unwrap_or_else(started);
+                    call.end = call.end.max(index);
+                    call.usage = data.get("usage").cloned();
+                    call.model = data.get("model").and_then(Value::as_str).map(str::to_owned);
+                    calls.push(call);
+                }
+                // Events of the Python version name no run. They follow their call.
+                (Some("loop.step"), Some(data)) => {
+                    let elapsed = data.get("elapsed_ms").and_then(Value::as_u64);
+                    if let (Some(call), Some(elapsed)) = (calls.last_mut(), elapsed) {
+                        call.elapsed_ms = elapsed;
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    calls
+}
+
+fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
+    let mut turns: Vec<RecordedTurn> = Vec::new();
+    let starts = entries.iter().enumerate();
+    for (index, entry) in starts.filter(|(_, entry)| entry.name() == Some("loop.start")) {
+        let run = run_id(entry);
+        let is_prompt =
+            |entry: &Entry| is_user_message(entry) && !entry.meta.contains_key("steered");
+        let before = entries.get(..index).unwrap_or_default();
+        let recorded_before = before
+            .iter()
+            .rposition(|entry| run_id(entry) == run && is_prompt(entry));
+        // The Python version records the prompt with the first answer, and not at all if the call fails.
+        let rest = entries.get(index + 1..).unwrap_or_default();
+        let next_run = rest
+            .iter()
+            .position(|entry| entry.name() == Some("loop.start"));
+        let limit = next_run.map_or(entries.len(), |next| index + 1 + next);
+        let after = || Some(index + entries.get(index..limit)?.iter().position(is_prompt)?);
+        let prompt = recorded_before.filter(|_| !run.is_empty()).or_else(after);
+        let Some(prompt) = prompt else {
+            continue;
+        };
+        let in_run = |entry: &Entry| !run.is_empty() && run_id(entry) == run;
+        let start = entries.iter().position(in_run).unwrap_or(index).min(index);
+        let message = entries
+            .get(start)
+            .filter(|entry| entry.name() == Some("turn.start"));
+        let message = message.and_then(|entry| entry.data().cloned());
+        let model = entry.data().and_then(|data| data.get("model")?.as_str());
+        turns.push(RecordedTurn {
+            start,
+            limit,
+            prompt,
+            message,
+            model: model.unwrap_or_default().to_owned(),
+            calls: 0..0,
+        });
+    }
+    let ends: Vec<usize> = turns.iter().skip(1).map(|turn| turn.start).collect();
+    let mut next = 0;
+    for (index, turn) in turns.iter_mut().enumerate() {
+        let end = ends.get(index).copied().unwrap_or(entries.len());
+        let first = next
+            + calls
+                .iter()
+                .skip(next)
+                .take_while(|call| call.position < turn.start)
+                .count();
+        next = first
+            + calls
+                .iter()
+                .skip(first)
+                .take_while(|call| call.position < end)
+                .count();
+        turn.calls = first..next;
+    }
+    turns
+}

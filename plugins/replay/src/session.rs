@@ -1,0 +1,420 @@
+//! One replay of a tape: runs its user messages again on a copy in memory, and compares what happens.
+
+use std::{collections::HashSet, ops::Range, sync::Arc};
+
+use bub::{
+    ChannelMessage, Entry, Envelope, Framework, Inbound, LlmDecision, LlmRequest, Prompt, Result,
+    Sender, SessionId, ToolCall, ToolDecision, Turn, clap,
+    kernel::tape_error,
+    tape::{EntryRange, MemoryStore, Tape, TapeName},
+};
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+
+use crate::{
+    difference::first_difference,
+    provider::{replay_error, stream_answer},
+    recording::{RecordedCall, Recording, normalize, run_id},
+};
+
+/// Field of a replayed message with the prompt that the tape has for it.
+const PROMPT_FIELD: &str = "replay_prompt";
+
+/// Tools that act only on the session. They run in a replay, because later requests depend on them, and then get their
+/// recorded result.
+const SESSION_TOOLS: [&str; 5] = [
+    "tape.handoff",
+    "tape.reset",
+    "tool.describe",
+    "skill",
+    "todo",
+];
+
+/// Events of a step that the runtime records in a replay, too. All others come from tools that do not run.
+const RUNTIME_EVENTS: [&str; 8] = [
+    "run",
+    "hook",
+    "tool.done",
+    "loop.step",
+    "loop.step.start",
+    "handoff",
+    "todo",
+    "tool.loaded",
+];
+
+/// Where the results of tool calls come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ToolSource {
+    /// From the tape; a call that the tape does not have is denied
+    #[default]
+    Recorded,
+    /// The tools run
+    Live,
+    /// No tool runs, and each call gets the same short result
+    Dry,
+}
+
+/// Options of a replay.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayOptions {
+    /// Model to call. Without it, the answers come from the tape.
+    pub model: Option<String>,
+    /// Text that replaces the system prompt.
+    pub system: Option<String>,
+    /// Where the results of tool calls come from.
+    pub tools: ToolSource,
+    /// Index of the first turn to replay.
+    pub first_turn: usize,
+}
+
+/// A replay of one session.
+#[derive(Debug)]
+pub struct ReplaySession {
+    pub(crate) recording: Arc<Recording>,
+    pub(crate) options: ReplayOptions,
+    session_id: SessionId,
+    store: MemoryStore,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Index of the current turn.
+    turn: usize,
+    /// Number of model calls of the current turn.
+    calls: usize,
+    /// Recorded tool calls whose result was used: index of the model call, and of the tool call in it.
+    used: HashSet<(usize, usize)>,
+    /// Turn, step and first difference of the requests that differ from the recorded ones.
+    differences: Vec<(usize, usize, String)>,
+    requests: Vec<Vec<Value>>,
+}
+
+impl ReplaySession {
+    /// Creates a replay of a session.
+    pub fn new(session_id: SessionId, recording: Arc<Recording>, options: ReplayOptions) -> Self {
+        Self {
+            recording,
+            options,
+            session_id,
+            store: MemoryStore::new(),
+            progress: Mutex::default(),
+        }
+    }
+
+    /// Returns the store with the copy of the tape.
+    pub(crate) fn store(&self) -> Arc<MemoryStore> {
+        Arc::new(self.store.clone())
+    }
+
+    /// Returns whether both the answers and the results of tools come from the tape.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.options.model.is_none() && self.options.tools == ToolSource::Recorded
+    }
+
+    /// Runs all turns. The framework must have a [`ReplayPlugin`](crate::ReplayPlugin) with this replay.
+    pub async fn run(&self, framework: &Framework) -> Result<()> {
+        let name = TapeName::for_session(framework.workspace_text(), &self.session_id);
+        let tape = Tape::new(self.store(), name);
+        let mut copied = 0;
+        for (index, turn) in self.recording.turns.iter().enumerate() {
+            if index < self.options.first_turn {
+                continue;
+            }
+            self.copy_entries(&tape, copied..turn.start).await?;
+            copied = self.recording.turn_end(index);
+            {
+                let mut progress = self.progress.lock();
+                (progress.turn, progress.calls) = (index, 0);
+            }
+            let queued = self
+                .recording
+                .messages_between(turn.start..turn.prompt, true);
+            for entry in queued {
+                let message = self.inbound(entry, None);
+                framework.steer_message(&self.session_id, message).await?;
+            }
+            let prompt = self.recording.entries.get(turn.prompt);
+            let inbound = prompt.map(|prompt| self.inbound(prompt, turn.message.as_ref()));
+            // The error of a turn is on the tape, where the report finds it.
+            let _ = framework.process_turn(inbound.unwrap_or_default()).await.1;
+        }
+        let rest = copied..self.recording.entries.len();
+        self.copy_entries(&tape, rest).await
+    }
+
+    /// Returns what was recorded in the replay.
+    pub async fn replayed(&self, framework: &Framework) -> Result<Recording> {
+        let name = TapeName::for_session(framework.workspace_text(), &self.session_id);
+        let tape = Tape::new(self.store(), name);
+        let mut entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
+        entries.retain(|entry| !is_own_event(entry));
+        Ok(Recording::new(entries, &*tape.store().blobs()).await)
+    }
+
+    /// Returns turn, step and first difference of each request that differs from the recorded one.
+    pub fn differences(&self) -> Vec<(usize, usize, String)> {
+        self.progress.lock().differences.clone()
+    }
+
+    /// Returns the requests to the model, without dates.
+    pub fn requests(&self) -> Vec<Vec<Value>> {
+        self.progress.lock().requests.clone()
+    }
+
+    /// Copies entries that do not belong to a turn, such as the record of a comma command.
+    async fn copy_entries(&self, tape: &Tape, range: Range<usize>) -> Result<()> {
+        let entries = self.recording.entries.get(range).unwrap_or_default();
+        tape.append_all(entries.to_vec())
+            .await
+            .map_err(tape_error)?;
+        Ok(())
+    }
+
+    /// Creates the message of a prompt. `recorded` has its text and media, if the tape has them.
+    fn inbound(&self, prompt: &Entry, recorded: Option<&Value>) -> Inbound {
+        let content = prompt.payload.get("content").cloned().unwrap_or_default();
+        let field = |name: &str| recorded.and_then(|message| message.get(name)).cloned();
+        let text = match field("content").unwrap_or_else(|| content.clone()) {
+            Value::String(text) => text,
+            parts => parts.to_string(),
+        };
+        let model = self.model(prompt);
+        // The reply goes nowhere: it was sent when the tape was recorded.
+        let message = ChannelMessage::new(&*self.session_id, "cli", text)
+            .chat_id("replay")
+            .output_channel("null")
+            .context("_model", model);
+        let mut message = Envelope::from(message).with(PROMPT_FIELD, content);
+        if let Some(media) = field("media") {
+            message.set("media", media);
+        }
+        Inbound::from(message).with_sender(Sender::terminal())
+    }
+
+    /// Returns the model of a turn: the given one, or the recorded one, whose context window decides about handoffs.
+    fn model(&self, prompt: &Entry) -> String {
+        let turns = self.recording.turns.iter();
+        let mut turn = turns.filter(|turn| {
+            self.recording
+                .entries
+                .get(turn.prompt)
+                .is_some_and(|entry| run_id(entry) == run_id(prompt))
+        });
+        let recorded = || turn.next().map(|turn| turn.model.clone());
+        self.options
+            .model
+            .clone()
+            .or_else(recorded)
+            .unwrap_or_default()
+    }
+
+    /// Returns the recorded prompt of a replayed message.
+    pub(crate) fn prompt(message: &Envelope) -> Option<Prompt> {
+        serde_json::from_value(message.field(PROMPT_FIELD)?.clone()).ok()
+    }
+
+    fn recorded_call(&self, turn: usize, call: usize) -> Option<(usize, &RecordedCall)> {
+        let range = self.recording.turns.get(turn)?.calls.clone();
+        let index = range.start + call;
+        let call = range
+            .contains(&index)
+            .then(|| self.recording.calls.get(index))?;
+        Some((index, call?))
+    }
+
+    /// Answers a model call from the tape, or lets the given model answer it.
+    pub(crate) async fn answer(
+        &self,
+        request: &LlmRequest,
+        turn: &Turn,
+    ) -> Result<Option<LlmDecision>> {
+        if *turn.session_id() != self.session_id {
+            return match &self.options.model {
+                Some(_) => Ok(None),
+                None => Err(replay_error(
+                    "the tape has no answers for a subagent; use `--model`".to_owned(),
+                )),
+            };
+        }
+        let (turn_index, call_index) = {
+            let mut progress = self.progress.lock();
+            progress.calls += 1;
+            (progress.turn, progress.calls - 1)
+        };
+        let mut request = request.clone();
+        if let Some(system) = &self.options.system {
+            let system = serde_json::json!({"role": "system", "content": system});
+            if let Some(first) = Arc::make_mut(&mut request.messages).first_mut() {
+                *first = system;
+            }
+        }
+        let messages: Vec<Value> = request.messages.iter().map(normalize).collect();
+        let recorded = self.recorded_call(turn_index, call_index);
+        let difference = match recorded {
+            Some((_, call)) => first_difference(&self.recording.request(call).await?, &messages),
+            None => Some("the tape has no further model call in this turn".to_owned()),
+        };
+        {
+            let mut progress = self.progress.lock();
+            progress.requests.push(messages);
+            progress
+                .differences
+                .extend(difference.map(|text| (turn_index, call_index, text)));
+        }
+        if let Some((index, call)) = recorded {
+            let next = self.recording.next_position(index);
+            for entry in self.recording.messages_between(call.position..next, true) {
+                let message = self.inbound(entry, None);
+                turn.framework()
+                    .steer_message(&self.session_id, message)
+                    .await?;
+            }
+        }
+        match (&self.options.model, recorded) {
+            (None, Some((_, call))) => Ok(Some(LlmDecision::Answer(stream_answer(call, 0)))),
+            (None, None) => Err(replay_error(
+                "the tape has no further answer in this turn".to_owned(),
+            )),
+            (Some(_), _) if self.options.system.is_some() => {
+                Ok(Some(LlmDecision::Proceed(request)))
+            }
+            (Some(_), _) => Ok(None),
+        }
+    }
+
+    /// Returns the prompt with which the tape continues the turn after its current step.
+    pub(crate) fn continue_prompt(&self, turn: &Turn) -> Option<String> {
+        if *turn.session_id() != self.session_id {
+            return None;
+        }
+        let (turn, call) = {
+            let progress = self.progress.lock();
+            (progress.turn, progress.calls.checked_sub(1)?)
+        };
+        let (index, call) = self.recorded_call(turn, call)?;
+        let next = self.recording.next_position(index);
+        let mut prompts = self.recording.messages_between(call.position..next, false);
+        // The agent writes notices about the context window itself.
+        let text = prompts.find_map(|entry| entry.payload.get("content")?.as_str());
+        text.filter(|text| !text.starts_with("[context: "))
+            .map(str::to_owned)
+    }
+
+    /// Decides about a tool call: the recorded result replaces it while the tape has the call.
+    pub(crate) fn tool_decision(&self, call: &ToolCall, turn: &Turn) -> Option<ToolDecision> {
+        match self.options.tools {
+            ToolSource::Live => None,
+            ToolSource::Dry => Some(ToolDecision::Replace(
+                "[dry run: the tool was not run]".into(),
+            )),
+            ToolSource::Recorded if SESSION_TOOLS.contains(&&*call.tool) => None,
+            ToolSource::Recorded => Some(match self.take_result(call, turn) {
+                Some((index, result)) => {
+                    self.copy_tool_events(index, turn);
+                    ToolDecision::Replace(result)
+                }
+                None => ToolDecision::Deny(Some("the tape has no result for this call".to_owned())),
+            }),
+        }
+    }
+
+    /// Returns the recorded result of a session tool, which did run.
+    pub(crate) fn session_tool_result(&self, call: &ToolCall, turn: &Turn) -> Option<Value> {
+        let is_recorded = self.options.tools == ToolSource::Recorded;
+        let is_session_tool = SESSION_TOOLS.contains(&&*call.tool);
+        let taken = (is_recorded && is_session_tool).then(|| self.take_result(call, turn));
+        taken.flatten().map(|(_, result)| result)
+    }
+
+    /// Returns the first unused result of an equal call: in the current step, else later in the turn or on the tape.
+    fn take_result(&self, call: &ToolCall, turn: &Turn) -> Option<(usize, Value)> {
+        let mut progress = self.progress.lock();
+        let current = self.recorded_call(progress.turn, progress.calls.saturating_sub(1));
+        let first = current.map_or(0, |(index, _)| index);
+        let count = self.recording.calls.len();
+        for index in (first..count).chain(0..first) {
+            let recorded = self.recording.calls.get(index)?;
+            for (position, tool_call) in recorded.tool_calls.iter().enumerate() {
+                let result = recorded.results.get(position);
+                if is_same_call(tool_call, call, turn)
+                    && let Some(result) = result
+                    && progress.used.insert((index, position))
+                {
+                    return Some((index, result.clone()));
+                }
+            }
+        }
+        None
+    }
+
+    /// Records the events that the tools of a step recorded, such as approvals.
+    fn copy_tool_events(&self, index: usize, turn: &Turn) {
+        // Once per step.
+        if !self.progress.lock().used.insert((index, usize::MAX)) {
+            return;
+        }
+        let Some(call) = self.recording.calls.get(index) else {
+            return;
+        };
+        let entries = self.recording.entries.get(call.position..call.end);
+        let is_copied = |entry: &&Entry| {
+            entry
+                .name()
+                .is_some_and(|name| !RUNTIME_EVENTS.contains(&name))
+                && run_id(entry) == call.run_id
+        };
+        for entry in entries.unwrap_or_default().iter().filter(is_copied) {
+            turn.tape()
+                .append_later(turn.tape().with_run_id(entry.clone()));
+        }
+    }
+}
+
+/// Returns whether a recorded tool call is this one.
+fn is_same_call(recorded: &Value, call: &ToolCall, turn: &Turn) -> bool {
+    let text = |path: &str| recorded.pointer(path).and_then(Value::as_str);
+    if text("/function/name") != Some(&*call.tool.replace('.', "_")) {
+        return false;
+    }
+    let arguments = text("/function/arguments").unwrap_or_default();
+    let arguments: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
+    let tools = turn.framework().tools();
+    let tool = tools.iter().find(|tool| tool.spec().name == call.tool);
+    let arguments = match tool {
+        Some(tool) => tool.spec().resolve_aliases(arguments),
+        None => arguments,
+    };
+    arguments == call.arguments
+}
+
+/// Returns whether an entry is the record of a decision of the plugin `replay`.
+fn is_own_event(entry: &Entry) -> bool {
+    let plugin = entry.data().and_then(|data| data.get("plugin"));
+    entry.name() == Some("hook") && plugin.is_some_and(|name| name == crate::ReplayPlugin::NAME)
+}
+
+impl Recording {
+    /// Returns the index after the last entry of a turn. Entries between turns, such as those of a comma command,
+    /// belong to no turn.
+    pub(crate) fn turn_end(&self, index: usize) -> usize {
+        let next = self.turns.get(index + 1).map(|turn| turn.start);
+        let turn = self.turns.get(index);
+        let (start, limit) = turn.map_or((0, 0), |turn| (turn.start, turn.limit));
+        let limit = next.unwrap_or(limit).min(limit);
+        let entries = self.entries.get(start..limit).unwrap_or_default();
+        let last = entries
+            .iter()
+            .rposition(|entry| entry.name() == Some("loop.step"));
+        last.map_or(limit, |last| start + last + 1)
+    }
+
+    /// Returns the position of the call after this one, or the end of the turn.
+    fn next_position(&self, index: usize) -> usize {
+        let mut turns = self.turns.iter().enumerate();
+        let turn = turns.find(|(_, turn)| turn.calls.contains(&index));
+        let end = turn.map_or(self.entries.len(), |(number, _)| self.turn_end(number));
+        let next = self.calls.get(index + 1).map(|call| call.position);
+        next.unwrap_or(end).min(end)
+    }
+}

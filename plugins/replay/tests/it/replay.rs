@@ -1,0 +1,276 @@
+//! Replays of tapes: the same requests, the same entries, and what differs.
+
+use bub_replay::{ReplayOptions, ToolSource};
+use bub_testkit::needs_fixtures;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Exchange, Step, call, comparable, exchange, record, replay, say};
+
+/// Returns one of the building blocks of the recorded conversations.
+fn block(kind: usize, number: usize) -> Exchange {
+    let file = format!("file{number}.txt");
+    let message = format!("message {number}");
+    match kind {
+        0 => exchange(&message, vec![say("An answer without tools.")]),
+        1 => exchange(
+            &message,
+            vec![
+                call(
+                    "fs.write",
+                    json!({"path": file, "content": format!("text {number}")}),
+                ),
+                call("fs.read", json!({"path": file})),
+                say("The file is written."),
+            ],
+        ),
+        2 => exchange(
+            &message,
+            vec![
+                Step::Call(vec![
+                    ("fs.glob", json!({"pattern": "*.txt"})),
+                    ("fs.grep", json!({"pattern": "text"})),
+                    ("fs.list", json!({})),
+                ]),
+                say("Three calls at once."),
+            ],
+        ),
+        3 => exchange(
+            &message,
+            vec![
+                call(
+                    "tape.handoff",
+                    json!({"name": format!("phase{number}"), "summary": "what matters"}),
+                ),
+                say("Handed off."),
+            ],
+        ),
+        4 => exchange(
+            &message,
+            vec![
+                call("nudge", json!({"text": "also this, please"})),
+                say("Both are done."),
+            ],
+        ),
+        5 => exchange(
+            &message,
+            vec![
+                call("fs.read", json!({"path": "missing.txt"})),
+                call("no_such_tool", json!({})),
+                call("fs.read", json!({"path": 7})),
+                say("Nothing worked."),
+            ],
+        ),
+        6 => exchange(
+            &message,
+            vec![Step::Fail, Step::Fail, Step::Fail, Step::Fail],
+        ),
+        7 => Exchange {
+            has_image: true,
+            ..exchange(&message, vec![say("A picture of one pixel.")])
+        },
+        8 => exchange(
+            &message,
+            vec![
+                call("subagent", json!({"prompt": "count to three"})),
+                say("one two three"),
+                say("The subagent counted."),
+            ],
+        ),
+        _ => exchange(
+            &message,
+            vec![
+                call("bash", json!({"cmd": format!("echo {number}; date +%N")})),
+                call(
+                    "todo",
+                    json!({"items": [{"text": "test", "status": "pending"}]}),
+                ),
+                say("A command and a list."),
+            ],
+        ),
+    }
+}
+
+/// Returns conversation `seed`: one to four of the building blocks, starting with another one each time.
+fn conversation(seed: usize) -> Vec<Exchange> {
+    let turns = 1 + seed % 4;
+    let kind = |turn: usize| (seed + turn * (1 + seed / 10)) % 10;
+    (0..turns)
+        .map(|turn| block(kind(turn), seed * 10 + turn))
+        .collect()
+}
+
+/// Removes the date of prompts, which is the only time in a request.
+fn without_dates(requests: &[Vec<Value>]) -> Vec<String> {
+    let text = serde_json::to_string(requests).unwrap();
+    let mut parts = text.split("---Date: ");
+    let mut clean = parts.next().unwrap().to_owned();
+    for part in parts {
+        clean.push_str("---Date: ");
+        clean.push_str(part.split_once("---\\n").map_or(part, |(_, rest)| rest));
+    }
+    let requests: Vec<Value> = serde_json::from_str(&clean).unwrap();
+    requests.iter().map(Value::to_string).collect()
+}
+
+/// Returns all entries without ids and times. Parallel calls end in any order, so their events are sorted.
+fn comparable_entries(entries: &[bub::Entry]) -> Vec<Value> {
+    let mut entries: Vec<Value> = entries.iter().map(comparable).collect();
+    let is_done = |entry: &Value| entry["payload"]["name"] == "tool.done";
+    for group in entries.chunk_by_mut(|left, right| is_done(left) && is_done(right)) {
+        group.sort_by_key(Value::to_string);
+    }
+    entries
+}
+
+/// Design section 12: a tape is a test.
+#[tokio::test]
+async fn fifty_tapes_replay_with_equal_requests_and_entries() {
+    for seed in 0..50 {
+        let directory = TempDir::new().unwrap();
+        let exchanges = conversation(seed);
+        let recorded = record(directory.path(), &exchanges).await;
+        let replayed = replay(
+            directory.path(),
+            &recorded.recording,
+            ReplayOptions::default(),
+        )
+        .await;
+        assert_eq!(replayed.session.differences(), [], "tape {seed}");
+        // The requests of a subagent are not on the tape. Its result is.
+        let own: Vec<Vec<Value>> = recorded
+            .requests
+            .iter()
+            .filter(|request| {
+                !request
+                    .last()
+                    .unwrap()
+                    .to_string()
+                    .contains("count to three")
+            })
+            .cloned()
+            .collect();
+        let requests = replayed.session.requests();
+        assert_eq!(without_dates(&requests).len(), own.len(), "tape {seed}");
+        for (step, (recorded, replayed)) in without_dates(&own)
+            .iter()
+            .zip(without_dates(&requests))
+            .enumerate()
+        {
+            assert_eq!(*recorded, replayed, "tape {seed}, request {step}");
+        }
+        let original = comparable_entries(recorded.recording.entries());
+        let copies = comparable_entries(replayed.recording.entries());
+        for (index, (original, copy)) in original.iter().zip(&copies).enumerate() {
+            assert_eq!(original, copy, "tape {seed}, entry {index}");
+        }
+        assert_eq!(original.len(), copies.len(), "tape {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_system_prompt_is_reported_at_the_first_step() {
+    let directory = TempDir::new().unwrap();
+    let exchanges = [block(1, 1), block(0, 2)];
+    let recorded = record(directory.path(), &exchanges).await;
+    let options = ReplayOptions {
+        system: Some("You are somebody else.".to_owned()),
+        ..ReplayOptions::default()
+    };
+    let replayed = replay(directory.path(), &recorded.recording, options).await;
+    let differences = replayed.session.differences();
+    let (turn, step, text) = &differences[0];
+    assert_eq!((*turn, *step), (0, 0));
+    assert!(
+        text.starts_with("the system prompt differs: recorded `"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_changed_tool_result_is_reported_at_the_step_that_sees_it() {
+    let directory = TempDir::new().unwrap();
+    let exchanges = [block(0, 1), block(1, 2)];
+    let recorded = record(directory.path(), &exchanges).await;
+    let mut entries = recorded.entries.clone();
+    let results = entries
+        .iter_mut()
+        .filter(|entry| entry.kind.as_str() == "tool_result");
+    let read = results.last().unwrap();
+    assert!(
+        read.payload["results"][0]
+            .as_str()
+            .unwrap()
+            .contains("text 2")
+    );
+    read.payload["results"] = json!(["something else"]);
+    let store = bub::tape::MemoryStore::new();
+    let changed = bub_replay::Recording::new(entries, &*bub::TapeStore::blobs(&store)).await;
+    // The tools run, so the result is the real one.
+    let live = ReplayOptions {
+        tools: ToolSource::Live,
+        ..ReplayOptions::default()
+    };
+    let replayed = replay(directory.path(), &std::sync::Arc::new(changed), live).await;
+    let differences = replayed.session.differences();
+    assert_eq!(differences.len(), 1, "{differences:?}");
+    let (turn, step, text) = &differences[0];
+    assert_eq!((*turn, *step), (1, 2), "{text}");
+    assert!(
+        text.contains("(tool) differs: recorded `something else`, now `"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn no_tool_runs_unless_the_replay_is_live() {
+    let directory = TempDir::new().unwrap();
+    let recorded = record(directory.path(), &[block(1, 3)]).await;
+    let file = directory.path().join("workspace/file3.txt");
+    for (tools, exists) in [
+        (ToolSource::Recorded, false),
+        (ToolSource::Dry, false),
+        (ToolSource::Live, true),
+    ] {
+        let _ = std::fs::remove_file(&file);
+        let options = ReplayOptions {
+            tools,
+            ..ReplayOptions::default()
+        };
+        replay(directory.path(), &recorded.recording, options).await;
+        assert_eq!(file.exists(), exists, "{tools:?}");
+    }
+}
+
+/// The tapes of the Python version, recorded with its own runtime.
+#[needs_fixtures]
+#[tokio::test]
+async fn tapes_of_the_python_version_give_the_same_messages_calls_and_results() {
+    let fixtures = std::path::PathBuf::from(std::env::var_os("BUB_FIXTURES").unwrap());
+    let mut replayed_turns = 0;
+    for file in std::fs::read_dir(fixtures.join("tapes")).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.ends_with(".jsonl") || name.contains("__sidecar__") {
+            continue;
+        }
+        let recording = std::sync::Arc::new(bub_replay::Recording::open(&path).await.unwrap());
+        let directory = TempDir::new().unwrap();
+        let replayed = replay(directory.path(), &recording, ReplayOptions::default()).await;
+        let conversation = |recording: &bub_replay::Recording| -> Vec<Value> {
+            let kinds = ["message", "tool_call", "tool_result"];
+            let entries = recording.entries().iter();
+            let entries = entries.filter(|entry| kinds.contains(&entry.kind.as_str()));
+            entries
+                .map(|entry| Value::Object(entry.payload.clone()))
+                .collect()
+        };
+        assert_eq!(
+            conversation(&recording),
+            conversation(&replayed.recording),
+            "{name}"
+        );
+        replayed_turns += recording.turn_count();
+    }
+    assert!(replayed_turns > 5, "{replayed_turns}");
+}
