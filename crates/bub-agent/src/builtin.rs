@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::settings::{TAPE_DURABILITY, TAPE_STORAGE, TapeStorage};
+use bub_kernel::settings::{TAPE_STORAGE, TapeStorage, file_store};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
     MessageKind, ModelStream, PluginContext, Prompt, Provided, Result, Role, ScopeGuard, State,
     StatePatch, SteeringInbox, Turn, UntrustedSource, hooks,
 };
 use bub_model::LoginFactory;
-use bub_tape::{FileStore, MemoryStore, Sidecar, TapeStore};
+use bub_tape::{MemoryStore, Sidecar, TapeStore};
 
 use crate::{
     agent::{Agent, ModelOverride},
@@ -203,9 +203,7 @@ impl BuiltinAgent {
         if settings.get(&TAPE_STORAGE) == TapeStorage::Memory {
             return Provided::new(Arc::new(MemoryStore::new()));
         }
-        let durability = settings.get(&TAPE_DURABILITY).into();
-        let store = FileStore::new(settings.home().join("tapes"), durability);
-        Provided::new(Arc::new(store))
+        Provided::new(Arc::new(file_store(settings)))
     }
 }
 

@@ -6,6 +6,7 @@ use bub::{App, BuiltinPlugin, PluginConstructor as _};
 use bub_fetch::FetchPlugin;
 use bub_http::{HttpPlugin, webhook};
 use bub_kernel::{Framework, Result};
+use bub_replay::{ReplayPlugin, settings::ReplaySettings};
 use bub_settings::Settings;
 use bub_telegram::TelegramPlugin;
 use bub_terminal::channel;
@@ -22,6 +23,10 @@ pub(crate) fn add_plugins(app: App, hooks: &Arc<CliHooks>) -> App {
             &[bub_telegram::CHANNEL_NAME],
             TelegramPlugin::new,
         )
+        .bundled_plugin(ReplayPlugin::NAME, &[], {
+            let active = hooks.replay.clone();
+            move |settings: ReplaySettings| ReplayPlugin::with_replay(settings, active)
+        })
         .bundled_plugin(HttpPlugin::NAME, &[webhook::CHANNEL_NAME], HttpPlugin::new)
         .login(bub_codex::login)
         .settings(bub_codex::settings::section())

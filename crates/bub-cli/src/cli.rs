@@ -187,6 +187,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
         AppCommand::with_args("plugin", "Add, list, and remove plugins", plugin::run)
             .allow_invalid_settings(),
     ];
+    commands.extend(bub_replay::commands(&hooks.replay));
     commands.extend(install::commands());
     commands
 }
@@ -196,6 +197,8 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
 pub(crate) struct CliHooks {
     approvals: Arc<ApprovalHook>,
     chat: Arc<ChatHooks>,
+    /// The replay that `bub replay` runs and the plugin `replay` answers.
+    pub(crate) replay: bub_replay::ActiveReplay,
 }
 
 /// The plugin `cli`. It shares its [`CliHooks`] with the commands.

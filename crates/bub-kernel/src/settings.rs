@@ -1,6 +1,7 @@
 //! Settings that several crates read: owners, and where and how tapes are kept.
 
-use bub_settings::{AnySetting, Section, SettingChoice, SettingKey};
+use bub_settings::{AnySetting, Section, SettingChoice, SettingKey, Settings};
+use bub_tape::FileStore;
 
 use crate::Role;
 
@@ -47,12 +48,40 @@ pub enum TapeStorage {
     Memory,
 }
 
+/// How changes of tapes can be proved.
+pub static TAPE_INTEGRITY: SettingKey<TapeIntegrity> = SettingKey::new(
+    "tape.integrity",
+    TapeIntegrity::None,
+    "Proof that tapes were not altered. `chain`: new entries get a hash chain, which `bub tape verify` checks.",
+);
+
+/// The value of [`TAPE_INTEGRITY`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, SettingChoice)]
+#[settings(crate = bub_settings)]
+pub enum TapeIntegrity {
+    /// Entries have no hash.
+    #[default]
+    None,
+    /// Each entry has a hash of itself and of the entry before it.
+    Chain,
+}
+
 impl From<TapeDurability> for bub_tape::Durability {
     fn from(durability: TapeDurability) -> Self {
         match durability {
             TapeDurability::Os => Self::Os,
             TapeDurability::Always => Self::Always,
         }
+    }
+}
+
+/// Returns the store of the tape files in the home, with the durability and the integrity of the settings.
+pub fn file_store(settings: &Settings) -> FileStore {
+    let durability = settings.get(&TAPE_DURABILITY).into();
+    let store = FileStore::new(settings.home().join("tapes"), durability);
+    match settings.get(&TAPE_INTEGRITY) {
+        TapeIntegrity::None => store,
+        TapeIntegrity::Chain => store.with_chain(),
     }
 }
 
@@ -63,7 +92,7 @@ impl SettingChoice for Role {
 }
 
 static ROOT: &[&dyn AnySetting] = &[&OWNERS];
-static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY, &TAPE_STORAGE];
+static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY, &TAPE_STORAGE, &TAPE_INTEGRITY];
 
 /// Returns the sections of the settings in this module, for `Loader::sections`. The section with an empty name adds its
 /// settings to the root section.

@@ -104,6 +104,41 @@ fn append_batches_of_ten_with_fsync(bencher: Bencher) {
         .bench_values(|batch| runtime.block_on(store.append(&name, batch)).unwrap());
 }
 
+/// Returns a store that adds a hash chain to entries if `is_chained`.
+fn chained_store(root: &TempDir, is_chained: bool) -> FileStore {
+    let store = FileStore::new(root.path(), Durability::Os);
+    if is_chained {
+        store.with_chain()
+    } else {
+        store
+    }
+}
+
+/// The difference between the two is the cost of the hash chain.
+#[divan::bench(args = [false, true], sample_count = 200, sample_size = 200)]
+fn append_with_hash_chain(bencher: Bencher, is_chained: bool) {
+    let root = tempfile::tempdir().unwrap();
+    let store = chained_store(&root, is_chained);
+    let (runtime, name) = (runtime(), name());
+    bencher
+        .with_inputs(|| batch(1))
+        .bench_values(|batch| runtime.block_on(store.append(&name, batch)).unwrap());
+}
+
+#[divan::bench(sample_count = 20)]
+fn verify_hash_chain(bencher: Bencher) {
+    let root = tempfile::tempdir().unwrap();
+    let store = chained_store(&root, true);
+    let (runtime, name) = (runtime(), name());
+    for _ in 0..100 {
+        runtime.block_on(store.append(&name, batch(1_000))).unwrap();
+    }
+    let bytes = std::fs::metadata(store.path(&name)).unwrap().len();
+    bencher
+        .counter(BytesCount::new(bytes))
+        .bench(|| runtime.block_on(store.verify_chain(&name)).unwrap());
+}
+
 /// Opens a store and reads what a view needs: the last anchor and all entries after it.
 #[divan::bench(args = SIZES, sample_count = 300)]
 fn open_and_read_the_tail(bencher: Bencher, entries: usize) {

@@ -22,6 +22,7 @@
 //! survives power loss, at the cost of one fsync per batch. Batches that arrive during an fsync share the next one.
 
 mod blobs;
+mod chain;
 mod commit;
 mod context;
 mod drafts;
@@ -42,6 +43,7 @@ mod unused;
 mod verify;
 
 pub use self::{
+    chain::{ChainProblem, ChainReport},
     repair::RepairReport,
     unused::{UnusedFile, UnusedFileKind},
     verify::{Damage, VerifyReport},
@@ -125,6 +127,13 @@ impl FileStore {
             store: Arc::clone(&open_tapes.store),
             open_tapes,
         }
+    }
+
+    /// Adds a hash chain to new entries, also in all clones of the store; see [`FileStore::verify_chain`].
+    #[must_use]
+    pub fn with_chain(self) -> Self {
+        self.store.set_chained();
+        self
     }
 
     /// Deletes the index of a tape and rebuilds it.

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use bub_settings::{FromSettings, Section, SettingChoice, Settings, text_format};
+use bub_settings::{
+    AnySetting, FromSettings, Section, SettingChoice, SettingKey, Settings, text_format,
+};
 use serde_json::{Map, Value};
 
 /// Settings at the top level of the config file.
@@ -55,7 +57,19 @@ pub enum LogFormat {
     Json,
 }
 
+/// Installed plugins to use although they are disabled; `!name` omits an enabled one. Options of commands set it.
+pub static PLUGIN_SELECTION: &SettingKey<Vec<String>> = &SettingKey::new(
+    "plugin_selection",
+    "",
+    "Installed plugins to use although they are disabled; `!name` omits an enabled plugin.",
+);
+
 /// Returns the sections with the settings of the program.
-pub fn sections() -> [Section; 2] {
-    [AppSettings::section(), LogSettings::section()]
+pub fn sections() -> [Section; 3] {
+    static ROOT: &[&dyn AnySetting] = &[PLUGIN_SELECTION];
+    [
+        AppSettings::section(),
+        LogSettings::section(),
+        Section::new("", ROOT),
+    ]
 }

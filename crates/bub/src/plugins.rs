@@ -15,7 +15,7 @@ use bub_plugin::{
 use bub_settings::{AnySetting as _, LookupValue, Settings};
 use serde_json::{Map, Value};
 
-use crate::app_settings::AppSettings;
+use crate::app_settings::{AppSettings, PLUGIN_SELECTION};
 
 /// Name of the internal plugin that denies every tool call if a guard plugin cannot be loaded. It
 /// contains a space, so that no installed plugin can have this name.
@@ -49,10 +49,13 @@ pub(crate) fn load(settings: &mut Settings) -> LoadedPlugins {
             return loaded;
         }
     };
-    let enabled = installed
-        .plugins
-        .into_iter()
-        .filter(|record| record.enabled);
+    let selection = settings.get(PLUGIN_SELECTION);
+    let is_selected = |record: &InstalledPlugin| {
+        let name = &record.manifest.name;
+        let is_omitted = |item: &String| item.strip_prefix('!') == Some(name);
+        (record.enabled || selection.contains(name)) && !selection.iter().any(is_omitted)
+    };
+    let enabled = installed.plugins.into_iter().filter(is_selected);
     for record in enabled {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();

@@ -22,10 +22,15 @@
 //! # }
 //! ```
 
+mod command;
+mod demo;
 mod difference;
+mod eval;
 mod plugin;
+mod program;
 mod provider;
 mod recording;
+mod report;
 mod session;
 pub mod settings;
 
@@ -33,3 +38,9 @@ pub use plugin::{ActiveReplay, ReplayPlugin};
 pub use provider::RecordedModel;
 pub use recording::{RecordedCall, RecordedTurn, Recording};
 pub use session::{ReplayOptions, ReplaySession, ToolSource};
+
+/// Returns the commands `bub replay`, `bub eval` and `bub demo`. `active` is the replay of the plugin
+/// ([`ReplayPlugin::with_replay`]).
+pub fn commands(active: &ActiveReplay) -> Vec<bub::AppCommand> {
+    vec![command::command(active), eval::command(), demo::command()]
+}

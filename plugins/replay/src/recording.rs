@@ -84,6 +84,49 @@ impl Recording {
         }
     }
 
+    /// Returns the index of the first turn after an anchor or an entry.
+    pub(crate) fn first_turn_after(&self, text: &str) -> Result<usize> {
+        let id = text.parse().ok().map(EntryId::new);
+        let is_start = |entry: &Entry| {
+            Some(entry.id) == id || (entry.kind == EntryKind::Anchor && entry.name() == Some(text))
+        };
+        let unknown = || {
+            Error::invalid_input(format!(
+                "unknown anchor or entry `{text}`; run `bub tape anchors` or `bub tape show` to list them"
+            ))
+        };
+        let start = self
+            .entries
+            .iter()
+            .rposition(is_start)
+            .ok_or_else(unknown)?;
+        let turn = self.turns.iter().position(|turn| turn.prompt >= start);
+        turn.ok_or_else(|| {
+            Error::invalid_input(format!("nothing to replay: no turn begins after `{text}`"))
+        })
+    }
+
+    /// Returns the text of a turn's message, without the context in its prompt.
+    pub(crate) fn prompt_text(&self, turn: &RecordedTurn) -> String {
+        let message = turn
+            .message
+            .as_ref()
+            .and_then(|message| message.get("content"));
+        let prompt = || self.entries.get(turn.prompt)?.payload.get("content");
+        let text = match message.or_else(prompt) {
+            Some(Value::String(text)) => text.clone(),
+            Some(parts) => parts
+                .pointer("/0/text")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
+            None => String::new(),
+        };
+        text.rsplit_once("---\n")
+            .map_or(text.as_str(), |(_, text)| text)
+            .to_owned()
+    }
+
     /// Returns all entries of the tape.
     pub fn entries(&self) -> &[Entry] {
         &self.entries

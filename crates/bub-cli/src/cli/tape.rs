@@ -9,6 +9,7 @@ mod prune;
 mod search;
 mod show;
 pub(super) mod text;
+mod verify;
 mod workspace_tapes;
 mod writer;
 
@@ -57,6 +58,7 @@ enum StoreCommand {
 #[derive(Subcommand)]
 enum FileCommand {
     Check(check::CheckArgs),
+    Verify(verify::VerifyArgs),
     Reindex(check::ReindexArgs),
     Prune(prune::PruneArgs),
 }
@@ -70,6 +72,7 @@ pub(super) async fn run(context: CommandContext, args: TapeArgs) -> Result<ExitC
             let files = HomeTapes::new(framework, settings);
             match command {
                 FileCommand::Check(args) => check::check(&files, args).await,
+                FileCommand::Verify(args) => verify::run(&files, args).await,
                 FileCommand::Reindex(args) => check::reindex(&files, args).await,
                 FileCommand::Prune(args) => prune::run(&files, args).await,
             }

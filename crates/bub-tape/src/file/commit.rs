@@ -4,6 +4,7 @@
 use tokio::sync::oneshot;
 
 use super::{
+    chain::{CHAIN_KEY, ChainState},
     context::IoResultExt as _,
     lock_record::{LockPhase, LockRecord},
     tape_file::{TapeFile, TapeLock, WritableTape},
@@ -18,7 +19,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(entries: Vec<Entry>) -> Self {
+    pub(crate) fn new(mut entries: Vec<Entry>) -> Self {
+        for entry in &mut entries {
+            // A copied entry does not belong to the chain of its source.
+            entry.extra.shift_remove(CHAIN_KEY);
+        }
         let bodies = entries.iter().map(codec::encode_body).collect();
         Self { entries, bodies }
     }
@@ -28,8 +33,12 @@ impl Batch {
         for (entry, body) in self.entries.iter_mut().zip(&self.bodies) {
             lines.max_id = lines.max_id.next();
             entry.id = lines.max_id;
-            lines.starts.push(lines.bytes.len());
+            let start = lines.bytes.len();
+            lines.starts.push(start);
             codec::push_line(&mut lines.bytes, entry.id, body);
+            if let Some(chain) = &mut lines.chain {
+                chain.seal_line(&mut lines.bytes, start);
+            }
         }
     }
 
@@ -46,6 +55,8 @@ pub(crate) struct CommitBuffer {
     /// The offsets in `bytes` at which the lines start.
     pub(crate) starts: Vec<usize>,
     pub(crate) max_id: EntryId,
+    /// The hash chain up to the last line, if entries are chained.
+    pub(crate) chain: Option<ChainState>,
 }
 
 impl CommitBuffer {
@@ -55,6 +66,7 @@ impl CommitBuffer {
             bytes: Vec::with_capacity(8 * 1024),
             starts: Vec::new(),
             max_id,
+            chain: None,
         }
     }
 }
@@ -89,6 +101,7 @@ impl TapeFile {
     fn write_batches(&mut self, lock: &TapeLock, pending: &mut [PendingBatch]) -> Result<()> {
         let mut writable = self.make_writable(lock)?;
         let mut lines = CommitBuffer::new(EntryId::new(writable.record.max_id));
+        lines.chain = self.chain_state(&writable)?;
         let mut reports = Batch::new(std::mem::take(&mut writable.reports));
         reports.append_to(&mut lines);
         for pending in &mut *pending {
@@ -103,6 +116,7 @@ impl TapeFile {
             .flat_map(|batch| &batch.entries);
         let positions = lines.starts.iter().map(|start| offset + *start as u64);
         self.index_batch(&writable.open, (offset, record.end), entries.zip(positions));
+        self.chain = lines.chain;
         Ok(())
     }
 
@@ -126,6 +140,9 @@ impl TapeFile {
             .describe("append to", &self.path)
             .map_err(undo)?;
         let mut committed = intent.to_committed();
+        let head = lines.chain.as_ref();
+        let head = head.and_then(|chain| chain.head(committed.end));
+        committed.head = head.or(intent.head);
         if self.store.durability == Durability::Always {
             if let Err(error) = file.sync() {
                 let error = undo(self.sync_error(error));

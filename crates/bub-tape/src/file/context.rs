@@ -3,7 +3,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{Durability, open_tapes::OpenTapes, paths::StorePaths};
@@ -23,6 +26,7 @@ pub(crate) struct StoreContext {
     open_tapes: Weak<OpenTapes>,
     pub(crate) paths: StorePaths,
     pub(crate) durability: Durability,
+    is_chained: AtomicBool,
 }
 
 impl StoreContext {
@@ -37,7 +41,17 @@ impl StoreContext {
             open_tapes,
             paths: StorePaths::new(root),
             durability,
+            is_chained: AtomicBool::new(false),
         }
+    }
+
+    /// Returns whether new entries get a hash chain.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.is_chained.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_chained(&self) {
+        self.is_chained.store(true, Ordering::Relaxed);
     }
 
     /// Opens a file for reading. Returns `None` if it does not exist.

@@ -5,10 +5,14 @@
 
 use std::io;
 
+use super::chain::ChainHead;
 use crate::fs::FsFile;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"bubtape1");
 const RECORD_BYTES: usize = 11 * 8;
+/// Size of the part after the record with the head of the hash chain: hash, end of its line, checksum. Versions without
+/// hash chains neither read nor write it.
+const HEAD_BYTES: usize = 32 + 2 * 8;
 
 /// The operation that the last lock holder started and did not finish. The record contains the index of the variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub(crate) struct LockRecord {
     pub(crate) max_id: i64,
     /// Highest id on the tape once the batch that is being written is committed.
     pub(crate) next_max_id: i64,
+    /// The head of the hash chain in the committed part of the tape.
+    pub(crate) head: Option<ChainHead>,
 }
 
 impl LockRecord {
@@ -62,6 +68,7 @@ impl LockRecord {
             crc: 0,
             max_id,
             next_max_id: max_id,
+            head: None,
         }
     }
 
@@ -71,17 +78,22 @@ impl LockRecord {
         Self {
             sequence: self.sequence,
             synced: self.synced,
+            head: self.head,
             ..Self::idle(self.inode, end, self.next_max_id)
         }
     }
 
     /// Reads the record. Returns `None` if it is missing or invalid.
     pub(crate) fn read(file: &dyn FsFile) -> io::Result<Option<Self>> {
-        let mut bytes = [0; RECORD_BYTES];
+        let mut bytes = [0; RECORD_BYTES + HEAD_BYTES];
         let filled = file.read_full_at(&mut bytes, 0)?;
-        Ok(Some(bytes)
-            .filter(|_| filled == RECORD_BYTES)
-            .and_then(|bytes| Self::decode(&bytes)))
+        let (record, head) = bytes.split_at(RECORD_BYTES);
+        let record = record.try_into().ok().filter(|_| filled >= RECORD_BYTES);
+        let head = head.try_into().ok().filter(|_| filled == bytes.len());
+        Ok(record.and_then(Self::decode).map(|record| Self {
+            head: head.and_then(decode_head),
+            ..record
+        }))
     }
 
     pub(crate) fn write(&self, file: &dyn FsFile) -> io::Result<()> {
@@ -104,6 +116,7 @@ impl LockRecord {
         let mut bytes = fields.map(u64::to_le_bytes).concat();
         let checksum = u64::from(crc32fast::hash(&bytes));
         bytes.extend(checksum.to_le_bytes());
+        bytes.extend(encode_head(self.head));
         bytes
     }
 
@@ -122,8 +135,29 @@ impl LockRecord {
             crc: u32::try_from(next()?).ok()?,
             max_id: next()?.cast_signed(),
             next_max_id: next()?.cast_signed(),
+            head: None,
         };
         let is_valid = magic == MAGIC && next()? == u64::from(crc32fast::hash(body));
         is_valid.then_some(record)
     }
+}
+
+/// Encodes the head of the hash chain. Without a head, the checksum does not match.
+fn encode_head(head: Option<ChainHead>) -> [u8; HEAD_BYTES] {
+    let mut bytes = [0; HEAD_BYTES];
+    if let (Some(head), Some((body, checksum))) = (head, bytes.split_last_chunk_mut::<8>()) {
+        let (hash, end) = body.split_at_mut(head.hash.len());
+        hash.copy_from_slice(&head.hash);
+        end.copy_from_slice(&head.end.to_le_bytes());
+        *checksum = u64::from(crc32fast::hash(body)).to_le_bytes();
+    }
+    bytes
+}
+
+fn decode_head(bytes: &[u8; HEAD_BYTES]) -> Option<ChainHead> {
+    let (body, checksum) = bytes.split_last_chunk::<8>()?;
+    let (hash, end) = body.split_first_chunk::<32>()?;
+    let is_valid = u64::from_le_bytes(*checksum) == u64::from(crc32fast::hash(body));
+    let end = u64::from_le_bytes(end.try_into().ok()?);
+    is_valid.then_some(ChainHead { hash: *hash, end })
 }

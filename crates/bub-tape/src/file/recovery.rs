@@ -41,6 +41,12 @@ impl TapeFile {
         let mut recovered = self.recover(&open, matching, size, &mut reports)?;
         recovered.sequence = record.map_or(0, |record| record.sequence);
         recovered.synced = matching.map_or(0, |record| record.synced.min(recovered.end));
+        // The chain continues from its recorded head even if the file was replaced: a removed end must not go unnoticed.
+        // After an interrupted reset, the head may belong to the old or to the new content.
+        let replaced = |record: &LockRecord| record.phase == LockPhase::Replace;
+        recovered.head = record
+            .filter(|record| !replaced(record))
+            .and_then(|record| record.head);
         let phase = matching.map_or(LockPhase::Idle, |record| record.phase);
         if self.has_failed_sync || phase == LockPhase::Suspect {
             self.rewrite_unsynced(&open, recovered.synced, recovered.end)?;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     FileStore,
     context::IoResultExt as _,
+    replace::NewContent,
     tape_file::{TapeFile, TapeLock, WritableTape},
     verify,
 };
@@ -112,8 +113,13 @@ impl TapeFile {
         let (_, size) = self.copy_lines(writable, &temp_path, true)?;
         let intent = self.announce_replacement(lock, writable)?;
         self.store.rename_file(&temp_path, &self.path)?;
-        let max_id = EntryId::new(writable.record.max_id);
-        self.finish_replacement(lock, intent, size, max_id)?;
+        let content = NewContent {
+            size,
+            max_id: EntryId::new(writable.record.max_id),
+            // The next append finds it on the tape.
+            head: None,
+        };
+        self.finish_replacement(lock, intent, &content)?;
         Ok(Some((removed, kept_path)))
     }
 

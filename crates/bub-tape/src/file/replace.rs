@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    chain::{ChainHead, ChainState},
     commit::{Batch, CommitBuffer},
     context::IoResultExt as _,
     lock_record::{LockPhase, LockRecord},
@@ -17,6 +18,15 @@ use crate::{EntryId, ResetOutcome, ResetRequest, Result};
 
 /// Maximum number of archives of one tape with the same timestamp. Beyond it, archiving fails.
 const MAX_ARCHIVES_PER_SECOND: u32 = 10_000;
+
+/// The content that replaces a tape.
+pub(crate) struct NewContent {
+    /// Size in bytes.
+    pub(crate) size: u64,
+    pub(crate) max_id: EntryId,
+    /// The head of the hash chain, if it is known.
+    pub(crate) head: Option<ChainHead>,
+}
 
 impl TapeFile {
     /// Copies the tape to a new archive and returns the archive's path.
@@ -37,7 +47,7 @@ impl TapeFile {
         let lock = self.lock()?;
         let writable = self.make_writable(&lock)?;
         let intent = self.announce_replacement(&lock, &writable)?;
-        let (outcome, size) = self.replace_content(request, &writable).inspect_err(|_| {
+        let (outcome, lines) = self.replace_content(request, &writable).inspect_err(|_| {
             // The tape is unchanged. If this write fails too, the next lock holder removes the unfinished archive.
             let unchanged = LockRecord {
                 phase: LockPhase::Idle,
@@ -45,8 +55,7 @@ impl TapeFile {
             };
             let _ = self.write_lock_record(&lock, unchanged);
         })?;
-        let max_id = outcome.ids.last().copied().unwrap_or_default();
-        self.finish_replacement(&lock, intent, size, max_id)?;
+        self.finish_replacement(&lock, intent, &lines)?;
         Ok(outcome)
     }
 
@@ -63,13 +72,12 @@ impl TapeFile {
         self.write_lock_record(lock, intent)
     }
 
-    /// Completes the replacement of the tape file by a file of `size` bytes.
+    /// Completes the replacement of the tape file by a file with this content.
     pub(crate) fn finish_replacement(
         &mut self,
         lock: &TapeLock,
         intent: LockRecord,
-        size: u64,
-        max_id: EntryId,
+        content: &NewContent,
     ) -> Result<()> {
         // Sync in every durability mode: replacements are rare, and an empty file after power loss would lose the tape.
         self.store.sync_parent_dir(&self.path)?;
@@ -78,8 +86,9 @@ impl TapeFile {
         let inode = stat.map_or(0, |stat| stat.inode);
         let record = LockRecord {
             sequence: intent.sequence,
-            synced: size,
-            ..LockRecord::idle(inode, size, max_id.get())
+            synced: content.size,
+            head: content.head,
+            ..LockRecord::idle(inode, content.size, content.max_id.get())
         };
         self.write_lock_record(lock, record)?;
         // Ignore errors: a stale index is detected when it is loaded.
@@ -91,13 +100,14 @@ impl TapeFile {
         &self,
         request: ResetRequest,
         writable: &WritableTape,
-    ) -> Result<(ResetOutcome, u64)> {
+    ) -> Result<(ResetOutcome, NewContent)> {
         let archive = match &request.archive {
             Some(stamp) => Some(self.link_archive(writable, stamp)?),
             None => None,
         };
         let archived = archive.as_ref().map(|path| path.display().to_string());
         let mut lines = CommitBuffer::new(EntryId::default());
+        lines.chain = self.store.is_chained().then(|| ChainState::new(None));
         let mut batch = Batch::new((request.initial_entries)(archived.as_deref()));
         batch.append_to(&mut lines);
         self.store
@@ -106,7 +116,13 @@ impl TapeFile {
                 let _ = archive.map(|path| self.store.remove_file(&path));
             })?;
         let ids = batch.ids();
-        Ok((ResetOutcome { archived, ids }, lines.bytes.len() as u64))
+        let size = lines.bytes.len() as u64;
+        let content = NewContent {
+            size,
+            max_id: lines.max_id,
+            head: lines.chain.and_then(|chain| chain.head(size)),
+        };
+        Ok((ResetOutcome { archived, ids }, content))
     }
 
     /// Gives the tape file a second name as an archive. Copies the file if the file system does not support hard links.

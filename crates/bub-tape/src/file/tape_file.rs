@@ -6,6 +6,7 @@
 use std::{io, path::PathBuf, sync::Arc};
 
 use super::{
+    chain::ChainState,
     context::{IoResultExt as _, StoreContext},
     index::Index,
     lock_record::{LockPhase, LockRecord},
@@ -30,6 +31,8 @@ pub(crate) struct TapeFile {
     lock_file: Option<OpenFile>,
     pub(crate) open: Option<OpenFile>,
     pub(crate) index: Index,
+    /// The hash chain up to the end of the tape after the last append of this process.
+    pub(crate) chain: Option<ChainState>,
     /// Whether an fsync failed and the tape was not rewritten since. The lock record may not show this.
     pub(crate) has_failed_sync: bool,
 }
@@ -71,6 +74,7 @@ impl TapeFile {
             lock_file: None,
             open: None,
             index: Index::default(),
+            chain: None,
             has_failed_sync: false,
         }
     }

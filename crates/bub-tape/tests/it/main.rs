@@ -9,6 +9,7 @@
 )]
 
 mod any_file;
+mod chain;
 mod check;
 mod faults;
 mod laws;

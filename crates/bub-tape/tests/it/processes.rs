@@ -82,15 +82,18 @@ fn child() {
     } else {
         Durability::Os
     };
-    let store = FileStore::new(env::var(ROOT).unwrap(), durability);
+    let mut store = FileStore::new(env::var(ROOT).unwrap(), durability);
+    if role.starts_with("chained_") {
+        store = store.with_chain();
+    }
     let first: usize = env::var(FIRST).unwrap().parse().unwrap();
     let tape = Tape::new(Arc::new(store.clone()), name()).with_sidecars([Sidecar::new("spill")]);
     block_on(async {
         match role.as_str() {
-            "append" => append_forever(&tape, first).await,
+            "append" | "chained_append" => append_forever(&tape, first).await,
             "count" => append_singly(&tape, 2_000).await,
             "fork" => fork_forever(&tape, first).await,
-            "reset" => reset_forever(&tape, first).await,
+            "reset" | "chained_reset" => reset_forever(&tape, first).await,
             "index" => index_forever(&tape, &store, first).await,
             "lease" => hold_lease(&tape).await,
             other => unreachable!("{other}"),
@@ -250,6 +253,36 @@ fn a_killed_writer_loses_nothing_it_acknowledged() {
         if (round + 1) % ROUNDS_PER_TAPE == 0 || round + 1 == rounds() {
             block_on(check_complete(&store, first));
         }
+    }
+}
+
+/// Number of kills of a process that writes a chained tape.
+const CHAIN_KILLS: u64 = 200;
+
+// L1: a killed writer leaves a valid hash chain, before and after the next append. Every fourth round resets the tape.
+#[test]
+fn a_killed_writer_leaves_a_valid_chain() {
+    let root = tempfile::tempdir().unwrap();
+    let mut random = Random(5);
+    let mut first = 0;
+    for round in 0..CHAIN_KILLS {
+        let role = match round % 4 {
+            3 => "chained_reset",
+            _ => "chained_append",
+        };
+        let acknowledged = run_and_kill(role, root.path(), first, &mut random);
+        first = acknowledged.map_or(first, |number| number + 1);
+        let store = FileStore::new(root.path(), Durability::Os).with_chain();
+        block_on(async {
+            let report = store.verify_chain(&name()).await.unwrap();
+            assert_eq!(report.problem, None, "round {round}");
+            let tape = Tape::new(Arc::new(store.clone()), name());
+            tape.append(Entry::event("round", None)).await.unwrap();
+            let report = store.verify_chain(&name()).await.unwrap();
+            assert_eq!(report.problem, None, "round {round}, after the next append");
+            assert_eq!((report.before, report.unchained), (0, 0), "round {round}");
+            assert!(report.chained > 0, "round {round}");
+        });
     }
 }
 

@@ -156,7 +156,7 @@ fn write_damage(report: &mut String, label: &str, verify_report: &VerifyReport) 
 }
 
 /// Returns the session id of a tape, or its name. For a sidecar, adds the name of the sidecar.
-async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
+pub(super) async fn tape_label(files: &HomeTapes, name: &TapeName) -> String {
     let owner = name
         .as_sidecar()
         .and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::HashMap, path::PathBuf, process::ExitCode, sync::Arc};
 
 use bub_kernel::Framework;
-use bub_kernel::settings::TAPE_DURABILITY;
+use bub_kernel::settings::file_store;
 use bub_settings::Settings;
 use bub_tape::{
     FileStore, Result, SessionInfo, Tape, TapeError, TapeListFilter, TapeName, TapeStore,
@@ -170,7 +170,7 @@ impl WorkspaceTapes {
 impl HomeTapes {
     pub(super) fn new(framework: &Framework, settings: &Arc<Settings>) -> Self {
         let directory = settings.home().join("tapes");
-        let store = FileStore::new(&directory, settings.get(&TAPE_DURABILITY).into());
+        let store = file_store(settings);
         Self {
             tapes: WorkspaceTapes::new(Arc::new(store.clone()), framework, settings),
             store,

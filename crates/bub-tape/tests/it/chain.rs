@@ -1,0 +1,293 @@
+//! The hash chain of tapes: every change is found, and nothing else is reported.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use bub_tape::{
+    ChainProblem, ChainReport, Durability, Entry, EntryId, EntryRange, FileStore, ResetRequest,
+    Tape, TapeName, TapeStore, codec,
+};
+use tempfile::TempDir;
+
+/// Number of entries of the tape that is changed.
+const ENTRIES: usize = 1_000;
+
+struct ChainFixture {
+    root: TempDir,
+    name: TapeName,
+}
+
+impl ChainFixture {
+    fn new() -> Self {
+        Self {
+            root: TempDir::new().unwrap(),
+            name: TapeName::new("chain__tape").unwrap(),
+        }
+    }
+
+    fn store(&self) -> FileStore {
+        FileStore::new(self.root.path(), Durability::Os).with_chain()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.store().path(&self.name)
+    }
+
+    async fn append(&self, texts: impl IntoIterator<Item = String>) {
+        let tape = Tape::new(Arc::new(self.store()), self.name.clone());
+        let batch = texts.into_iter().map(|text| Entry::message("user", text));
+        tape.append_all(batch.collect()).await.unwrap();
+    }
+
+    async fn verify(&self) -> ChainReport {
+        self.store().verify_chain(&self.name).await.unwrap()
+    }
+
+    async fn with_entries(count: usize) -> Self {
+        let fixture = Self::new();
+        for start in (0..count).step_by(100) {
+            fixture
+                .append((start..count.min(start + 100)).map(|number| format!("message {number}")))
+                .await;
+        }
+        fixture
+    }
+}
+
+#[tokio::test]
+async fn a_chained_tape_is_valid_and_readable() {
+    let fixture = ChainFixture::with_entries(250).await;
+    let report = fixture.verify().await;
+    assert_eq!(
+        (report.chained, report.before, report.unchained),
+        (250, 0, 0)
+    );
+    assert_eq!(report.problem, None);
+    let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
+    assert_eq!(entries.len(), 250);
+    // The keys of the format of the Python version come first, unchanged.
+    let line = fs::read_to_string(fixture.path()).unwrap();
+    let line = line.lines().next().unwrap();
+    assert!(
+        line.starts_with(
+            r#"{"id": 1, "kind": "message", "payload": {"role": "user", "content": "message 0"}, "meta": {}, "date": ""#
+        ),
+        "{line}"
+    );
+    // An export is the same text, and so it has the same chain.
+    let export: String = entries.iter().map(codec::encode).collect();
+    let path = fixture.root.path().join("export.jsonl");
+    fs::write(&path, export).unwrap();
+    assert_eq!(ChainReport::of_file(&path).unwrap(), report);
+}
+
+#[tokio::test]
+async fn every_changed_byte_is_found() {
+    let fixture = ChainFixture::with_entries(ENTRIES).await;
+    let (path, original) = (fixture.path(), fs::read(fixture.path()).unwrap());
+    let lines: Vec<(usize, usize)> = line_ranges(&original);
+    let broken = |lines: &[u8]| ChainReport::of_lines(lines).unwrap().broken;
+    // Reading the complete tape for each of its bytes would take minutes. A change breaks the chain at its line or at the
+    // next one, so it is enough to read these two and the one before. That one is broken, because its own predecessor is
+    // missing.
+    for (index, window) in lines.windows(3).enumerate() {
+        let start = window[0].0;
+        let mut part = original[start..window[2].1].to_vec();
+        assert_eq!(broken(&part), u64::from(index > 0));
+        for position in window[1].0 - start..window[1].1 - start {
+            part[position] ^= 1;
+            assert!(
+                broken(&part) > u64::from(index > 0),
+                "byte {position} of line {}",
+                index + 2
+            );
+            part[position] ^= 1;
+        }
+    }
+    // All bytes of the first and of the last line.
+    let ends = (lines[0].0..lines[0].1).chain(lines[ENTRIES - 1].0..original.len());
+    for position in ends.step_by(3) {
+        let mut changed = original.clone();
+        changed[position] ^= 1;
+        fs::write(&path, &changed).unwrap();
+        assert_ne!(fixture.verify().await.problem, None, "byte {position}");
+    }
+    // The complete tape, with a sample of its bytes: the first bad entry is the changed one, or the one after it.
+    for position in (0..original.len())
+        .step_by(original.len() / 300)
+        .chain([original.len() - 1])
+    {
+        let mut changed = original.clone();
+        changed[position] ^= 1;
+        fs::write(&path, &changed).unwrap();
+        let report = fixture.verify().await;
+        let line = lines
+            .iter()
+            .position(|(start, end)| (*start..*end).contains(&position))
+            .unwrap() as u64
+            + 1;
+        match report.problem {
+            Some(ChainProblem::Altered { line: found, .. }) => {
+                assert!(
+                    (line..=line + 1).contains(&found),
+                    "byte {position} of line {line}: {found}"
+                );
+            }
+            Some(ChainProblem::Truncated { .. }) => {
+                assert_eq!(line, ENTRIES as u64, "byte {position}")
+            }
+            other => panic!("byte {position} of line {line}: {other:?}"),
+        }
+    }
+    fs::write(&path, &original).unwrap();
+    assert_eq!(fixture.verify().await.problem, None);
+}
+
+fn line_ranges(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let ends: Vec<usize> = ends.map(|(index, _)| index + 1).collect();
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    starts.zip(ends.iter().copied()).collect()
+}
+
+#[tokio::test]
+async fn every_deleted_and_swapped_entry_is_found() {
+    let fixture = ChainFixture::with_entries(ENTRIES).await;
+    let (path, original) = (fixture.path(), fs::read(fixture.path()).unwrap());
+    let lines: Vec<&[u8]> = original.split_inclusive(|byte| *byte == b'\n').collect();
+    for index in 0..ENTRIES {
+        let mut deleted = lines.clone();
+        deleted.remove(index);
+        fs::write(&path, deleted.concat()).unwrap();
+        let problem = fixture.verify().await.problem;
+        let line = index as u64 + 1;
+        match problem {
+            Some(ChainProblem::Altered { line: found, .. }) => assert_eq!(found, line),
+            Some(ChainProblem::Truncated { .. }) => assert_eq!(index, ENTRIES - 1),
+            other => panic!("entry {line} is missing: {other:?}"),
+        }
+        if index + 1 < ENTRIES {
+            let mut swapped = lines.clone();
+            swapped.swap(index, index + 1);
+            fs::write(&path, swapped.concat()).unwrap();
+            let problem = fixture.verify().await.problem;
+            let id = Some(EntryId::new(index as i64 + 2));
+            assert_eq!(problem, Some(ChainProblem::Altered { id, line }));
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_truncation_is_found_also_after_further_entries() {
+    let fixture = ChainFixture::with_entries(ENTRIES).await;
+    let (path, original) = (fixture.path(), fs::read(fixture.path()).unwrap());
+    let ranges = line_ranges(&original);
+    for index in (0..ENTRIES).rev() {
+        for end in [ranges[index].0, (ranges[index].0 + ranges[index].1) / 2] {
+            fs::write(&path, &original[..end]).unwrap();
+            let problem = fixture.verify().await.problem;
+            assert_eq!(
+                problem,
+                Some(ChainProblem::Truncated { line: index as u64 }),
+                "{end}"
+            );
+        }
+    }
+    // A new entry does not hide that others were removed.
+    fs::write(&path, &original[..ranges[900].0]).unwrap();
+    fixture.append(["after the removal".to_owned()]).await;
+    let problem = fixture.verify().await.problem;
+    assert!(
+        matches!(problem, Some(ChainProblem::Altered { line: 901, .. })),
+        "{problem:?}"
+    );
+}
+
+/// L6: the Python version may append to the tape. That is not tampering.
+#[tokio::test]
+async fn entries_of_the_python_version_are_unchained_and_covered_by_the_next_entry() {
+    let fixture = ChainFixture::with_entries(10).await;
+    let foreign = r#"{"id": 11, "kind": "message", "payload": {"role": "user", "content": "from Python"}, "meta": {}, "date": "2026-11-18T08:00:00+00:00"}"#;
+    let mut content = fs::read_to_string(fixture.path()).unwrap();
+    content.push_str(foreign);
+    content.push('\n');
+    fs::write(fixture.path(), &content).unwrap();
+    let report = fixture.verify().await;
+    assert_eq!(
+        (report.chained, report.unchained, report.problem),
+        (10, 1, None)
+    );
+    fixture.append(["from here".to_owned()]).await;
+    let report = fixture.verify().await;
+    assert_eq!(
+        (report.chained, report.unchained, report.problem),
+        (11, 1, None)
+    );
+    let altered = fs::read_to_string(fixture.path())
+        .unwrap()
+        .replace("from Python", "from nobody");
+    fs::write(fixture.path(), altered).unwrap();
+    let problem = fixture.verify().await.problem;
+    let expected = ChainProblem::Altered {
+        id: Some(EntryId::new(12)),
+        line: 12,
+    };
+    assert_eq!(problem, Some(expected));
+}
+
+#[tokio::test]
+async fn a_chain_can_start_and_pause_at_any_entry() {
+    let fixture = ChainFixture::new();
+    let plain = || {
+        let store = FileStore::new(fixture.root.path(), Durability::Os);
+        Tape::new(Arc::new(store), fixture.name.clone())
+    };
+    for number in 0..3 {
+        plain()
+            .append(Entry::message("user", format!("plain {number}")))
+            .await
+            .unwrap();
+    }
+    assert_eq!(fixture.verify().await.chained, 0);
+    fixture.append(["chained".to_owned()]).await;
+    plain()
+        .append(Entry::message("user", "plain again"))
+        .await
+        .unwrap();
+    fixture.append(["chained again".to_owned()]).await;
+    let report = fixture.verify().await;
+    assert_eq!((report.before, report.chained, report.unchained), (3, 2, 1));
+    assert_eq!(report.problem, None);
+}
+
+#[tokio::test]
+async fn the_chain_of_a_copied_entry_is_not_copied() {
+    let fixture = ChainFixture::with_entries(3).await;
+    let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
+    let copy = TapeName::new("chain__copy").unwrap();
+    fixture.store().append(&copy, entries).await.unwrap();
+    let report = fixture.store().verify_chain(&copy).await.unwrap();
+    assert_eq!((report.chained, report.problem), (3, None));
+}
+
+#[tokio::test]
+async fn a_reset_and_a_torn_tail_keep_the_chain_valid() {
+    let fixture = ChainFixture::with_entries(5).await;
+    let request = ResetRequest::with_entries(vec![Entry::message("user", "new")]);
+    fixture.store().reset(&fixture.name, request).await.unwrap();
+    fixture.append(["more".to_owned()]).await;
+    let report = fixture.verify().await;
+    assert_eq!((report.chained, report.problem), (2, None));
+    let mut torn = fs::read(fixture.path()).unwrap();
+    torn.extend_from_slice(b"{\"id\": 3, \"kind\": \"mess");
+    fs::write(fixture.path(), torn).unwrap();
+    assert_eq!(fixture.verify().await.problem, None);
+    fixture.append(["after the torn line".to_owned()]).await;
+    let report = fixture.verify().await;
+    // The repair is recorded as an entry.
+    assert_eq!(
+        (report.chained, report.unchained, report.problem),
+        (4, 0, None)
+    );
+}

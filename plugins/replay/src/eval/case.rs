@@ -1,0 +1,157 @@
+//! Cases: what to send, and what to expect.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use bub::{Error, Result, settings::parse_yaml};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::recording::Recording;
+
+/// Name of the file of a case in its own directory.
+pub(super) const CASE_FILE: &str = "case.yml";
+/// Name of the tape of a recorded case.
+pub(super) const TAPE_FILE: &str = "tape.jsonl";
+
+/// One case.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct EvalCase {
+    #[serde(skip)]
+    pub(super) name: String,
+    /// The directory that relative paths in the case refer to.
+    #[serde(skip)]
+    pub(super) directory: PathBuf,
+    /// The messages of the user, in order.
+    pub(super) messages: Vec<String>,
+    /// The model, unless the command names one. In `replay:PATH`, the path is relative to the case.
+    pub(super) model: Option<String>,
+    /// A directory whose content is copied to the workspace of the case.
+    pub(super) files: Option<PathBuf>,
+    /// Tools that run without a question.
+    pub(super) allow: Vec<String>,
+    /// Variables of the environment, such as settings.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) expect: Expectations,
+}
+
+/// What a case expects.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Expectations {
+    /// Tools that are called in this order. Other calls may be in between.
+    pub(super) tools: Vec<String>,
+    /// Tools that are not called.
+    pub(super) not_tools: Vec<String>,
+    /// Texts that the last answer contains.
+    pub(super) text: Vec<String>,
+    /// Texts that the last answer does not contain.
+    pub(super) not_text: Vec<String>,
+    /// Texts that files of the workspace contain; null if the file does not exist.
+    pub(super) files: BTreeMap<String, Option<String>>,
+    /// Maximum cost in US dollars.
+    pub(super) max_cost: Option<f64>,
+    /// Maximum number of input and output tokens.
+    pub(super) max_tokens: Option<u64>,
+    /// Maximum number of model calls.
+    pub(super) max_steps: Option<usize>,
+    /// JSON Schema of the last answer. Its keys `type`, `properties`, `required`, `items` and `enum` are checked.
+    pub(super) schema: Option<Value>,
+}
+
+/// Reads the cases in a directory, sorted by name: `NAME.yml`, `NAME.jsonl` (a tape), and `NAME/case.yml`.
+pub(super) async fn read_cases(directory: &Path) -> Result<Vec<EvalCase>> {
+    let files = std::fs::read_dir(directory).map_err(|error| {
+        Error::invalid_input(format!("cannot read {}: {error}", directory.display()))
+    })?;
+    let mut paths: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+    paths.sort();
+    let mut cases = Vec::new();
+    for path in paths {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        match extension {
+            Some("yml" | "yaml" | "json") => cases.push(read_case(&path, &path)?),
+            Some("jsonl") => cases.push(tape_case(&path).await?),
+            _ if path.join(CASE_FILE).is_file() => {
+                cases.push(read_case(&path.join(CASE_FILE), &path)?)
+            }
+            _ => {}
+        }
+    }
+    if cases.is_empty() {
+        let text = format!(
+            "no cases in {}; add one with `bub eval record SESSION`",
+            directory.display()
+        );
+        return Err(Error::invalid_input(text));
+    }
+    Ok(cases)
+}
+
+/// Reads the file of a case. `named` is the file or directory whose name the case has.
+fn read_case(file: &Path, named: &Path) -> Result<EvalCase> {
+    let invalid = |error: String| Error::invalid_input(format!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| invalid(error.to_string()))?;
+    let value = parse_yaml(&text).map_err(|error| invalid(error.to_string()))?;
+    let case: EvalCase =
+        serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
+    if case.messages.is_empty() {
+        return Err(invalid("a case needs `messages`".to_owned()));
+    }
+    Ok(case.located(file, named))
+}
+
+/// Makes a case of a tape: its messages, its model calls, and the tools that it calls.
+pub(super) async fn tape_case(path: &Path) -> Result<EvalCase> {
+    let recording = Recording::open(path).await?;
+    let mut case = EvalCase::from_recording(&recording);
+    case.model = Some(format!(
+        "replay:{}",
+        path.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    Ok(case.located(path, path))
+}
+
+impl EvalCase {
+    /// Makes a case of a recording. It expects the recorded tools, in their order.
+    pub(super) fn from_recording(recording: &Recording) -> Self {
+        let turns = recording.turns.iter();
+        Self {
+            messages: turns.map(|turn| recording.prompt_text(turn)).collect(),
+            expect: Expectations {
+                tools: called_tools(recording),
+                ..Expectations::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    fn located(mut self, file: &Path, named: &Path) -> Self {
+        let name = named.file_stem().unwrap_or_default();
+        self.name = name.to_string_lossy().into_owned();
+        self.directory = file.parent().unwrap_or(Path::new(".")).to_owned();
+        self
+    }
+
+    /// Returns the model of the case: `replay:PATH` with an absolute path, others unchanged.
+    pub(super) fn resolved_model(&self) -> Option<String> {
+        let model = self.model.clone()?;
+        match model.strip_prefix("replay:") {
+            Some(tape) if self.directory.join(tape).is_file() => {
+                let path = std::path::absolute(self.directory.join(tape)).ok()?;
+                Some(format!("replay:{}", path.display()))
+            }
+            _ => Some(model),
+        }
+    }
+}
+
+/// Returns the names of the tools that a recording calls, with underscores instead of dots.
+pub(super) fn called_tools(recording: &Recording) -> Vec<String> {
+    let calls = recording.calls.iter().flat_map(|call| &call.tool_calls);
+    let names = calls.filter_map(|call| call.pointer("/function/name")?.as_str());
+    names.map(str::to_owned).collect()
+}

@@ -1,0 +1,193 @@
+//! Runs one case: each message with a separate process of bub, in a temporary home and workspace.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use bub::{Error, Result, Settings, model::Catalog};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+
+use super::{
+    case::EvalCase,
+    check::{failures, shorten},
+};
+use crate::{program, recording::Recording, report::CallTotals};
+
+/// The session of a case.
+const SESSION: &str = "eval";
+/// What a case does not share with the home of the user.
+const OWN_ENTRIES: [&str; 5] = ["tapes", "history", "gateway", "logs", "run"];
+
+/// What all cases of a run share.
+pub(super) struct Runner<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) catalog: Catalog,
+    pub(super) timeout: Duration,
+}
+
+/// A version to compare: a model, a program, or both.
+#[derive(Clone, Debug)]
+pub(super) struct Variant {
+    pub(super) label: String,
+    pub(super) model: Option<String>,
+    pub(super) program: PathBuf,
+}
+
+/// The outcome of one run of a case.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct CaseOutcome {
+    pub(super) case: String,
+    pub(super) variant: String,
+    pub(super) run: usize,
+    /// What is not as expected; empty if the case passed.
+    pub(super) failures: Vec<String>,
+    #[serde(flatten)]
+    pub(super) totals: CallTotals,
+}
+
+impl Runner<'_> {
+    /// Runs a case once.
+    pub(super) async fn run(&self, case: &EvalCase, variant: &Variant, run: usize) -> CaseOutcome {
+        let started = Instant::now();
+        let mut outcome = CaseOutcome {
+            case: case.name.clone(),
+            variant: variant.label.clone(),
+            run,
+            ..CaseOutcome::default()
+        };
+        match tokio::time::timeout(self.timeout, self.run_messages(case, variant)).await {
+            Ok(Ok((failures, totals))) => (outcome.failures, outcome.totals) = (failures, totals),
+            Ok(Err(error)) => outcome.failures.push(error.to_string()),
+            Err(_) => outcome.failures.push(format!(
+                "the case did not end within {} s",
+                self.timeout.as_secs()
+            )),
+        }
+        outcome.totals.elapsed_ms =
+            u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        outcome
+    }
+
+    async fn run_messages(
+        &self,
+        case: &EvalCase,
+        variant: &Variant,
+    ) -> Result<(Vec<String>, CallTotals)> {
+        let directory = tempfile::Builder::new().prefix("bub-eval-").tempdir()?;
+        let (home, workspace) = (
+            directory.path().join("home"),
+            directory.path().join("workspace"),
+        );
+        self.prepare_home(&home)?;
+        std::fs::create_dir_all(&workspace)?;
+        if let Some(files) = &case.files {
+            copy_directory(&case.directory.join(files), &workspace)?;
+        }
+        let mut problems = Vec::new();
+        for message in &case.messages {
+            let mut command = program::command(&variant.program, &workspace);
+            program::pass_variables(&mut command, self.settings, |_| true);
+            command.args([
+                "run",
+                "--session-id",
+                SESSION,
+                "--output",
+                "json",
+                "--no-stdin",
+            ]);
+            if !case.allow.is_empty() {
+                command.args(["--allow", &case.allow.join(",")]);
+            }
+            let model = variant.model.clone().or_else(|| case.resolved_model());
+            command.args(model.iter().flat_map(|model| ["--model", model.as_str()]));
+            command
+                .arg("--")
+                .arg(message)
+                .env("BUB_HOME", &home)
+                .envs(&case.env);
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            let mut child = command.spawn()?;
+            let (mut stdout, mut stderr) = (String::new(), String::new());
+            let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+            let read_out = async {
+                match &mut out {
+                    Some(out) => out.read_to_string(&mut stdout).await,
+                    None => Ok(0),
+                }
+            };
+            let read_err = async {
+                match &mut err {
+                    Some(err) => err.read_to_string(&mut stderr).await,
+                    None => Ok(0),
+                }
+            };
+            let (status, _, _) = tokio::try_join!(child.wait(), read_out, read_err)?;
+            if !status.success() {
+                let result: Option<Value> = serde_json::from_str(&stdout).ok();
+                let error =
+                    result.and_then(|result| Some(result.get("error")?.as_str()?.to_owned()));
+                let reason = error.unwrap_or_else(|| shorten(stderr.trim()));
+                problems.push(format!("`{}` failed: {reason}", shorten(message)));
+                break;
+            }
+        }
+        let recording = read_tape(&home).await?;
+        let totals = CallTotals::new(&recording.calls, &self.catalog);
+        problems.extend(failures(&case.expect, &recording, &totals, &workspace));
+        Ok((problems, totals))
+    }
+
+    /// Creates a home with the configuration, the plugins and the skills of the user, but with its own tapes.
+    fn prepare_home(&self, home: &Path) -> Result<()> {
+        std::fs::create_dir_all(home)?;
+        let Ok(entries) = std::fs::read_dir(self.settings.home()) else {
+            return Ok(());
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if !OWN_ENTRIES.iter().any(|own| name == *own) {
+                std::os::unix::fs::symlink(entry.path(), home.join(name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the tape of a case. A case whose first message failed may have none.
+async fn read_tape(home: &Path) -> Result<Recording> {
+    let Ok(files) = std::fs::read_dir(home.join("tapes")) else {
+        return Ok(Recording::default());
+    };
+    let mut tapes = files.flatten().map(|file| file.path()).filter(|path| {
+        let name = path.to_string_lossy();
+        name.ends_with(".jsonl") && !name.contains("__sidecar__")
+    });
+    match tapes.next() {
+        Some(path) => Recording::open(&path).await,
+        None => Ok(Recording::default()),
+    }
+}
+
+fn copy_directory(from: &Path, to: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| {
+        Error::invalid_input(format!("cannot copy {}: {error}", from.display()))
+    };
+    for entry in std::fs::read_dir(from).map_err(failed)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir_all(&target)?;
+            copy_directory(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target).map_err(failed)?;
+        }
+    }
+    Ok(())
+}

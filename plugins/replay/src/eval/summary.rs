@@ -1,0 +1,128 @@
+//! The results of an evaluation: text, JUnit XML, and the comparison of variants.
+
+use std::fmt::Write as _;
+
+use bub::output::sanitize;
+
+use super::run::CaseOutcome;
+use crate::report::escape;
+
+/// Returns the results as text: one line per case and variant, the reasons of failures, and one line per variant.
+pub(super) fn to_text(outcomes: &[CaseOutcome]) -> String {
+    let mut out = String::new();
+    for group in outcomes
+        .chunk_by(|left, right| (&left.case, &left.variant) == (&right.case, &right.variant))
+    {
+        let passed = group
+            .iter()
+            .filter(|outcome| outcome.failures.is_empty())
+            .count();
+        let status = if passed == group.len() {
+            "ok  "
+        } else {
+            "FAIL"
+        };
+        let Some(first) = group.first() else {
+            continue;
+        };
+        let runs = if group.len() > 1 {
+            format!(" {passed}/{}", group.len())
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "{status} {}{}{runs}  {}",
+            first.case,
+            label(&first.variant),
+            first.totals.to_line()
+        );
+        for outcome in group.iter().filter(|outcome| !outcome.failures.is_empty()) {
+            for failure in &outcome.failures {
+                let _ = writeln!(out, "     run {}: {}", outcome.run, sanitize(failure));
+            }
+        }
+    }
+    let mut variants: Vec<&str> = Vec::new();
+    for outcome in outcomes {
+        if !variants.contains(&outcome.variant.as_str()) {
+            variants.push(&outcome.variant);
+        }
+    }
+    for variant in variants {
+        let of_variant: Vec<&CaseOutcome> = outcomes
+            .iter()
+            .filter(|outcome| outcome.variant == variant)
+            .collect();
+        let passed = of_variant
+            .iter()
+            .filter(|outcome| outcome.failures.is_empty())
+            .count();
+        let tokens: u64 = of_variant
+            .iter()
+            .map(|outcome| outcome.totals.input_tokens + outcome.totals.output_tokens)
+            .sum();
+        let cost: f64 = of_variant.iter().map(|outcome| outcome.totals.cost).sum();
+        let count = of_variant.len();
+        let _ = writeln!(
+            out,
+            "{passed} of {count} passed{}, {tokens} tokens, ${cost:.4}",
+            label(variant)
+        );
+    }
+    out
+}
+
+fn label(variant: &str) -> String {
+    match variant.is_empty() {
+        true => String::new(),
+        false => format!(" [{}]", sanitize(variant)),
+    }
+}
+
+/// Returns the results in the JUnit format, one test suite per variant.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of a test are far below 2^52"
+)]
+pub(super) fn to_junit(outcomes: &[CaseOutcome]) -> String {
+    let failed = outcomes
+        .iter()
+        .filter(|outcome| !outcome.failures.is_empty())
+        .count();
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"bub eval\" tests=\"{}\" failures=\"{failed}\">\n",
+        outcomes.len()
+    );
+    for outcome in outcomes {
+        let (name, class) = (escape(&outcome.case), escape(&outcome.variant));
+        let seconds = outcome.totals.elapsed_ms as f64 / 1000.0;
+        let _ = write!(
+            out,
+            "  <testcase name=\"{name} #{}\" classname=\"{class}\" time=\"{seconds:.3}\"",
+            outcome.run
+        );
+        if outcome.failures.is_empty() {
+            out.push_str("/>\n");
+            continue;
+        }
+        let first = outcome
+            .failures
+            .first()
+            .map(|failure| xml_text(failure))
+            .unwrap_or_default();
+        let all = xml_text(&outcome.failures.join("\n"));
+        let _ = writeln!(
+            out,
+            ">\n    <failure message=\"{first}\">{all}</failure>\n  </testcase>"
+        );
+    }
+    out.push_str("</testsuite>\n");
+    out
+}
+
+/// Escapes a text and removes characters that XML does not allow.
+fn xml_text(text: &str) -> String {
+    let allowed = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
+    escape(&text.chars().filter(allowed).collect::<String>())
+}

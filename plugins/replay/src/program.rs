@@ -1,0 +1,55 @@
+//! Runs this program as a child process, with its own home and workspace.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use bub::{CancellationToken, Error, Result, Settings};
+use tokio::process::{Child, Command};
+
+/// How long a child process has to end after a signal, before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Returns the path of this program.
+pub(crate) fn current_program() -> Result<PathBuf> {
+    std::env::current_exe()
+        .map_err(|error| Error::unknown(format!("cannot find the path of this program: {error}")))
+}
+
+/// Returns a command that runs `program` in a workspace. It gets no variables yet.
+pub(crate) fn command(program: &Path, workspace: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .current_dir(workspace)
+        .kill_on_drop(true);
+    command
+}
+
+/// Adds variables of this process.
+pub(crate) fn pass_variables(
+    command: &mut Command,
+    settings: &Settings,
+    is_passed: impl Fn(&str) -> bool,
+) {
+    let variables = settings.environment().iter();
+    command.envs(variables.filter(|(name, _)| is_passed(name)));
+}
+
+/// Waits for a child process. If `stop` is cancelled, the process gets time to end, because a signal of the terminal
+/// reaches it, too; then it is killed.
+pub(crate) async fn wait(child: &mut Child, stop: &CancellationToken) -> Result<ExitStatus> {
+    tokio::select! {
+        status = child.wait() => return Ok(status?),
+        () = stop.cancelled() => {}
+    }
+    match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
+        Ok(status) => Ok(status?),
+        Err(_) => {
+            child.start_kill()?;
+            Ok(child.wait().await?)
+        }
+    }
+}
