@@ -195,9 +195,10 @@ impl Demo<'_> {
 
     /// Runs a command of this program and shows it. Returns whether it succeeded.
     async fn bub(&self, arguments: &[&str], is_confined: bool) -> Result<bool> {
+        let needs_quotes = |letter: char| !letter.is_ascii_graphic() || letter == ',';
         let quoted = arguments
             .iter()
-            .map(|argument| match argument.contains([' ', ',']) {
+            .map(|argument| match argument.contains(needs_quotes) {
                 true => format!("\"{argument}\""),
                 false => (*argument).to_owned(),
             });

@@ -51,6 +51,7 @@ mod plugin_lifecycle;
 mod python_home;
 mod python_plugins;
 mod readable;
+mod replay;
 mod run;
 mod rust_plugin;
 mod sandbox;
