@@ -41,6 +41,7 @@ static CONTEXT_WINDOWS: LazyLock<BTreeMap<&str, u64>> = LazyLock::new(|| {
 /// A service that serves models: built in, changed in the config, or added there.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "independent properties")]
 pub struct Provider {
     /// The name in `provider:model`.
     pub name: String,

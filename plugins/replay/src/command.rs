@@ -3,7 +3,8 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use bub::{
-    AppCommand, CommandContext, Error, Framework, Result, SessionId, Tape, clap,
+    AppCommand, CommandContext, Error, Framework, PLUGIN_SELECTION, Result, SessionId, SettingFlag,
+    Tape, clap,
     kernel::tape_error,
     model::Catalog,
     output::{print, print_stderr},
@@ -15,6 +16,7 @@ use crate::{
     recording::Recording,
     report::{ReplayReport, to_html, to_text},
     session::{ReplayOptions, ReplaySession, ToolSource},
+    settings::ReplaySettings,
 };
 
 #[derive(clap::Args)]
@@ -36,7 +38,7 @@ struct ReplayArgs {
     /// File with a system prompt that replaces the one of bub
     #[arg(long, value_name = "FILE")]
     system: Option<PathBuf>,
-    /// Installed plugin to use although it is disabled; with `!` before the name, to leave out; can be repeated
+    /// Installed plugin to use although it is disabled; `!NAME` omits an enabled one; can be repeated
     #[arg(long, value_name = "NAME")]
     plugin: Vec<String>,
     /// Where the results of tool calls come from
@@ -58,18 +60,17 @@ pub(crate) fn command(active: &ActiveReplay) -> AppCommand {
         "Run a recorded session again and show what differs",
         move |context, args| run(context, args, active.clone()),
     )
-    .sets_settings(|matches| {
-        let plugins: Vec<&str> = match matches.get_many::<String>("plugin") {
-            Some(plugins) => plugins.map(String::as_str).collect(),
-            None => return Vec::new(),
-        };
+    .sets_settings(setting_flags)
+}
+
+fn setting_flags(matches: &clap::ArgMatches) -> Vec<SettingFlag> {
+    let mut flags = vec![SettingFlag::new(ReplaySettings::SESSION, "replay", "true")];
+    if let Some(plugins) = matches.get_many::<String>("plugin") {
+        let plugins: Vec<&String> = plugins.collect();
         let list = serde_json::json!(plugins).to_string();
-        vec![bub::SettingFlag::new(
-            bub::PLUGIN_SELECTION,
-            "--plugin",
-            list,
-        )]
-    })
+        flags.push(SettingFlag::new(PLUGIN_SELECTION, "--plugin", list));
+    }
+    flags
 }
 
 async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) -> Result<ExitCode> {
@@ -136,10 +137,10 @@ pub(crate) async fn read_session(
         .list(TapeListFilter::Sessions)
         .await
         .map_err(tape_error)?;
-    let named = names.into_iter().find(|tape| tape.as_str() == name);
-    let (id, tape) = match named {
-        Some(named) => {
-            let tape = Tape::new(Arc::clone(tape.store()), named);
+    let exact = names.into_iter().find(|tape| tape.as_str() == name);
+    let (id, tape) = match exact {
+        Some(exact) => {
+            let tape = Tape::new(Arc::clone(tape.store()), exact);
             let info = tape.summary().await.map_err(tape_error)?.session;
             (info.map_or(id, |info| info.session_id.into()), tape)
         }

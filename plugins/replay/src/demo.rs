@@ -2,10 +2,7 @@
 
 mod texts;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use bub::{
     AppCommand, CancellationToken, CommandContext, Error, Result, Settings,
@@ -19,12 +16,13 @@ use bub::{
 use tempfile::TempDir;
 
 use self::texts::Texts;
-use crate::{program, recording::Recording};
+use crate::{
+    program,
+    recording::{Recording, RequestReader},
+};
 
 /// The session of the demo.
 const SESSION: &str = "demo";
-/// The model whose price the demo names.
-const PRICED_MODEL: (&str, &str) = ("anthropic", "claude-sonnet-5-5");
 /// Variables that the commands of the demo get.
 const PASSED_VARIABLES: [&str; 7] = [
     "PATH",
@@ -196,12 +194,13 @@ impl Demo<'_> {
     /// Runs a command of this program and shows it. Returns whether it succeeded.
     async fn bub(&self, arguments: &[&str], is_confined: bool) -> Result<bool> {
         let needs_quotes = |letter: char| !letter.is_ascii_graphic() || letter == ',';
-        let quoted = arguments
-            .iter()
-            .map(|argument| match argument.contains(needs_quotes) {
-                true => format!("\"{argument}\""),
-                false => (*argument).to_owned(),
-            });
+        let quoted = arguments.iter().map(|argument| {
+            if argument.contains(needs_quotes) {
+                format!("\"{argument}\"")
+            } else {
+                (*argument).to_owned()
+            }
+        });
         print(&format!("$ bub {}\n", quoted.collect::<Vec<_>>().join(" ")))?;
         let mut command = self.command(arguments, is_confined);
         let status = program::wait(&mut command.spawn()?, &self.stop).await?;
@@ -225,10 +224,10 @@ impl Demo<'_> {
     }
 
     fn check_stop(&self) -> Result<()> {
-        match self.stop.is_cancelled() {
-            true => Err(Error::unknown("the demo was interrupted")),
-            false => Ok(()),
+        if self.stop.is_cancelled() {
+            return Err(Error::unknown("the demo was interrupted"));
         }
+        Ok(())
     }
 
     fn command(&self, arguments: &[&str], is_confined: bool) -> tokio::process::Command {
@@ -254,13 +253,8 @@ impl Demo<'_> {
 
     /// Returns what the model calls would have cost, estimated from the requests that the tape shows.
     async fn cost(&self) -> Result<String> {
-        let tape = std::fs::read_dir(self.home.join("tapes"))?.flatten();
-        let mut tapes = tape.map(|file| file.path()).filter(|path| is_tape(path));
-        let path = tapes
-            .next()
-            .ok_or_else(|| Error::unknown("the demo recorded no tape"))?;
-        let recording = Recording::open(&path).await?;
-        let mut views = recording.views()?;
+        let recording = Recording::of_home(&self.home).await?;
+        let mut views = RequestReader::new()?;
         let mut tokens = TokenCounts::default();
         for call in &recording.calls {
             let request = views.request(&recording, call).await?;
@@ -268,13 +262,15 @@ impl Demo<'_> {
             tokens.output +=
                 estimate_tokens(&[call.text.as_str().into(), call.tool_calls.clone().into()]);
         }
-        let (provider, model) = PRICED_MODEL;
         let catalog =
             Catalog::new(self.settings).map_err(|error| Error::config(error.to_string()))?;
-        let model = ModelId::new(provider, model);
-        let cost = catalog
-            .price(&model)
-            .map(|price| format!("${:.2}", tokens.cost(price)));
+        // The first provider whose default model is not free.
+        let priced = catalog.iter().find_map(|provider| {
+            let model = ModelId::new(&provider.name, provider.default_model.clone()?);
+            let price = catalog.price(&model).filter(|price| price.input > 0.0)?;
+            Some((model, price))
+        });
+        let (model, price) = priced.ok_or_else(|| Error::unknown("no model has a price"))?;
         Ok(self
             .texts
             .cost
@@ -282,11 +278,6 @@ impl Demo<'_> {
             .replace("{input}", &tokens.input.to_string())
             .replace("{output}", &tokens.output.to_string())
             .replace("{model}", &model.to_string())
-            .replace("{cost}", &cost.unwrap_or_else(|| "?".to_owned())))
+            .replace("{cost}", &format!("${:.2}", tokens.cost(price))))
     }
-}
-
-fn is_tape(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.ends_with(".jsonl") && !name.contains("__sidecar__"))
 }

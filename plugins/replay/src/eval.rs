@@ -62,7 +62,7 @@ struct EvalArgs {
     /// Print JSON, one line per run of a case
     #[arg(long)]
     json: bool,
-    /// File for the results in the JUnit format
+    /// File for the results in the `JUnit` format
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 }
@@ -132,10 +132,15 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
         std::fs::write(path, to_junit(&outcomes))?;
     }
     let text = if args.json {
-        outcomes
+        let lines: Vec<String> = outcomes
             .iter()
-            .map(|outcome| format!("{}\n", json!(outcome)))
-            .collect()
+            .map(|outcome| json!(outcome).to_string())
+            .collect();
+        lines.join(
+            "
+",
+        ) + "
+"
     } else {
         to_text(&outcomes)
     };
@@ -201,7 +206,7 @@ async fn record(
         .unwrap_or_default();
     let first_line: Vec<&str> = last_answer.lines().take(1).collect();
     // JSON is valid YAML, and keeps any text intact.
-    let content = json!({
+    let case_file = json!({
         "messages": case.messages,
         "model": format!("replay:{TAPE_FILE}"),
         "env": {"BUB_REPLAY_DIVERGENCE": "lenient"},
@@ -216,10 +221,10 @@ async fn record(
         ))
     };
     std::fs::create_dir(&directory).map_err(failed)?;
-    let content = format!("{content:#}\n");
+    let case_file = format!("{case_file:#}\n");
     std::fs::write(
         directory.join(CASE_FILE),
-        redactor.redact(&content).as_bytes(),
+        redactor.redact(&case_file).as_bytes(),
     )
     .map_err(failed)?;
     std::fs::write(directory.join(TAPE_FILE), redactor.redact(&tape).as_bytes()).map_err(failed)?;

@@ -7,11 +7,11 @@ use std::{
 };
 
 use bub::{
-    ApprovalAnswer, Envelope, Error, LlmDecision, LlmRequest, ModelStream, Prompt, Provided,
-    Result, SessionId, StatePatch, TapeStore, ToolCall, ToolDecision, Turn,
+    ApprovalAnswer, Envelope, Error, LlmDecision, LlmRequest, ModelStream, Plugin, Prompt,
+    Provided, Result, SessionId, StatePatch, TapeStore, ToolCall, ToolDecision, Turn,
     futures::stream,
     hooks,
-    kernel::tape_error,
+    kernel::{hooks::HookSet, tape_error},
     tape::{EntryRange, Tape, TapeName},
 };
 use serde_json::Value;
@@ -24,12 +24,81 @@ use crate::{
 /// The prefix of models that are recorded tapes.
 const MODEL_PREFIX: &str = "replay:";
 
-/// Answers calls of models such as `replay:TAPE` from recorded tapes.
+/// The plugin `replay`: answers calls of models such as `replay:TAPE`, and runs the replay of `bub replay`.
 #[derive(Debug)]
 pub struct ReplayPlugin {
+    models: Arc<RecordedModels>,
+    /// The replay, if the process runs one.
+    replay: Option<Arc<ActiveReplay>>,
+}
+
+impl ReplayPlugin {
+    /// Name of the plugin.
+    pub const NAME: &'static str = "replay";
+
+    /// Creates the plugin.
+    pub fn new(settings: ReplaySettings) -> Self {
+        Self::with_replay(settings, ActiveReplay::default())
+    }
+
+    /// Creates the plugin with the replay that a command starts. The setting `replay.session` must be set.
+    pub fn with_replay(settings: ReplaySettings, active: ActiveReplay) -> Self {
+        let models = RecordedModels {
+            settings,
+            models: Mutex::default(),
+        };
+        Self {
+            models: Arc::new(models),
+            replay: settings.session.then(|| Arc::new(active)),
+        }
+    }
+}
+
+impl Plugin for ReplayPlugin {
+    fn register(self: Arc<Self>, hooks: &mut HookSet) {
+        Arc::clone(&self.models).register(hooks);
+        if let Some(replay) = &self.replay {
+            Arc::clone(replay).register(hooks);
+        }
+    }
+}
+
+/// The tapes that answer model calls.
+#[derive(Debug)]
+struct RecordedModels {
     settings: ReplaySettings,
     models: Mutex<HashMap<String, Arc<RecordedModel>>>,
-    active: ActiveReplay,
+}
+
+impl RecordedModels {
+    /// Returns the model of a tape. It keeps its position for the next call.
+    async fn recorded_model(&self, tape: &str, turn: &Turn) -> Result<Arc<RecordedModel>> {
+        let mut models = self.models.lock().await;
+        if let Some(model) = models.get(tape) {
+            return Ok(Arc::clone(model));
+        }
+        let recording = Arc::new(open_tape(tape, turn).await?);
+        let model = Arc::new(RecordedModel::new(recording).await?);
+        models.insert(tape.to_owned(), Arc::clone(&model));
+        Ok(model)
+    }
+}
+
+#[hooks]
+impl RecordedModels {
+    async fn before_llm_call(&self, request: &LlmRequest, turn: &Turn) -> Option<LlmDecision> {
+        let tape = request.model.strip_prefix(MODEL_PREFIX)?;
+        let answer = match self.recorded_model(tape, turn).await {
+            Ok(model) => model.answer(&request.messages, self.settings).await,
+            Err(error) => failed_answer(error),
+        };
+        Some(LlmDecision::Answer(answer))
+    }
+}
+
+/// Returns an answer that fails. bub ignores the error of the hook itself, and would call a model.
+fn failed_answer(error: Error) -> ModelStream {
+    ModelStream::new(stream::iter([Err(error)]))
 }
 
 /// The replay that `bub replay` runs. The command sets it, once per process.
@@ -47,93 +116,41 @@ impl ActiveReplay {
     }
 }
 
-impl ReplayPlugin {
-    /// Name of the plugin.
-    pub const NAME: &'static str = "replay";
-
-    /// Creates the plugin.
-    pub fn new(settings: ReplaySettings) -> Self {
-        Self::with_replay(settings, ActiveReplay::default())
-    }
-
-    /// Creates the plugin with the replay that a command starts.
-    pub fn with_replay(settings: ReplaySettings, active: ActiveReplay) -> Self {
-        Self {
-            settings,
-            models: Mutex::default(),
-            active,
-        }
-    }
-
-    /// Returns the model of a tape. It keeps its position for the next call.
-    async fn recorded_model(&self, tape: &str, turn: &Turn) -> Result<Arc<RecordedModel>> {
-        let mut models = self.models.lock().await;
-        if let Some(model) = models.get(tape) {
-            return Ok(Arc::clone(model));
-        }
-        let recording = Arc::new(open_tape(tape, turn).await?);
-        let model = Arc::new(RecordedModel::new(recording).await?);
-        models.insert(tape.to_owned(), Arc::clone(&model));
-        Ok(model)
-    }
-}
-
 #[hooks]
-impl ReplayPlugin {
+impl ActiveReplay {
     async fn before_llm_call(&self, request: &LlmRequest, turn: &Turn) -> Option<LlmDecision> {
-        let decision = match (self.active.get(), request.model.strip_prefix(MODEL_PREFIX)) {
-            (Some(session), _) => session.answer(request, turn).await,
-            (None, Some(tape)) => match self.recorded_model(tape, turn).await {
-                Ok(model) => {
-                    let answer = model.answer(&request.messages, self.settings).await;
-                    Ok(Some(LlmDecision::Answer(answer)))
-                }
-                Err(error) => Err(error),
-            },
-            (None, None) => Ok(None),
-        };
-        // A failing hook would be ignored, so the error is the answer.
-        decision.unwrap_or_else(|error| {
-            let answer = ModelStream::new(stream::iter([Err(error)]));
-            Some(LlmDecision::Answer(answer))
-        })
+        let decision = self.get()?.answer(request, turn).await;
+        decision.unwrap_or_else(|error| Some(LlmDecision::Answer(failed_answer(error))))
     }
 
     fn provide_tape_store(&self) -> Option<Provided<dyn TapeStore>> {
-        let session = self.active.get()?;
-        Some(Provided::new(session.store()))
+        Some(Provided::new(self.get()?.store()))
     }
 
     fn load_state(&self) -> Option<StatePatch> {
-        let session = self.active.get()?;
-        let patch = StatePatch::with_capacity(1);
-        session
-            .is_recorded()
-            .then(|| patch.with("_runtime_repeat_guard", false))
+        let patch = StatePatch::with_capacity(1).with("_runtime_repeat_guard", false);
+        Some(patch).filter(|_| self.get().is_some_and(ReplaySession::is_recorded))
     }
 
     fn build_prompt(&self, message: &Envelope) -> Option<Prompt> {
-        self.active
-            .get()
-            .and_then(|_| ReplaySession::prompt(message))
+        ReplaySession::prompt(message)
     }
 
     fn continue_prompt(&self, turn: &Turn) -> Option<String> {
-        self.active.get()?.continue_prompt(turn)
+        self.get()?.continue_prompt(turn)
     }
 
     fn before_tool_call(&self, call: &ToolCall, turn: &Turn) -> Option<ToolDecision> {
-        self.active.get()?.tool_decision(call, turn)
+        self.get()?.tool_decision(call, turn)
     }
 
     fn after_tool_call(&self, call: &ToolCall, turn: &Turn) -> Option<Value> {
-        self.active.get()?.session_tool_result(call, turn)
+        self.get()?.session_tool_result(call, turn)
     }
 
-    fn request_approval(&self) -> Option<ApprovalAnswer> {
-        self.active.get()?;
+    fn request_approval(&self) -> ApprovalAnswer {
         let reason = "a replay cannot ask; allow the tool with a rule of the policy".to_owned();
-        Some(ApprovalAnswer::Denied(Some(reason)))
+        ApprovalAnswer::Denied(Some(reason))
     }
 }
 

@@ -45,11 +45,9 @@ pub(crate) async fn wait(child: &mut Child, stop: &CancellationToken) -> Result<
         status = child.wait() => return Ok(status?),
         () = stop.cancelled() => {}
     }
-    match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
-        Ok(status) => Ok(status?),
-        Err(_) => {
-            child.start_kill()?;
-            Ok(child.wait().await?)
-        }
+    if let Ok(status) = tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
+        return Ok(status?);
     }
+    child.start_kill()?;
+    Ok(child.wait().await?)
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{
     difference::first_difference,
-    recording::{RecordedCall, Recording, normalize},
+    recording::{RecordedCall, Recording, RequestReader, normalize},
     settings::{Divergence, ReplaySettings},
 };
 
@@ -38,7 +38,7 @@ pub struct RecordedModel {
 impl RecordedModel {
     /// Creates a model that answers from a recording.
     pub async fn new(recording: Arc<Recording>) -> Result<Self> {
-        let mut views = recording.views()?;
+        let mut views = RequestReader::new()?;
         let mut requests = Vec::with_capacity(recording.calls.len());
         for call in &recording.calls {
             requests.push(hashes(&views.request(&recording, call).await?));
@@ -158,7 +158,7 @@ pub(crate) fn stream_answer(call: &RecordedCall, pace: u64) -> ModelStream {
     );
     let delay = move |event: &Result<StreamEvent>| match event {
         Ok(StreamEvent::Text(text)) if pace > 0 => {
-            Duration::from_secs_f64(text.chars().count() as f64 / pace as f64)
+            Duration::from_millis(1_000 * text.chars().count() as u64 / pace)
         }
         _ => Duration::ZERO,
     };

@@ -6,9 +6,12 @@
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use bub::{
-    Entry, EntryKind, Error, Result, Tape,
+    Entry, EntryKind, Error, Result, Tape, TapeStore as _,
     kernel::tape_error,
-    tape::{BlobStore, EntryId, MemoryStore, TapeName, ViewOptions, codec, media},
+    tape::{
+        BlobStore, Durability, EntryId, EntryRange, FileStore, MemoryStore, TapeListFilter,
+        TapeName, ViewOptions, codec, media,
+    },
 };
 use serde_json::{Value, json};
 
@@ -63,9 +66,24 @@ impl Recording {
         let bytes = std::fs::read(path).map_err(failed)?;
         let entries = bytes.split(|byte| *byte == b'\n').filter_map(codec::decode);
         let directory = path.parent().unwrap_or(Path::new("."));
-        let store = bub::tape::FileStore::new(directory, bub::tape::Durability::Os);
-        let blobs = bub::TapeStore::blobs(&store);
+        let store = FileStore::new(directory, Durability::Os);
+        let blobs = store.blobs();
         Ok(Self::new(entries.collect(), &*blobs).await)
+    }
+
+    /// Reads the only session of a home. Returns an empty recording if the home has no tape.
+    pub(crate) async fn of_home(home: &Path) -> Result<Self> {
+        let store = Arc::new(FileStore::new(home.join("tapes"), Durability::Os));
+        let names = store
+            .list(TapeListFilter::Sessions)
+            .await
+            .map_err(tape_error)?;
+        let Some(name) = names.into_iter().next() else {
+            return Ok(Self::default());
+        };
+        let blobs = store.blobs();
+        let entries = Tape::new(store, name).entries(EntryRange::ALL).await;
+        Ok(Self::new(entries.map_err(tape_error)?, &*blobs).await)
     }
 
     /// Reads entries. Their media are in `blobs`.
@@ -140,17 +158,7 @@ impl Recording {
     /// Returns the messages of the request of a call, with the system prompt first. Dates and data of the provider are
     /// removed; see [`normalize`].
     pub(crate) async fn request(&self, call: &RecordedCall) -> Result<Vec<Value>> {
-        let mut views = self.views()?;
-        views.request(self, call).await
-    }
-
-    /// Returns a reader for the requests of several calls in tape order.
-    pub(crate) fn views(&self) -> Result<RequestReader> {
-        let name = TapeName::new("recording__tape").map_err(tape_error)?;
-        Ok(RequestReader {
-            tape: Tape::new(Arc::new(MemoryStore::new()), name),
-            position: 0,
-        })
+        RequestReader::new()?.request(self, call).await
     }
 
     /// Returns the user messages between two calls that entered the turn from outside. Steered messages have
@@ -174,6 +182,14 @@ pub(crate) struct RequestReader {
 }
 
 impl RequestReader {
+    pub(crate) fn new() -> Result<Self> {
+        let name = TapeName::new("recording__tape").map_err(tape_error)?;
+        Ok(Self {
+            tape: Tape::new(Arc::new(MemoryStore::new()), name),
+            position: 0,
+        })
+    }
+
     pub(crate) async fn request(
         &mut self,
         recording: &Recording,

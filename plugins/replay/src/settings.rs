@@ -12,6 +12,9 @@ pub struct ReplaySettings {
     /// Characters per second at which a recorded answer is streamed; 0 streams it at once.
     #[setting(default = 0)]
     pub pace: u64,
+    /// Replay a session instead of running turns as usual; `bub replay` sets it.
+    #[setting(default = false)]
+    pub session: bool,
 }
 
 /// What happens if a request differs from the recorded one.

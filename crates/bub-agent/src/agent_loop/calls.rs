@@ -32,9 +32,10 @@ impl AgentLoop {
     ) -> Result<StepOutcome> {
         // A replay repeats the calls of its tape. Their results have the notes of the guard already.
         let is_guarded = self.turn.state().get(REPEAT_GUARD_KEY) != Some(Value::Bool(false));
-        let action = match is_guarded {
-            true => loop_state.repeat_guard.check_calls(&answer.tool_calls),
-            false => RepeatAction::Proceed,
+        let action = if is_guarded {
+            loop_state.repeat_guard.check_calls(&answer.tool_calls)
+        } else {
+            RepeatAction::Proceed
         };
         chat.text = Some(answer.text.clone());
         chat.tool_calls.clone_from(&answer.tool_calls);

@@ -49,6 +49,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "bub",
             "bub-agent",
             "bub-codex",
+            "bub-replay",
             "bub-fetch",
             "bub-gateway",
             "bub-http",

@@ -392,7 +392,7 @@ fn a_failed_case_explains_itself() {
         "the answer does not contain `43`: `{\"total\": 42, \"unit\": \"kg\"}`",
         "the file `note.txt` cannot be read",
         "1020 tokens are used, more than 10",
-        "the field `unit` is none of the allowed values: `\"kg\"`",
+        "the field `unit` is not one of the allowed values: `\"kg\"`",
         "4 of 6 passed",
     ] {
         assert!(run.stdout.contains(text), "{text}: {run:?}");

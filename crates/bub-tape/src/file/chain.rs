@@ -72,9 +72,10 @@ impl ChainState {
         };
         let next = std::mem::replace(&mut self.next, Sha256::new_with_prefix(hash));
         self.head = Some(hash);
-        match ChainHash::from(next.chain_update(content).finalize()) == hash {
-            true => LineStatus::Chained,
-            false => LineStatus::Broken,
+        if ChainHash::from(next.chain_update(content).finalize()) == hash {
+            LineStatus::Chained
+        } else {
+            LineStatus::Broken
         }
     }
 
@@ -87,10 +88,7 @@ impl ChainState {
         self.next.update(hash);
         self.head = Some(hash);
         bytes.extend_from_slice(PREFIX);
-        bytes.extend(
-            hash.iter()
-                .flat_map(|byte| [byte >> 4, byte & 15].map(hex_digit)),
-        );
+        bytes.extend(hex_digits(hash));
         bytes.extend_from_slice(SUFFIX);
     }
 
@@ -100,12 +98,12 @@ impl ChainState {
     }
 }
 
-fn hex_digit(value: u8) -> u8 {
-    if value < 10 {
-        b'0' + value
-    } else {
-        b'a' + value - 10
-    }
+fn hex_digits(hash: ChainHash) -> impl Iterator<Item = u8> {
+    let digits = hash.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| match digit {
+        0..10 => b'0' + digit,
+        _ => b'a' + digit - 10,
+    })
 }
 
 /// Returns a chained line without the key `chain`, and the hash.
@@ -128,10 +126,6 @@ fn parse_hash(digits: &[u8]) -> Option<ChainHash> {
         *byte = digit(*high)? << 4 | digit(*low)?;
     }
     Some(hash)
-}
-
-fn hash_text(hash: ChainHash) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl TapeFile {
@@ -204,7 +198,7 @@ pub struct ChainReport {
 #[non_exhaustive]
 pub enum ChainProblem {
     /// The entry, or what precedes it, was altered.
-    #[error("{} (line {line}) or a line since the previous chained entry was altered, removed or reordered", entry_text(.id))]
+    #[error("{} (line {line}) or a line since the previous chained entry was altered, removed or reordered", entry_text(*.id))]
     Altered {
         /// The id of the entry, if the line is an entry.
         id: Option<EntryId>,
@@ -219,7 +213,7 @@ pub enum ChainProblem {
     },
 }
 
-fn entry_text(id: &Option<EntryId>) -> String {
+fn entry_text(id: Option<EntryId>) -> String {
     id.map_or_else(|| "an invalid line".to_owned(), |id| format!("entry {id}"))
 }
 
@@ -299,7 +293,8 @@ impl ChainVerifier {
             let truncated = ChainProblem::Truncated { line };
             self.report.problem.get_or_insert(truncated);
         }
-        self.report.head = self.state.head.map(hash_text);
+        let text = |hash| hex_digits(hash).map(char::from).collect();
+        self.report.head = self.state.head.map(text);
         self.report
     }
 }

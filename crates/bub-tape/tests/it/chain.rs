@@ -225,7 +225,7 @@ async fn entries_of_the_python_version_are_unchained_and_covered_by_the_next_ent
     );
     let altered = fs::read_to_string(fixture.path())
         .unwrap()
-        .replace("from Python", "from nobody");
+        .replace("from Python", "from Rust");
     fs::write(fixture.path(), altered).unwrap();
     let problem = fixture.verify().await.problem;
     let expected = ChainProblem::Altered {

@@ -76,7 +76,7 @@ pub(super) async fn read_cases(directory: &Path) -> Result<Vec<EvalCase>> {
             Some("yml" | "yaml" | "json") => cases.push(read_case(&path, &path)?),
             Some("jsonl") => cases.push(tape_case(&path).await?),
             _ if path.join(CASE_FILE).is_file() => {
-                cases.push(read_case(&path.join(CASE_FILE), &path)?)
+                cases.push(read_case(&path.join(CASE_FILE), &path)?);
             }
             _ => {}
         }
@@ -132,7 +132,9 @@ impl EvalCase {
     fn located(mut self, file: &Path, named: &Path) -> Self {
         let name = named.file_stem().unwrap_or_default();
         self.name = name.to_string_lossy().into_owned();
-        self.directory = file.parent().unwrap_or(Path::new(".")).to_owned();
+        file.parent()
+            .unwrap_or(Path::new("."))
+            .clone_into(&mut self.directory);
         self
     }
 

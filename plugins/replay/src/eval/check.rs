@@ -67,7 +67,7 @@ pub(super) fn failures(
             (None, Err(_)) => {}
             (None, Ok(_)) => failures.push(format!("the file `{name}` exists")),
             (Some(_), Err(error)) => {
-                failures.push(format!("the file `{name}` cannot be read: {error}"))
+                failures.push(format!("the file `{name}` cannot be read: {error}"));
             }
             (Some(text), Ok(content)) if content.contains(text.as_str()) => {}
             (Some(text), Ok(content)) => failures.push(format!(
@@ -101,10 +101,10 @@ pub(super) fn failures(
 }
 
 fn list(names: &[String]) -> String {
-    match names.is_empty() {
-        true => "none".to_owned(),
-        false => names.join(", "),
+    if names.is_empty() {
+        return "none".to_owned();
     }
+    names.join(", ")
 }
 
 /// Returns the first part of a value that does not match a schema.
@@ -130,7 +130,9 @@ fn schema_problem(schema: &Value, value: &Value, place: &str) -> Option<String> 
     if let Some(choices) = schema.get("enum").and_then(Value::as_array)
         && !choices.contains(value)
     {
-        return Some(format!("{place} is none of the allowed values: `{value}`"));
+        return Some(format!(
+            "{place} is not one of the allowed values: `{value}`"
+        ));
     }
     let required = schema.get("required").and_then(Value::as_array);
     let mut names = required.into_iter().flatten().filter_map(Value::as_str);

@@ -138,7 +138,7 @@ impl Runner<'_> {
                 break;
             }
         }
-        let recording = read_tape(&home).await?;
+        let recording = Recording::of_home(&home).await?;
         let totals = CallTotals::new(&recording.calls, &self.catalog);
         problems.extend(failures(&case.expect, &recording, &totals, &workspace));
         Ok((problems, totals))
@@ -157,21 +157,6 @@ impl Runner<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Reads the tape of a case. A case whose first message failed may have none.
-async fn read_tape(home: &Path) -> Result<Recording> {
-    let Ok(files) = std::fs::read_dir(home.join("tapes")) else {
-        return Ok(Recording::default());
-    };
-    let mut tapes = files.flatten().map(|file| file.path()).filter(|path| {
-        let name = path.to_string_lossy();
-        name.ends_with(".jsonl") && !name.contains("__sidecar__")
-    });
-    match tapes.next() {
-        Some(path) => Recording::open(&path).await,
-        None => Ok(Recording::default()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The results of an evaluation: text, JUnit XML, and the comparison of variants.
+//! The results of an evaluation: text, `JUnit` XML, and the comparison of variants.
 
 use std::fmt::Write as _;
 
@@ -74,13 +74,13 @@ pub(super) fn to_text(outcomes: &[CaseOutcome]) -> String {
 }
 
 fn label(variant: &str) -> String {
-    match variant.is_empty() {
-        true => String::new(),
-        false => format!(" [{}]", sanitize(variant)),
+    if variant.is_empty() {
+        return String::new();
     }
+    format!(" [{}]", sanitize(variant))
 }
 
-/// Returns the results in the JUnit format, one test suite per variant.
+/// Returns the results in the `JUnit` format, one test suite per variant.
 #[expect(
     clippy::cast_precision_loss,
     reason = "milliseconds of a test are far below 2^52"

@@ -184,7 +184,9 @@ pub(crate) async fn replay(
 }
 
 pub(crate) fn replay_framework(directory: &Path, active: ActiveReplay) -> Framework {
-    let test = testing::framework(directory).settings(ReplaySettings::section());
+    let test = testing::framework(directory)
+        .settings(ReplaySettings::section())
+        .setting("replay.session", true);
     let builder = test.builder().unwrap();
     let make = move |context: &bub::PluginContext<'_>| {
         ReplayPlugin::with_replay(ReplaySettings::from_settings(context.settings), active)

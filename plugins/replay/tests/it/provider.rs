@@ -96,7 +96,11 @@ async fn the_text_is_streamed_in_pieces_at_the_configured_pace() {
         .unwrap();
     let settings = |pace| {
         let divergence = bub_replay::settings::Divergence::Lenient;
-        ReplaySettings { divergence, pace }
+        ReplaySettings {
+            divergence,
+            pace,
+            session: false,
+        }
     };
     model.answer(&[], settings(0)).await;
     let started = tokio::time::Instant::now();

@@ -174,7 +174,7 @@ async fn a_changed_system_prompt_is_reported_at_the_first_step() {
     let exchanges = [block(1, 1), block(0, 2)];
     let recorded = record(directory.path(), &exchanges).await;
     let options = ReplayOptions {
-        system: Some("You are somebody else.".to_owned()),
+        system: Some("You are another agent.".to_owned()),
         ..ReplayOptions::default()
     };
     let replayed = replay(directory.path(), &recorded.recording, options).await;
@@ -251,7 +251,7 @@ async fn tapes_of_the_python_version_give_the_same_messages_calls_and_results() 
     for file in std::fs::read_dir(fixtures.join("tapes")).unwrap() {
         let path = file.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if !name.ends_with(".jsonl") || name.contains("__sidecar__") {
+        if path.extension().is_none_or(|end| end != "jsonl") || name.contains("__sidecar__") {
             continue;
         }
         let recording = std::sync::Arc::new(bub_replay::Recording::open(&path).await.unwrap());
