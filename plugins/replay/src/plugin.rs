@@ -148,9 +148,10 @@ impl ActiveReplay {
         self.get()?.session_tool_result(call, turn)
     }
 
-    fn request_approval(&self) -> ApprovalAnswer {
+    fn request_approval(&self) -> Option<ApprovalAnswer> {
+        self.get()?;
         let reason = "a replay cannot ask; allow the tool with a rule of the policy".to_owned();
-        ApprovalAnswer::Denied(Some(reason))
+        Some(ApprovalAnswer::Denied(Some(reason)))
     }
 }
 

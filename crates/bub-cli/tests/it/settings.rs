@@ -17,6 +17,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
         .section(bub_telegram::settings::TelegramSettings::section())
         .section(bub_http::settings::WebhookSettings::section())
         .section(bub_codex::settings::section())
+        .section(bub_replay::settings::ReplaySettings::section())
         .load()
         .unwrap()
 }
@@ -59,6 +60,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "plugins BUB_PLUGINS {}",
             "verbose BUB_VERBOSE 0",
             "project BUB_PROJECT null",
+            "plugin_selection BUB_PLUGIN_SELECTION []",
             r#"codex_home CODEX_HOME "~/.codex""#,
             "env.pass BUB_ENV_PASS []",
             "env.drop BUB_ENV_DROP []",
@@ -92,6 +94,7 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "gateway.max_turns BUB_GATEWAY_MAX_TURNS 1000",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
             r#"tape.storage BUB_TAPE_STORAGE "file""#,
+            r#"tape.integrity BUB_TAPE_INTEGRITY "none""#,
             "log.filter BUB_LOG null",
             r#"log.format BUB_LOG_FORMAT "text""#,
             "log.file BUB_LOG_FILE null",
@@ -108,6 +111,9 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             "telegram.stream BUB_TELEGRAM_STREAM true",
             "telegram.drop_pending BUB_TELEGRAM_DROP_PENDING false",
             "telegram.pairing BUB_TELEGRAM_PAIRING true",
+            r#"replay.divergence BUB_REPLAY_DIVERGENCE "strict""#,
+            "replay.pace BUB_REPLAY_PACE 0",
+            "replay.session BUB_REPLAY_SESSION false",
             "webhook.token BUB_WEBHOOK_TOKEN null",
             r#"webhook.listen BUB_WEBHOOK_LISTEN "127.0.0.1:8787""#,
             r#"webhook.role BUB_WEBHOOK_ROLE "member""#,

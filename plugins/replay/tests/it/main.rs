@@ -4,7 +4,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::disallowed_methods,
     missing_docs,
     reason = "tests stop at the first surprise"
 )]

@@ -246,9 +246,9 @@ async fn no_tool_runs_unless_the_replay_is_live() {
 #[needs_fixtures]
 #[tokio::test]
 async fn tapes_of_the_python_version_give_the_same_messages_calls_and_results() {
-    let fixtures = std::path::PathBuf::from(std::env::var_os("BUB_FIXTURES").unwrap());
+    let fixtures = bub_testkit::fixtures("tapes");
     let mut replayed_turns = 0;
-    for file in std::fs::read_dir(fixtures.join("tapes")).unwrap() {
+    for file in std::fs::read_dir(fixtures).unwrap() {
         let path = file.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.extension().is_none_or(|end| end != "jsonl") || name.contains("__sidecar__") {
