@@ -459,7 +459,7 @@ mod tests {
             listing
         };
         assert_eq!(
-            format(&table(), Some(28)),
+            format(&table(), Some(29)),
             "  a row that has to be\n    wrapped\nNAME  COUNT  TEXT\na         7  some words that\n             are long\n"
         );
         // A terminal that is too narrow for the columns.
