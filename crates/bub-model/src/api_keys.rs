@@ -2,9 +2,13 @@
 //!
 //! A provider uses the first of these that is set:
 //!
-//! 1. the `api_key` of its entry in the setting `providers`, 2. its entry in the setting `api_key`
-//! (`BUB_<PROVIDER>_API_KEY`), 3. its entry in the setting `api_key_command`, 4. its own environment variable, 5. a plain
-//! `api_key`, 6. a plain `api_key_command`, 7. its login.
+//! 1. the `api_key` of its entry in the setting `providers`,
+//! 2. its entry in the setting `api_key` (`BUB_<PROVIDER>_API_KEY`),
+//! 3. its entry in the setting `api_key_command`,
+//! 4. its own environment variable,
+//! 5. a plain `api_key`,
+//! 6. a plain `api_key_command`,
+//! 7. its login.
 //!
 //! A plain value is the value of a setting that is set without the name of a provider. It belongs to exactly one
 //! provider:
