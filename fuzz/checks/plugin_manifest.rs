@@ -21,7 +21,7 @@ pub(crate) fn check(input: &[u8]) {
         "{manifest:?}"
     );
     assert!(!manifest.command.is_empty());
-    let _ = manifest.settings_section();
+    let _ = manifest.settings_section(true);
     let json = serde_json::to_string(&manifest).expect("it can be written down");
     assert_eq!(Manifest::parse(&json), Ok(manifest), "{json}");
 }

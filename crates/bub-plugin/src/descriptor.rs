@@ -61,7 +61,7 @@ pub struct Descriptor {
     /// Directories of skills that the plugin brings. Since version 2.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<PathBuf>,
-    /// What a plugin without a manifest of its own needs. Since version 2.
+    /// What a plugin needs that has no manifest. Since version 2.
     #[serde(flatten)]
     pub needs: PluginNeeds,
 }

@@ -253,7 +253,7 @@ impl SteeringInbox for RemoteSteeringInbox {
                 .as_object_mut()
                 .and_then(|fields| fields.remove(STEERING_ID_FIELD));
             let known = id.and_then(|id| messages.by_id.remove(&id.as_u64()?));
-            // The plugin can add a message of its own, from a guest.
+            // The plugin can add its own message, from a guest.
             let mut inbound = known.unwrap_or_default();
             inbound.message = Envelope::from_value(fields);
             inbound

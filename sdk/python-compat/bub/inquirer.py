@@ -59,10 +59,10 @@ def ask_checkbox(
     selected = enabled if enabled is not None else default or []
     while True:
         answer = list(_ask(question=message, default=selected, choices=list(choices), multiple=True) or [])
-        verdict = True if validate is None else validate(answer)
-        if verdict is True:
+        problem = True if validate is None else validate(answer)
+        if problem is True:
             return answer
-        message = verdict if isinstance(verdict, str) else message
+        message = problem if isinstance(problem, str) else message
 
 
 def ask_prompt(question: Any) -> Any:

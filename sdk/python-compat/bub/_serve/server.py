@@ -52,7 +52,7 @@ class Server:
         self._names: dict[str, str] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._cli: Any = None
-        self._told: bytes = b""
+        self._reported: bytes = b""
         self._methods: dict[str, Callable[[ServedRequest], Any]] = {
             "initialize": self._initialize,
             "tools/call": self._tool,
@@ -138,7 +138,7 @@ class Server:
             hooks.append(described)
             self._names[f"hook/{name}"] = name
         tools = [describe_tool(tool) for tool in REGISTRY.values()]
-        self._told = encode(tools)
+        self._reported = encode(tools)
         described = {"protocol": PROTOCOL, "hooks": hooks, "tools": tools, "channels": self._channels.describe()}
         if not is_complete:
             # The host knows the rest since the plugin was installed.
@@ -160,8 +160,8 @@ class Server:
     def _tools_changed(self) -> None:
         tools = [describe_tool(tool) for tool in REGISTRY.values()]
         encoded = encode(tools)
-        if encoded != self._told:
-            self._told = encoded
+        if encoded != self._reported:
+            self._reported = encoded
             host.peer().notify("tools/changed", {"tools": tools})
 
     # Hooks
