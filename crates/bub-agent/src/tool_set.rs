@@ -24,11 +24,14 @@ pub(crate) struct ToolSet {
 
 /// The set of all tools. It is built again after a plugin has changed its tools.
 #[derive(Default)]
-pub(crate) struct CachedToolSet(Mutex<Option<(Arc<[Arc<dyn Tool>]>, Arc<ToolSet>)>>);
+pub(crate) struct CachedToolSet(Mutex<Option<(AllTools, Arc<ToolSet>)>>);
+
+/// The tools of a framework.
+type AllTools = Arc<[Arc<dyn Tool>]>;
 
 impl CachedToolSet {
     /// Returns the set of these tools.
-    pub(crate) fn get(&self, tools: &Arc<[Arc<dyn Tool>]>, code_mode: bool) -> Arc<ToolSet> {
+    pub(crate) fn get(&self, tools: &AllTools, code_mode: bool) -> Arc<ToolSet> {
         let mut cached = self.0.lock();
         match &*cached {
             Some((known, set)) if Arc::ptr_eq(known, tools) => Arc::clone(set),

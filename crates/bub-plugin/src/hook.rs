@@ -424,11 +424,12 @@ pub(crate) fn apply_state_changes(state: Option<&State>, patch: &Value) -> Resul
     // A plugin can move a turn into a directory below the workspace, not out of it.
     let workspace = state.get_str(WORKSPACE_KEY);
     let is_below = |value: &Value| {
-        let (Some(workspace), Some(path)) = (&workspace, value.as_str()) else {
+        let (Some(workspace), Some(target)) = (&workspace, value.as_str()) else {
             return false;
         };
-        let path = Path::new(path);
-        path.starts_with(workspace) && path.components().all(|part| part != Component::ParentDir)
+        let target = Path::new(target);
+        target.starts_with(workspace)
+            && target.components().all(|part| part != Component::ParentDir)
     };
     let is_allowed =
         |name: &str, value: &Value| is_public(name) || (name == WORKSPACE_KEY && is_below(value));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     callbacks::{CallContext, parse_params},
-    codec::Wire as _,
+    codec::Wire,
 };
 
 /// The parameters of a request about a session.
@@ -68,11 +68,7 @@ pub(crate) async fn run_turn(context: &CallContext, mut params: Value) -> Result
     }
     let Some(inbox) = plugin.inbox.get() else {
         let result = plugin.framework()?.process_inbound(inbound).await?;
-        let outbounds: Vec<_> = result
-            .outbounds
-            .iter()
-            .map(|reply| reply.encode())
-            .collect();
+        let outbounds: Vec<_> = result.outbounds.iter().map(Wire::encode).collect();
         return Ok(json!({
             "session_id": result.session_id,
             "prompt": result.prompt.encode(),
@@ -107,11 +103,12 @@ pub(crate) async fn run_turn(context: &CallContext, mut params: Value) -> Result
 /// Returns the plugin as the sender of a message.
 fn plugin_sender(context: &CallContext) -> Sender {
     let name = context.plugin.name();
-    let mut sender = Sender::default();
-    sender.id = format!("plugin:{name}");
-    name.clone_into(&mut sender.name);
-    sender.role = context.plugin.plugin_config.max_role;
-    sender
+    Sender {
+        id: format!("plugin:{name}"),
+        name: name.to_owned(),
+        role: context.plugin.plugin_config.max_role,
+        ..Sender::default()
+    }
 }
 
 /// Handles `session/quit`: stops the turns of a session and drops its queued messages.

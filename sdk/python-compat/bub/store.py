@@ -158,7 +158,7 @@ class InMemoryTapeStore(InMemoryQueryMixin):
 
 
 class FileTapeStore(InMemoryQueryMixin):
-    """A store of its own directory, one file of JSON lines per tape. It has no locks: do not share the directory."""
+    """A store with its own directory, one file of JSON lines per tape. It has no locks: do not share the directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(directory)
