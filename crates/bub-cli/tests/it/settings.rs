@@ -15,9 +15,9 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
         .sections(bub::core_sections())
         .section(bub_fetch::settings::section())
         .section(bub_telegram::settings::TelegramSettings::section())
+        .section(bub_replay::settings::ReplaySettings::section())
         .section(bub_http::settings::WebhookSettings::section())
         .section(bub_codex::settings::section())
-        .section(bub_replay::settings::ReplaySettings::section())
         .load()
         .unwrap()
 }
