@@ -155,8 +155,8 @@ fn a_replay_of_recorded_tools_has_no_effects_as_its_trace_shows() {
     let trace = |tools: &str| {
         let file = traces.path().join(tools);
         let mut command = session.command(&[]);
-        let mut traced = Command::new("strace");
-        traced
+        let mut strace = Command::new("strace");
+        strace
             .args(["-f", "-e", "trace=execve,connect,bind", "-o"])
             .arg(&file)
             .arg(bub())
@@ -164,9 +164,9 @@ fn a_replay_of_recorded_tools_has_no_effects_as_its_trace_shows() {
             .current_dir(session.sandbox.workspace())
             .env_clear();
         for (name, value) in command.args([""]).get_envs() {
-            traced.env(name, value.unwrap_or_default());
+            strace.env(name, value.unwrap_or_default());
         }
-        let run = Run::from_output(traced.output().unwrap());
+        let run = Run::from_output(strace.output().unwrap());
         (run, fs::read_to_string(file).unwrap())
     };
     let (run, calls) = trace("recorded");
@@ -299,7 +299,7 @@ fn write_answer_tape(path: &Path, text: &str) {
         json!({"id": 1, "kind": "message", "payload": {"role": "assistant", "content": text}, "meta": {"run_id": "r"}, "date": "2026-11-18T08:00:00+00:00"}),
         json!({"id": 2, "kind": "event", "payload": {"name": "run", "data": {"status": "ok", "model": "openai:gpt-6-luna", "usage": {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}}}, "meta": {"run_id": "r"}, "date": "2026-11-18T08:00:00+00:00"}),
     ];
-    let lines: String = entries.iter().map(|entry| format!("{entry}\n")).collect();
+    let lines = entries.map(|entry| entry.to_string() + "\n").concat();
     fs::write(path, lines).unwrap();
 }
 
