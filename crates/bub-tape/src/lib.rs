@@ -34,6 +34,7 @@ pub mod media;
 mod memory;
 mod query;
 mod search;
+mod session_copy;
 mod sidecar;
 mod step_record;
 mod store;
@@ -66,7 +67,7 @@ pub use store::{
     AnchorMark, AnchorQuery, AppendReceipt, EntryRange, EntryStream, InitialEntriesFn, Lease,
     LeaseWait, MAX_DRAFT_BYTES, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,
 };
-pub use summary::{RecordedUsage, SessionInfo, TapeSummary};
+pub use summary::{RecordedUsage, SessionInfo, TapeSummary, message_text};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use tape_name::{SESSION_START, TapeName};
 pub use time::{archive_stamp, new_run_id, now_iso};

@@ -272,12 +272,10 @@ impl TapeSummary {
     }
 }
 
-/// Returns the first line of a user message. Skips the header with the context and date of the message, which ends with
-/// a line `---Date: …---`.
-fn title_from_message(message: &Map<String, Value>) -> Option<String> {
-    if message.get("role").and_then(Value::as_str) != Some("user") {
-        return None;
-    }
+/// Returns the role and the text of a message. Skips the header with the context and date of a user's message, which
+/// ends with a line `---Date: …---`.
+pub fn message_text(message: &Map<String, Value>) -> Option<(&str, &str)> {
+    let role = message.get("role").and_then(Value::as_str)?;
     let text = match message.get("content")? {
         Value::String(text) => text.as_str(),
         Value::Array(parts) => parts
@@ -286,9 +284,20 @@ fn title_from_message(message: &Map<String, Value>) -> Option<String> {
         _ => return None,
     };
     let body = match text.split_once("\n---Date: ") {
-        Some((_, dated)) => dated.split_once("---\n").map_or(text, |(_, body)| body),
-        None => text,
+        Some((_, dated)) if role == "user" => {
+            dated.split_once("---\n").map_or(text, |(_, body)| body)
+        }
+        _ => text,
     };
+    Some((role, body))
+}
+
+/// Returns the first line of a user message.
+fn title_from_message(message: &Map<String, Value>) -> Option<String> {
+    let (role, body) = message_text(message)?;
+    if role != "user" {
+        return None;
+    }
     let line = body.lines().map(str::trim).find(|line| !line.is_empty())?;
     Some(line.chars().take(MAX_TITLE_CHARS).collect())
 }

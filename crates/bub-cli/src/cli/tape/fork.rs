@@ -2,11 +2,7 @@
 
 use std::{ops::Bound, process::ExitCode};
 
-use bub_tape::{
-    Entry, EntryId, EntryRange, LeaseWait, ResetRequest, Result, SessionInfo, Tape, TapeError,
-    TapeListFilter, TapeName,
-};
-use serde_json::json;
+use bub_tape::{Entry, EntryId, EntryRange, Result, SessionInfo, Tape, TapeError, TapeName};
 
 use super::{
     show, text,
@@ -38,29 +34,22 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ForkArgs) -> Result<ExitCo
         ));
     }
     let from = tapes.open_tape(&source.name);
-    let mut entries = entries_to_copy(&from, &source, &args).await?;
+    let entries = entries_to_copy(&from, &source, &args).await?;
     let count = text::format_count(entries.len(), "entry", "entries");
-    let Some(last) = entries.last() else {
+    if entries.is_empty() {
         return Err(TapeError::InvalidInput(format!(
             "cannot fork tape `{}`: it is empty; choose another one from `bub tape list`",
             source.name
         )));
-    };
+    }
     let session = text::sanitize_line(session_id);
     let target = tapes.open_tape(&TapeName::for_session(&tapes.workspace, session_id));
-    // The lease prevents turns of the new session while it is being created.
-    let lease = target.lease(LeaseWait::No).await?;
-    if target.summary().await?.entries > 0 {
-        return Err(TapeError::InvalidInput(format!(
-            "session `{session}` already exists; choose another id, or see `bub tape show {session}`"
-        )));
-    }
-    // Sidecars first: the new session exists only after its sidecars are complete.
-    copy_sidecars(&from, &target, last).await?;
-    entries.push(session_info_entry(tapes, &source, session_id, last.id));
-    // One batch, so that the session is created completely or not at all.
-    target.store().append(target.name(), entries).await?;
-    drop(lease);
+    let info = SessionInfo {
+        session_id: session_id.to_owned(),
+        workspace: Some(tapes.workspace.clone()),
+        channel: source.channel().map(str::to_owned),
+    };
+    from.copy_to(&target, entries, &info).await?;
     let label = text::sanitize_line(source.label());
     tapes.print(&format!(
         "forked {count} of {label} into session {session}\n"
@@ -88,49 +77,4 @@ async fn entries_to_copy(from: &Tape, source: &ListedTape, args: &ForkArgs) -> R
         entries.truncate(at + 1);
     }
     Ok(entries)
-}
-
-/// Returns the entry that records the session and the source of the fork. It follows the copied entries and is not part
-/// of the model's context.
-fn session_info_entry(
-    tapes: &WorkspaceTapes,
-    source: &ListedTape,
-    session_id: &str,
-    at: EntryId,
-) -> Entry {
-    let session = SessionInfo {
-        session_id: session_id.to_owned(),
-        workspace: Some(tapes.workspace.clone()),
-        channel: source.channel().map(str::to_owned),
-    };
-    let mut data = session.to_map();
-    data.insert(
-        "forked_from".to_owned(),
-        json!({"tape": source.name.as_str(), "session_id": source.session_id(), "id": at}),
-    );
-    Entry::event("session.info", Some(data.into())).exclude_from_context()
-}
-
-/// Copies the sidecars as they were when `last`, the last copied entry, was written.
-async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
-    let filter = TapeListFilter::Sidecars(from.name().clone());
-    for sidecar in from.store().list(filter).await? {
-        let Some((_, name)) = sidecar.as_sidecar() else {
-            continue;
-        };
-        let mut entries = Tape::new(from.store().clone(), sidecar.clone())
-            .entries(EntryRange::ALL)
-            .await?;
-        entries.retain(|entry| last.timestamp().is_none() || entry.timestamp() <= last.timestamp());
-        if entries.is_empty() {
-            continue;
-        }
-        let reset = ResetRequest {
-            archive: None,
-            initial_entries: Box::new(move |_| entries),
-        };
-        let copy = target.name().sidecar(name)?;
-        target.store().reset(&copy, reset).await?;
-    }
-    Ok(())
 }
