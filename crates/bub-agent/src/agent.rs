@@ -35,7 +35,7 @@ pub struct Agent {
     framework: FrameworkRef,
     /// The models, or the error in the provider settings. The error is reported only when a model is used, so that
     /// comma commands still work.
-    models: Result<Arc<Models>>,
+    pub(crate) models: Result<Arc<Models>>,
     client: ModelClient,
     pub(crate) settings: Arc<Settings>,
     /// Correction factors for token estimates.
@@ -184,7 +184,7 @@ impl Agent {
 
     /// Returns the models to try, in order: the model that the state names, or else the configured model and its
     /// fallbacks. If no model is configured, returns the reason.
-    async fn candidate_models(
+    pub(crate) async fn candidate_models(
         &self,
         state: &State,
     ) -> Result<(Vec<ModelId>, Option<ChoiceReason>)> {

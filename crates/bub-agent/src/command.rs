@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{Error, Result, Tool, ToolSpec};
+use bub_settings::closest_match;
 use serde_json::{Map, Value};
 
 /// A parsed comma command.
@@ -23,6 +24,30 @@ pub enum CommaCommand {
         /// The command line.
         line: String,
     },
+}
+
+/// The command that shows what changed in a Git repository. With arguments, it is the program `diff`.
+pub(crate) const DIFF_COMMAND: &str = "diff";
+/// What [`DIFF_COMMAND`] runs in the shell.
+pub(crate) const DIFF_SHELL_LINE: &str =
+    "git --no-pager status --short && git --no-pager diff --no-ext-diff --no-color HEAD";
+
+/// Returns an error if a shell line is probably a mistyped command: its first word is similar to one of `names`, and
+/// `is_program` does not know it.
+pub(crate) fn mistyped_error<'a>(
+    line: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+    is_program: impl Fn(&str) -> bool,
+) -> Option<Error> {
+    let word = line.split_whitespace().next()?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !word.chars().all(is_word) || names.clone().any(|name| name == word) || is_program(word) {
+        return None;
+    }
+    let similar = closest_match(word, names)?;
+    Some(Error::invalid_input(format!(
+        "unknown command `,{word}`, did you mean `,{similar}`? To run it in the shell, type: ,bash command='{word} …'"
+    )))
 }
 
 /// Parses a comma command. The leading comma may be missing.

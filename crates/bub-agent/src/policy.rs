@@ -34,7 +34,7 @@ pub(crate) use content::ContentLimits;
 pub use rule::{PolicyAction, PolicyRule};
 
 /// Tools that members may use without a rule. They only read, or change only the current session.
-const MEMBER_TOOLS: [&str; 14] = [
+const MEMBER_TOOLS: [&str; 17] = [
     "tape.info",
     "tape.search",
     "tape.anchors",
@@ -49,6 +49,9 @@ const MEMBER_TOOLS: [&str; 14] = [
     "fs.grep",
     "tool.describe",
     "todo",
+    "status",
+    "usage",
+    "compact",
 ];
 
 /// The tool policy: the configured rules, and defaults for calls that no rule matches.

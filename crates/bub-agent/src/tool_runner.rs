@@ -6,7 +6,11 @@
 
 mod command;
 
-use std::{borrow::Cow, sync::Arc, time::Instant};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bub_kernel::{
     ApprovalAnswer, ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome,
@@ -15,7 +19,7 @@ use bub_kernel::{
 use serde_json::{Map, Value};
 use tracing::Instrument as _;
 
-pub(crate) use self::command::{run_command, stream_command};
+pub(crate) use self::command::{LIVE_OUTPUT_CAPACITY, run_command, stream_command};
 use crate::{
     agent::Agent,
     policy::{self, ApprovalParams, PolicyAction},
@@ -81,12 +85,12 @@ impl ToolRunner<'_> {
         &self,
         target: &CallTarget<'_>,
         arguments: Map<String, Value>,
-        call_id: &str,
     ) -> Value {
         let name = target.name();
+        let call_id = self.context.call_id.as_deref();
         let span = tracing::error_span!("tool_call", tool = name, call_id);
         let call = async {
-            match self.run_with_hooks(target, arguments, Some(call_id)).await {
+            match self.run_with_hooks(target, arguments).await {
                 Ok(value) => {
                     // Redact before rendering, which may escape quotes in a secret.
                     let value = self.redact(value);
@@ -114,7 +118,7 @@ impl ToolRunner<'_> {
     ) -> Result<Value> {
         let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str());
         let target = CallTarget::Tool(tool);
-        let call = self.run_with_hooks(&target, arguments, None);
+        let call = self.run_with_hooks(&target, arguments);
         Ok(self.redact(call.instrument(span).await?))
     }
 
@@ -126,7 +130,7 @@ impl ToolRunner<'_> {
     ) -> Result<Value> {
         let span = tracing::error_span!("tool_call", tool = tool.spec().name.as_str());
         let target = CallTarget::Tool(tool);
-        let call = self.run_with_hooks(&target, arguments, None);
+        let call = self.run_with_hooks(&target, arguments);
         let value = call.instrument(span).await?;
         Ok(tool.render(&value).map_or(value, Value::String))
     }
@@ -136,10 +140,9 @@ impl ToolRunner<'_> {
         &self,
         target: &CallTarget<'_>,
         arguments: Map<String, Value>,
-        call_id: Option<&str>,
     ) -> Result<Value> {
         let name = target.name().to_owned();
-        let started = Instant::now();
+        let (started, waited_before) = (Instant::now(), self.approval_wait());
         let arguments = match target {
             CallTarget::Tool(tool) => tool.spec().resolve_aliases(arguments),
             CallTarget::Unknown { .. } => arguments,
@@ -166,7 +169,7 @@ impl ToolRunner<'_> {
                 CallTarget::Tool(tool) => match tool.normalize_arguments(call.arguments.clone()) {
                     Ok(arguments) => {
                         call.arguments = arguments;
-                        self.run_with_policy(tool, &call, call_id).await
+                        self.run_with_policy(tool, &call).await
                     }
                     Err(error) => Err(error),
                 },
@@ -175,7 +178,9 @@ impl ToolRunner<'_> {
         };
         let outcome = ToolOutcome {
             result,
-            duration: started.elapsed(),
+            duration: started
+                .elapsed()
+                .saturating_sub(self.approval_wait().saturating_sub(waited_before)),
         };
         let (outcome, notes) = hooks.after_tool_call(&call, outcome, self.turn()).await;
         self.turn().tape().append_hook_decisions(&notes);
@@ -192,14 +197,12 @@ impl ToolRunner<'_> {
     }
 
     /// Checks the policy for the normalized arguments, then runs the tool.
-    async fn run_with_policy(
-        &self,
-        tool: &Arc<dyn Tool>,
-        call: &ToolCall,
-        call_id: Option<&str>,
-    ) -> Result<Value> {
+    async fn run_with_policy(&self, tool: &Arc<dyn Tool>, call: &ToolCall) -> Result<Value> {
         let spec = tool.spec();
-        self.check_policy(spec, &call.arguments, call_id).await?;
+        self.check_policy(spec, &call.arguments).await?;
+        if let Some(call_id) = &self.context.call_id {
+            self.turn().tape().set_call_running(call_id, true);
+        }
         let result = run_tool(&**tool, call.arguments.clone(), self.context.clone()).await;
         if spec.name == "tape.reset" {
             // What was approved for the session ends with it.
@@ -213,12 +216,7 @@ impl ToolRunner<'_> {
     }
 
     /// Evaluates the policy, and asks a user if the policy requires approval. The error says why the call is denied.
-    async fn check_policy(
-        &self,
-        tool: &ToolSpec,
-        arguments: &Map<String, Value>,
-        call_id: Option<&str>,
-    ) -> Result<()> {
+    async fn check_policy(&self, tool: &ToolSpec, arguments: &Map<String, Value>) -> Result<()> {
         let policy = &self.agent.policy;
         let (turn, files) = (self.turn(), &self.agent.files);
         let policy_decision = policy.evaluate_in_turn(files, &self.context, tool, arguments);
@@ -239,9 +237,7 @@ impl ToolRunner<'_> {
                     timeout: policy.approval_timeout(),
                     settings: &self.agent.settings,
                 };
-                let cancel = &self.context.cancel;
-                let approval =
-                    policy::request_recorded_approval(turn, params, cancel, call_id).await?;
+                let approval = policy::request_recorded_approval(&self.context, params).await?;
                 let (answer, rule) = (approval.answer.clone(), approval.rule.clone());
                 approval.consume(&tool.name, arguments)?;
                 match (answer, rule) {
@@ -260,6 +256,13 @@ impl ToolRunner<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Returns how long the model's tool call has waited for approvals. 0 if a user made the call.
+    pub(crate) fn approval_wait(&self) -> Duration {
+        let call_id = self.context.call_id.as_deref();
+        let wait = call_id.map(|call_id| self.turn().tape().approval_wait(call_id));
+        wait.unwrap_or_default()
     }
 
     fn redact(&self, mut value: Value) -> Value {

@@ -2,6 +2,7 @@
 
 mod bash;
 mod code;
+mod conversation;
 mod describe;
 mod fs;
 mod help;
@@ -20,16 +21,17 @@ use bub_kernel::PluginContext;
 use serde_json::{Value, json};
 
 pub use bash::BashTools;
+pub use conversation::context_left;
 pub use fs::FileTools;
-pub use help::{help, help_text};
+pub use help::{CHAT_COMMANDS, help, help_text};
 pub use names::{find_tool, select_tools};
 pub(crate) use names::{has_name, unknown_tool_guidance};
 pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 
 use self::{
-    code::CodeTools, describe::DescribeTools, search::SearchTools, session::SessionTools,
-    subagent::SubagentTool, todo::TodoTools,
+    code::CodeTools, conversation::ConversationTools, describe::DescribeTools, search::SearchTools,
+    session::SessionTools, subagent::SubagentTool, todo::TodoTools,
 };
 use crate::agent::Agent;
 
@@ -59,6 +61,10 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
         agent: Arc::clone(agent),
     };
     context.add_tools(Arc::new(sessions).tools());
+    let conversation = ConversationTools {
+        agent: Arc::clone(agent),
+    };
+    context.add_tools(Arc::new(conversation).tools());
 }
 
 /// Returns the JSON Schema of an object that has all these properties.

@@ -90,13 +90,13 @@ impl AddAssign for TokenCounts {
 }
 
 /// The usage of one model call.
-struct UsageRecord {
+pub(crate) struct UsageRecord {
     at: Timestamp,
     /// The model as recorded on the tape.
-    model: String,
+    pub(crate) model: String,
     /// The token counts as recorded on the tape.
     usage: Value,
-    tokens: TokenCounts,
+    pub(crate) tokens: TokenCounts,
 }
 
 impl UsageRecord {
@@ -118,7 +118,7 @@ impl UsageRecord {
 }
 
 /// Streams the usage of the model calls on a tape.
-fn read_model_calls<'a>(
+pub(crate) fn read_model_calls<'a>(
     store: &'a dyn TapeStore,
     tape: &'a TapeName,
     span: EntryRange,

@@ -106,7 +106,7 @@ impl ApprovalRequest {
 /// Escapes characters that are not visible as what they are: control characters, spaces other than the ASCII space,
 /// characters that change the reading order, and invisible ones. In JSON strings the escape is unambiguous, because a
 /// backslash is escaped there.
-fn escape_invisible(text: &str) -> String {
+pub fn escape_invisible(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         let is_hidden = c != ' ' && (c.is_control() || c.is_whitespace())

@@ -73,6 +73,7 @@ mod turn_tape;
 pub use admission::{Admission, AdmissionDecision, TurnSnapshot};
 pub use approval::{
     ApprovalAnswer, ApprovalRequest, ApprovalTerms, Approvals, PendingApprovalGuard,
+    escape_invisible,
 };
 pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler};

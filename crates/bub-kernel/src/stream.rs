@@ -33,6 +33,13 @@ pub enum StreamEvent {
     Reasoning(String),
     /// The tool calls that the model requests, in the chat-completions format.
     ToolCall(Vec<Value>),
+    /// Output of a running tool call, for users who wait. It can have gaps; the result has the complete output.
+    ToolOutput {
+        /// Position of the call in [`StreamEvent::ToolCall`].
+        index: usize,
+        /// The output since the last event of the call.
+        text: String,
+    },
     /// The tool results, in the order of the calls.
     ToolResult(Vec<Value>),
     /// The token usage, as the provider reported it.
@@ -59,6 +66,7 @@ impl StreamEvent {
             Self::Text(_) => "text",
             Self::Reasoning(_) => "reasoning",
             Self::ToolCall(_) => "tool_call",
+            Self::ToolOutput { .. } => "tool_output",
             Self::ToolResult(_) => "tool_result",
             Self::Usage(_) => "usage",
             Self::Retry(_) => "retry",
@@ -73,6 +81,7 @@ impl StreamEvent {
         let data = match self {
             Self::Text(delta) | Self::Reasoning(delta) => json!({"delta": delta}),
             Self::ToolCall(calls) => json!({"tool_calls": calls}),
+            Self::ToolOutput { index, text } => json!({"index": index, "delta": text}),
             Self::ToolResult(results) => json!({"tool_results": results}),
             Self::Error(error) => error.to_value(),
             Self::Usage(data)
@@ -94,6 +103,12 @@ impl StreamEvent {
             "text" => text().map(Self::Text),
             "reasoning" => text().map(Self::Reasoning),
             "tool_call" => list("tool_calls").map(Self::ToolCall),
+            "tool_output" => {
+                let index = data.get("index").and_then(Value::as_u64);
+                let index = index.and_then(|index| usize::try_from(index).ok());
+                let output = index.zip(text());
+                output.map(|(index, text)| Self::ToolOutput { index, text })
+            }
             "tool_result" => list("tool_results").map(Self::ToolResult),
             "usage" => Some(Self::Usage(data.clone())),
             "retry" => Some(Self::Retry(data.clone())),

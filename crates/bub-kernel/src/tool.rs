@@ -160,6 +160,8 @@ pub struct ToolContext {
     pub caller: ToolCaller,
     /// Whether code that the model runs made the call.
     pub code_mode: bool,
+    /// Id of the model's tool call, also for calls of code that the call runs. `None` if a user made the call.
+    pub call_id: Option<Arc<str>>,
     /// Collects requests to the agent loop. `None` if no loop is running.
     pub step_requests: Option<Arc<StepRequests>>,
     /// Receives output while the tool runs, to show it to a waiting user. `None` if no output is shown before the call
@@ -186,6 +188,7 @@ impl ToolContext {
             turn,
             caller: ToolCaller::Model,
             code_mode: false,
+            call_id: None,
             step_requests: None,
             live_output: None,
         }

@@ -1,16 +1,20 @@
 //! Runs the tool calls of one model response.
 
-use std::{sync::Arc, time::Instant};
+use std::{pin::pin, sync::Arc, time::Instant};
 
-use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent, ToolContext};
+use bub_kernel::{
+    BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent, ToolContext,
+    hooks::{HookPoint as _, point::AfterToolCall},
+};
 use bub_model::Completion;
 use bub_tape::{Entry, StepRecord, tool_done_event};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
 use super::{AgentLoop, LoopState, StepOutcome, repeat_guard::RepeatAction};
 use crate::{
-    tool_runner::{CallTarget, ToolRunner},
+    tool_runner::{CallTarget, LIVE_OUTPUT_CAPACITY, ToolRunner},
     tool_set::OfferedTools,
 };
 
@@ -18,6 +22,8 @@ use crate::{
 const MAX_PARALLEL_CALLS: usize = 8;
 /// Key in the state that is `false` if the model may repeat a tool call without limit.
 const REPEAT_GUARD_KEY: &str = "_runtime_repeat_guard";
+/// Maximum size of one event with output of a running call.
+const MAX_OUTPUT_EVENT_BYTES: usize = 8 * 1024;
 /// The path of the tool's name in a tool call.
 pub(super) const NAME_PATH: &str = "/function/name";
 
@@ -105,17 +111,16 @@ impl AgentLoop {
             tool.is_ok_and(|tool| tool.spec().read_only)
         };
         let are_read_only = answer.tool_calls.iter().all(is_read_only);
+        // The stream carries one event at a time. A hook that can change the output must see it before users do.
+        let shows_output = AfterToolCall::implementations(self.hooks()).is_empty()
+            && (!are_read_only || answer.tool_calls.len() == 1);
         let running: Vec<BoxFuture<'_, Result<(Value, u64)>>> = answer
             .tool_calls
             .iter()
             .enumerate()
             .map(|(index, call)| {
-                Box::pin(async move {
-                    let started = Instant::now();
-                    let result = self.run_call(answer, index, call, offered).await?;
-                    let elapsed = u64::try_from(started.elapsed().as_millis());
-                    Ok((result, elapsed.unwrap_or(u64::MAX)))
-                }) as _
+                let running = self.run_call(answer, (index, call), offered, shows_output);
+                Box::pin(running) as _
             })
             .collect();
         let results: Vec<Result<_>> = stream::iter(running)
@@ -125,23 +130,27 @@ impl AgentLoop {
         results.into_iter().collect()
     }
 
-    /// Runs one call and returns its result or error as a value. If the response has several calls, also records the
-    /// result on the tape.
+    /// Runs one call. Returns its result or error as a value, and its duration in milliseconds without waiting for
+    /// approvals. If the response has several calls, also records the result on the tape. With `shows_output`, sends the
+    /// output of the call while it runs.
     async fn run_call(
         &self,
         answer: &Completion,
-        index: usize,
-        call: &Value,
+        (index, call): (usize, &Value),
         offered: &OfferedTools,
-    ) -> Result<Value> {
+        shows_output: bool,
+    ) -> Result<(Value, u64)> {
         if self.requests.has_reset() {
             // An earlier call requested a reset of the tape, which would remove the record of this call.
-            return Ok("[not run: the tape is being reset]".into());
+            return Ok(("[not run: the tape is being reset]".into(), 0));
         }
-        self.tape().set_call_state(index, None);
+        let started = Instant::now();
         let call_id = text_at(call, "/id");
+        let (live_output, printed) = mpsc::channel(LIVE_OUTPUT_CAPACITY);
         let context = ToolContext {
             cancel: self.cancel.clone(),
+            call_id: Some(call_id.into()),
+            live_output: shows_output.then_some(live_output),
             step_requests: Some(Arc::clone(&self.requests)),
             ..ToolContext::new(self.turn.clone())
         };
@@ -152,19 +161,53 @@ impl AgentLoop {
         let name = text_at(call, NAME_PATH);
         let target = CallTarget::new(name, self.tools.find(name, offered));
         let result = match parse_arguments(answer, index, call) {
-            Ok(arguments) => runner.run_for_model(&target, arguments, call_id).await,
+            Ok(arguments) => {
+                let running = runner.run_for_model(&target, arguments);
+                self.send_output(index, printed, running).await
+            }
             Err(reason) => match target {
                 CallTarget::Tool(_) => Error::invalid_input(reason).to_value(),
                 CallTarget::Unknown { guidance, .. } => guidance.into(),
             },
         };
-        self.tape().set_call_state(index, Some(&result));
+        let elapsed = started.elapsed().saturating_sub(runner.approval_wait());
+        let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        self.tape().set_call_result(index, &result);
         if answer.tool_calls.len() > 1 {
             let done = tool_done_event(call_id, result.clone());
             let done = self.tape().with_run_id(done);
             self.tape().append(vec![done]).await?;
         }
-        Ok(result)
+        Ok((result, elapsed))
+    }
+
+    /// Waits for a call, and meanwhile sends what it prints. If the reader is slower than the call, only the end of the
+    /// output is sent.
+    async fn send_output(
+        &self,
+        index: usize,
+        mut printed: mpsc::Receiver<String>,
+        running: impl Future<Output = Value>,
+    ) -> Value {
+        let mut redactor = self.agent.settings.redactor().stream();
+        let mut running = pin!(running);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut running => return result,
+                Some(chunk) = printed.recv() => {
+                    let mut text = redactor.push_str(&chunk);
+                    while let Ok(chunk) = printed.try_recv() {
+                        text.push_str(&redactor.push_str(&chunk));
+                    }
+                    let start = text.len().saturating_sub(MAX_OUTPUT_EVENT_BYTES);
+                    let text = text.split_off(text.ceil_char_boundary(start));
+                    if !text.is_empty() {
+                        self.events.send(StreamEvent::ToolOutput { index, text }).await;
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -200,17 +200,18 @@ fn remember_rule(params: &ApprovalParams<'_>, turn: &Turn) -> Option<Map<String,
     (redacted.as_object() == Some(&rule)).then_some(rule)
 }
 
-/// Asks users to approve a call, and records the result on the tape.
+/// Asks users to approve a call, and records the result on the tape. The wait does not count as time of the call.
 pub(crate) async fn request_recorded_approval(
-    turn: &Turn,
+    context: &ToolContext,
     params: ApprovalParams<'_>,
-    cancel: &CancellationToken,
-    call_id: Option<&str>,
 ) -> Result<Approval> {
-    let approval = request_approval(turn, params, cancel).await?;
-    let data = approval.event_data(call_id.unwrap_or_default());
+    let (turn, call_id) = (&context.turn, context.call_id.as_deref());
+    let call_id = call_id.unwrap_or_default();
+    let approval = request_approval(turn, params, &context.cancel).await?;
+    let data = approval.event_data(call_id);
     let event = Entry::event("approval", Some(data)).exclude_from_context();
     let tape = turn.tape();
+    tape.add_approval_wait(call_id, approval.elapsed);
     tape.append(vec![tape.with_run_id(event)]).await?;
     Ok(approval)
 }
@@ -222,13 +223,14 @@ fn is_masked(request: &ApprovalRequest, params: &ApprovalParams<'_>) -> bool {
         || params.settings.redactor().redact(&question) != question
 }
 
-/// Asks an owner whether a call may do what the sandbox does not allow, and records the result on the tape.
+/// Asks an owner whether a call may do what the sandbox does not allow, and records the result on the tape. `has_run`
+/// says whether the call has already done a part of its work.
 pub(crate) async fn ask_for_exception(
     agent: &Agent,
     context: &ToolContext,
     tool: &str,
     arguments: &Map<String, Value>,
-    question: &str,
+    (question, has_run): (&str, bool),
 ) -> Result<Approval> {
     let tools = context.turn.framework().current_tools();
     let params = ApprovalParams {
@@ -238,7 +240,17 @@ pub(crate) async fn ask_for_exception(
         timeout: agent.policy.approval_timeout(),
         settings: &agent.settings,
     };
-    request_recorded_approval(&context.turn, params, &context.cancel, None).await
+    let call_id = context.call_id.as_deref().filter(|_| !context.code_mode);
+    let waiting = call_id.filter(|_| !has_run);
+    let set_running = |is_running| {
+        if let Some(call_id) = waiting {
+            context.turn.tape().set_call_running(call_id, is_running);
+        }
+    };
+    set_running(false);
+    let approval = request_recorded_approval(context, params).await;
+    set_running(true);
+    approval
 }
 
 fn build_request(

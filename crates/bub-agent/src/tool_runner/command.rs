@@ -3,8 +3,8 @@
 use std::{pin::pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    COMMAND_PREFIX, CancellationToken, Error, ModelStream, Result, ResumePoint, StreamEvent, Tool,
-    ToolCaller, ToolContext, TurnTape,
+    COMMAND_PREFIX, CancellationToken, Error, ModelStream, Result, ResumePoint, Sender,
+    StreamEvent, Tool, ToolCaller, ToolContext, Turn, TurnTape,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
 use bub_settings::StreamRedactor;
@@ -16,17 +16,23 @@ use super::ToolRunner;
 use crate::{
     agent::{Agent, AgentTask},
     command::{self, CommaCommand},
-    emitter, spill,
+    emitter,
+    shell::find_programs,
+    spill,
+    tools::CHAT_COMMANDS,
 };
 
 /// The tool that runs a command line if the line does not start with the name of a tool.
 const SHELL_TOOL: &str = "bash";
 
+/// The character after the comma that shows the output of a command to the model.
+const SHOW_TO_MODEL_PREFIX: char = '!';
+
 /// The line between the status and the output in the result of a failed command.
 const OUTPUT_HEADING: &str = "\noutput:\n";
 
 /// Maximum number of output chunks queued for streaming. If the reader is too slow, the rest comes with the result.
-const LIVE_OUTPUT_CAPACITY: usize = 1024;
+pub(crate) const LIVE_OUTPUT_CAPACITY: usize = 1024;
 
 /// Runs a command and streams its output line by line.
 pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -> ModelStream {
@@ -133,9 +139,12 @@ pub(crate) async fn run_command(
     }
     let raw = line.trim();
     let raw = raw.strip_prefix(COMMAND_PREFIX).unwrap_or(raw).trim();
+    // The output of a command goes to the user only, unless a `!` shows it to the model.
+    let shown_to_model = raw.strip_prefix(SHOW_TO_MODEL_PREFIX);
+    let raw = shown_to_model.map_or(raw, str::trim);
     let (tape, started) = (turn.tape(), Instant::now());
     tape.record_session().await?;
-    let resolved = resolve_command(raw, &turn.framework().current_tools());
+    let resolved = resolve_command(raw, agent, turn);
     let name = resolved
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
@@ -170,10 +179,15 @@ pub(crate) async fn run_command(
     let output = spill::spill(tape, &agent.settings, &name, output).await;
     let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let data = json!({
-        "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": output, "date": bub_tape::now_iso(),
+        "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": &output, "date": bub_tape::now_iso(),
     });
-    let event = tape.with_command_id(Entry::event("command", Some(data)));
-    tape.append(vec![event]).await?;
+    let mut batch = vec![tape.with_command_id(Entry::event("command", Some(data)))];
+    if shown_to_model.is_some() {
+        let output = agent.settings.redactor().redact(&output).into_owned();
+        let text = format!("[I ran the command `{raw}`; its output:]\n{output}");
+        batch.push(tape.with_run_id(Entry::message("user", text)));
+    }
+    tape.append(batch).await?;
     mark_complete(tape, &outcome);
     outcome.map(|text| agent.settings.redactor().redact(&text).into_owned())
 }
@@ -188,14 +202,30 @@ fn mark_complete(tape: &TurnTape, outcome: &Result<String>) {
     }
 }
 
-/// Parses a command line. Returns the tool to run and its arguments.
+/// Parses a command line. Returns the tool to run and its arguments. The error names the command that a mistyped line
+/// probably means, so that the line does not reach the shell.
 fn resolve_command(
     line: &str,
-    tools: &[Arc<dyn Tool>],
+    agent: &Agent,
+    turn: &Turn,
 ) -> Result<(Arc<dyn Tool>, Map<String, Value>)> {
-    let (name, arguments) = match command::parse(line, tools)? {
+    let tools = turn.framework().current_tools();
+    let (name, arguments) = match command::parse(line, &tools)? {
         CommaCommand::Tool { name, arguments } => (name, arguments),
         CommaCommand::Shell { line } => {
+            let is_at_terminal = *turn.sender() == Sender::terminal();
+            let chat_commands = CHAT_COMMANDS.iter().filter(|_| is_at_terminal);
+            let names = tools.iter().map(|tool| tool.spec().name.as_str());
+            let names = names.chain(chat_commands.map(|(name, _)| *name));
+            let path = agent.settings.environment().get("PATH");
+            let is_program = |name: &str| find_programs(path, name).next().is_some();
+            if let Some(error) = command::mistyped_error(&line, names, is_program) {
+                return Err(error);
+            }
+            let line = match line.as_str() {
+                command::DIFF_COMMAND => command::DIFF_SHELL_LINE.to_owned(),
+                _ => line,
+            };
             let arguments = Map::from_iter([("command".to_owned(), line.into())]);
             (SHELL_TOOL.to_owned(), arguments)
         }

@@ -76,7 +76,7 @@ impl BashTools {
                 "the sandbox may have stopped this command; run it again outside the sandbox?";
             let arguments = command_arguments(&request.command);
             let approval =
-                ask_for_exception(agent, context, TOOL_NAME, &arguments, question).await?;
+                ask_for_exception(agent, context, TOOL_NAME, &arguments, (question, true)).await?;
             if approval.decision == ApprovalOutcome::Approved {
                 let outside = ShellRequest {
                     confinement: None,
@@ -118,7 +118,7 @@ pub(super) async fn confine(
         ));
     }
     let question = format!("{reason}; run the command without it?");
-    let approval = ask_for_exception(agent, context, tool, arguments, &question).await?;
+    let approval = ask_for_exception(agent, context, tool, arguments, (&question, false)).await?;
     approval.consume(tool, arguments)?;
     Ok(None)
 }

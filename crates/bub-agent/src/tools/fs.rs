@@ -98,7 +98,8 @@ impl FileFinder {
         if refusal.can_ask() && sender.role == Role::Owner {
             let question = format!("{refusal}; allow it once?");
             let approval =
-                ask_for_exception(&self.agent, context, tool, &arguments, &question).await?;
+                ask_for_exception(&self.agent, context, tool, &arguments, (&question, false))
+                    .await?;
             if approval.decision == ApprovalOutcome::Approved {
                 approval.consume(tool, &arguments)?;
                 return Ok(find_in(SandboxProfile::Off).await??);

@@ -2,18 +2,82 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use bub_kernel::{Sender, Tool, ToolContext, ToolExposure, tool};
+use bub_kernel::{Error, Result, Sender, Tool, ToolContext, ToolExposure, ToolSpec, tool};
+use bub_settings::closest_match;
+use serde_json::Value;
 
-use super::names::parameter_list;
+use super::names::{has_name, parameter_list};
 
-/// Show this help
+/// The commands that only `bub chat` has, with their descriptions.
+pub const CHAT_COMMANDS: [(&str, &str); 4] = [
+    ("thinking", "Show or hide model reasoning"),
+    (
+        "output",
+        "Show the complete output of the last tool call (also Ctrl-O)",
+    ),
+    (
+        "copy",
+        "Copy the last answer to the clipboard, if the terminal allows it",
+    ),
+    ("exit", "Leave the chat (same as ,quit)"),
+];
+
+/// Show this help, or the description and the arguments of one command or tool
 #[tool(crate = bub_kernel, command_only, read_only)]
-pub async fn help(context: &ToolContext) -> String {
-    let mut text = help_text(&context.turn.framework().current_tools());
-    if *context.turn.sender() == Sender::terminal() {
-        text.push_str(
-            "\n\nIn `bub chat`:\n  ,thinking  Show or hide model reasoning\n  ,exit  Leave the chat (same as ,quit)",
-        );
+pub async fn help(
+    context: &ToolContext,
+    /// A command or tool
+    #[default("")]
+    name: String,
+) -> Result<String> {
+    let tools = context.turn.framework().current_tools();
+    let is_at_terminal = *context.turn.sender() == Sender::terminal();
+    let chat_commands = CHAT_COMMANDS.iter().filter(|_| is_at_terminal);
+    let name = name.trim().trim_start_matches([',', '/']);
+    if !name.is_empty() {
+        let chat_command = chat_commands.clone().find(|(command, _)| *command == name);
+        if let Some((command, about)) = chat_command {
+            return Ok(format!(",{command}\n{about}"));
+        }
+        if let Some(tool) = tools.iter().find(|tool| has_name(tool.spec(), name)) {
+            return Ok(tool_help(tool.spec()));
+        }
+        let names = tools.iter().map(|tool| tool.spec().name.as_str());
+        let hint = match closest_match(name, names) {
+            Some(similar) => format!(", did you mean `{similar}`?"),
+            None => "; type `,help` to list the commands".to_owned(),
+        };
+        return Err(Error::not_found(format!("unknown command `{name}`{hint}")));
+    }
+    let mut text = help_text(&tools);
+    if is_at_terminal {
+        text.push_str("\n\nIn `bub chat`:");
+        for (command, about) in chat_commands {
+            let _ = write!(text, "\n  ,{command}  {about}");
+        }
+    }
+    Ok(text)
+}
+
+/// Returns the description of a tool and its arguments.
+fn tool_help(spec: &ToolSpec) -> String {
+    let mut text = format!(",{}\n{}", spec.name, spec.description);
+    let properties = spec.parameters.get("properties");
+    for (name, is_required) in spec.parameters() {
+        let schema = properties.and_then(|properties| properties.get(name));
+        let field = |key: &str| schema.and_then(|schema| schema.get(key));
+        let about = field("description").and_then(Value::as_str);
+        let _ = write!(text, "\n  {name}");
+        match field("default").filter(|value| !value.is_null() && **value != "") {
+            _ if is_required => text.push_str(" (required)"),
+            Some(default) => {
+                let _ = write!(text, " (default: {default})");
+            }
+            None => text.push_str(" (optional)"),
+        }
+        if let Some(about) = about {
+            let _ = write!(text, "  {about}");
+        }
     }
     text
 }
@@ -21,7 +85,9 @@ pub async fn help(context: &ToolContext) -> String {
 /// Returns the help text for comma commands: all commands and tools with their arguments.
 pub fn help_text(tools: &[Arc<dyn Tool>]) -> String {
     let mut text = "Lines that start with a comma are commands: `,name value key=value`.\n\
-                    Anything else after the comma runs in the shell: `,ls -la`.\n"
+                    Anything else after the comma runs in the shell: `,ls -la`.\n\
+                    The model does not see the output, unless you write `,!` instead: `,!ls -la`.\n\
+                    `,help NAME` describes one command; `,diff` shows what changed in a Git repository.\n"
         .to_owned();
     for (title, is_command) in [
         ("Commands", true),

@@ -211,7 +211,7 @@ fn is_at_terminal(context: &ToolContext) -> bool {
 }
 
 /// Makes `target` the current session of the chat. Records the switch on the tape of the chat's first session.
-async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()> {
+pub(super) async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()> {
     let turn = &context.turn;
     let chat = sessions::session_chat_id(turn.session_id());
     let name = TapeName::for_session(turn.framework().workspace_text(), chat);

@@ -86,7 +86,7 @@ impl Tool for SubagentTool {
 }
 
 /// Runs the subagent and returns its session, its answer and its errors.
-async fn run_subagent(
+pub(super) async fn run_subagent(
     agent: &Arc<Agent>,
     arguments: Map<String, Value>,
     context: &ToolContext,

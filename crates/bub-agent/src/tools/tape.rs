@@ -150,14 +150,20 @@ pub(crate) async fn tape_handoff(
     if let Some(requests) = &context.step_requests {
         requests.add(StepRequest::HandOff { name, summary });
     } else {
-        let tape = context.turn.tape();
-        let mut state = json!({"summary": summary});
-        add_todo(tape, &mut state).await?;
-        let run = [("run_id".to_owned(), tape.run_id().into())];
-        let entries = handoff_entries(&name, Some(state), run.into_iter().collect());
-        tape.append(entries).await?;
+        hand_off(context, &name, &summary).await?;
     }
     Ok(answer)
+}
+
+/// Adds an anchor outside of an agent loop, with the todo list of the session.
+pub(super) async fn hand_off(context: &ToolContext, name: &str, summary: &str) -> Result<()> {
+    let tape = context.turn.tape();
+    let mut state = json!({"summary": summary});
+    add_todo(tape, &mut state).await?;
+    let run = [("run_id".to_owned(), tape.run_id().into())];
+    let entries = handoff_entries(name, Some(state), run.into_iter().collect());
+    tape.append(entries).await?;
+    Ok(())
 }
 
 fn render_handoff(result: &Value) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Sums up the usage of the model calls on all tapes.
 
-use std::{collections::BTreeMap, pin::pin};
+use std::{collections::BTreeMap, ops::AddAssign, pin::pin};
 
 use bub_kernel::{Error, Result, tape_error};
 use bub_model::{Catalog, ModelId};
@@ -38,13 +38,22 @@ pub struct UsageRow {
 }
 
 impl UsageRow {
-    pub(super) fn add_call(&mut self, model: &str, tokens: TokenCounts, catalog: &Catalog) {
+    pub(crate) fn add_call(&mut self, model: &str, tokens: TokenCounts, catalog: &Catalog) {
         let model = model.parse::<ModelId>().ok();
         let price = model.and_then(|model| catalog.price(&model));
         self.calls += 1;
         self.tokens += tokens;
         self.cost += price.map_or(0.0, |price| tokens.cost(price));
         self.unpriced += u64::from(price.is_none());
+    }
+}
+
+impl AddAssign<&Self> for UsageRow {
+    fn add_assign(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.tokens += other.tokens;
+        self.cost += other.cost;
+        self.unpriced += other.unpriced;
     }
 }
 

@@ -87,8 +87,10 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
     assert_eq!(
         help_text(&tools()),
         "Lines that start with a comma are commands: `,name value key=value`.\n\
-         Anything else after the comma runs in the shell: `,ls -la`.\n\n\
-         Commands:\n  ,help  Show this help\n\n\
+         Anything else after the comma runs in the shell: `,ls -la`.\n\
+         The model does not see the output, unless you write `,!` instead: `,!ls -la`.\n\
+         `,help NAME` describes one command; `,diff` shows what changed in a Git repository.\n\n\
+         Commands:\n  ,help(name?)  Show this help, or the description and the arguments of one command or tool\n\n\
          Tools (also available to the model):\n  \
          ,fs.read(path, offset?, limit?)  Read a text file or a range of its lines\n  \
          ,plain.tool\n  ,lines  One\n  ,tape.anchors  List the most recent anchors of this session"

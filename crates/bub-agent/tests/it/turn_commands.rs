@@ -53,7 +53,8 @@ async fn a_command_is_run_without_a_model() {
             ",bash command=true y",
             "positional argument 'y' cannot appear after keyword arguments",
         ),
-        (",help extra", "takes no arguments"),
+        (",sessions extra", "takes no arguments"),
+        (",help extra", "unknown command `extra`"),
         (",false", "command exited with code 1"),
     ] {
         let error = fixture.own_turn(command(line)).await.unwrap_err();

@@ -1,5 +1,7 @@
 //! Removes secrets from the events of a model stream.
 
+use std::borrow::Cow;
+
 use bub_settings::{Redactor, StreamRedactor};
 
 use super::StreamEvent;
@@ -57,6 +59,11 @@ impl EventRedactor {
         match &mut event {
             StreamEvent::Text(delta) => *delta = self.text.push_str(delta),
             StreamEvent::Reasoning(delta) => *delta = self.reasoning.push_str(delta),
+            StreamEvent::ToolOutput { text, .. } => {
+                if let Cow::Owned(redacted) = redactor.redact(text) {
+                    *text = redacted;
+                }
+            }
             StreamEvent::Error(error) => *error = error.clone().redact(redactor),
             StreamEvent::ToolCall(values) | StreamEvent::ToolResult(values) => {
                 for value in values {

@@ -1,6 +1,6 @@
 //! Recording the steps of an agent loop.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bub_tape::{Entry, INTERRUPTED_RESULT, SystemPromptRecord, View};
 use serde_json::{Map, Value, json};
@@ -29,6 +29,8 @@ pub(super) struct OpenStep {
 pub(super) struct OpenCalls {
     ids: Vec<String>,
     states: Vec<CallState>,
+    /// How long each call waited for approvals.
+    approval_waits: Vec<Duration>,
 }
 
 /// The progress of a tool call.
@@ -103,18 +105,62 @@ impl TurnTape {
 
     /// Sets the ids of the step's tool calls. The calls are on the tape, but their results are not.
     pub fn begin_calls(&self, ids: Vec<String>) {
-        let states = vec![CallState::Waiting; ids.len()];
-        self.progress.lock().calls = Some(OpenCalls { ids, states });
+        self.progress.lock().calls = Some(OpenCalls {
+            states: vec![CallState::Waiting; ids.len()],
+            approval_waits: vec![Duration::ZERO; ids.len()],
+            ids,
+        });
     }
 
-    /// Sets the result of a tool call. `None` marks the call as running. `index` is its position in the list of
-    /// [`TurnTape::begin_calls`].
-    pub fn set_call_state(&self, index: usize, result: Option<&Value>) {
+    /// Sets whether a tool call runs, so that it may have taken effect if the turn ends now. A call that waits for an
+    /// approval does not run yet.
+    pub fn set_call_running(&self, call_id: &str, is_running: bool) {
+        self.with_open_call(call_id, |calls, index| {
+            if let Some(state) = calls.states.get_mut(index) {
+                *state = if is_running {
+                    CallState::Running
+                } else {
+                    CallState::Waiting
+                };
+            }
+        });
+    }
+
+    /// Sets the result of a tool call. `index` is its position in the list of [`TurnTape::begin_calls`].
+    pub fn set_call_result(&self, index: usize, result: &Value) {
         let mut progress = self.progress.lock();
         let calls = progress.calls.as_mut();
         if let Some(state) = calls.and_then(|calls| calls.states.get_mut(index)) {
-            *state = result.map_or(CallState::Running, |result| CallState::Done(result.clone()));
+            *state = CallState::Done(result.clone());
         }
+    }
+
+    /// Adds to the time that a tool call waited for approvals.
+    pub fn add_approval_wait(&self, call_id: &str, wait: Duration) {
+        self.with_open_call(call_id, |calls, index| {
+            if let Some(sum) = calls.approval_waits.get_mut(index) {
+                *sum += wait;
+            }
+        });
+    }
+
+    /// Returns how long a tool call has waited for approvals.
+    pub fn approval_wait(&self, call_id: &str) -> Duration {
+        let wait = self.with_open_call(call_id, |calls, index| {
+            calls.approval_waits.get(index).copied()
+        });
+        wait.flatten().unwrap_or_default()
+    }
+
+    fn with_open_call<T>(
+        &self,
+        call_id: &str,
+        change: impl FnOnce(&mut OpenCalls, usize) -> T,
+    ) -> Option<T> {
+        let mut progress = self.progress.lock();
+        let calls = progress.calls.as_mut()?;
+        let index = calls.ids.iter().position(|id| id == call_id)?;
+        Some(change(calls, index))
     }
 
     /// Marks the results of the step's tool calls as recorded.
