@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{sanitize::sanitize_line, turn_view::StatusLine};
+use crate::{Line, Style, approval_lines, sanitize::sanitize_line, turn_view::StatusLine};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "cli";
@@ -145,11 +145,12 @@ pub enum UserQuestion {
 }
 
 impl UserQuestion {
-    /// Returns the complete text of the question. It is never truncated: a user must see all of what is approved.
-    pub fn text(&self) -> String {
+    /// Returns the lines of the question for a window of `width` columns. They are never truncated: a user must see all
+    /// of what is approved.
+    pub fn lines(&self, width: usize) -> Vec<Line> {
         match self {
-            Self::Call(request, _) => request.question_text(),
-            Self::Line(_, text, _) => sanitize_line(text),
+            Self::Call(request, _) => approval_lines(request, width),
+            Self::Line(_, text, _) => vec![Line::new(sanitize_line(text), Style::YELLOW)],
         }
     }
 

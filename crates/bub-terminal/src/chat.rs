@@ -1,5 +1,6 @@
 //! The interactive chat: reads keys, and draws turns and the line editor on one screen.
 
+mod command;
 mod events;
 mod input;
 mod live;
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use command::{ChatCommand, resolve_slash};
 pub(crate) use state::ChatState;
 
 use bub_kernel::{CancellationToken, Error, Result};
@@ -63,6 +65,8 @@ pub struct ChatOptions {
     pub workspace: String,
     /// Lines printed at the start.
     pub welcome: Vec<String>,
+    /// The last exchange of the session, if the chat continues one.
+    pub last_exchange: Option<LastExchange>,
     /// Words that Tab completes.
     pub words: CompletionItems,
     /// The initial status of the session.
@@ -73,6 +77,15 @@ pub struct ChatOptions {
     pub color_mode: ColorMode,
     /// Whether the terminal rewraps its lines when its width changes.
     pub reflows: bool,
+}
+
+/// The last message of a session and its answer, shown when a chat continues the session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastExchange {
+    /// The user's message.
+    pub message: String,
+    /// The answer. Empty if the message was not answered.
+    pub answer: String,
 }
 
 /// How a chat ended.
@@ -105,8 +118,10 @@ struct ChatScreen {
     withdrawing: Option<u64>,
     /// The text that was in the editor when a question arrived. It is restored after the answer.
     draft: Option<String>,
-    /// A hint that is shown instead of the status line.
-    hint: Option<&'static str>,
+    /// A hint that is shown instead of the status line, and until when. Without a time, it is shown until the next key.
+    hint: Option<(String, Option<Instant>)>,
+    /// A line that starts with `/` and names no command. If the user submits it again, it is sent as text.
+    unknown_command: Option<String>,
     is_history_error_reported: bool,
     exit: Option<ChatExit>,
 }
@@ -148,7 +163,8 @@ pub async fn run_chat(chat_options: ChatOptions) -> Result<ChatExit> {
             .state
             .is_busy()
             .then(|| Instant::now() + SPINNER_INTERVAL);
-        let wake = [draw_at, spin].into_iter().flatten().min();
+        let hint_end = chat.hint.as_ref().and_then(|(_, until)| *until);
+        let wake = [draw_at, spin, hint_end].into_iter().flatten().min();
         let is_urgent = tokio::select! {
             biased;
             () = stop.cancelled() => {
@@ -201,7 +217,8 @@ impl ChatScreen {
         let name = chat_options.workspace.rsplit('/').next();
         let name = name.unwrap_or_default().to_owned();
         let color_mode = chat_options.color_mode;
-        let view = TurnView::new(size.columns, color_mode, chat_options.redactor);
+        let view = TurnView::new(size.columns, color_mode, chat_options.redactor)
+            .with_expand_hint("Ctrl-O shows all");
         let mut chat = Self {
             screen: Screen::new(io::stdout(), size, color_mode, chat_options.reflows),
             raw_mode: Some(raw_mode),
@@ -216,13 +233,16 @@ impl ChatScreen {
             withdrawing: None,
             draft: None,
             hint: None,
+            unknown_command: None,
             is_history_error_reported: false,
             exit: None,
         };
-        for line in &chat_options.welcome {
-            chat.state.view.show_notice(line, Style::DIM);
-        }
+        chat.state.view.show_welcome(&chat_options.welcome);
         chat.state.view.push_line(Line::default());
+        if let Some(last) = chat_options.last_exchange {
+            chat.echo_line(&last.message, " (earlier)");
+            chat.state.view.show_message(&last.answer, false);
+        }
         if let Err(error) = read {
             chat.report_history_error(&error);
         }
@@ -245,13 +265,9 @@ impl ChatScreen {
             self.resizing = None;
             self.screen.resize(self.size).map_err(terminal_error)?;
         }
-        if self.state.is_busy()
-            && self.state.interrupted.is_some()
-            && !self.state.should_leave_on_interrupt()
-        {
-            // The last Ctrl-C is too long ago: the next one cancels the turn and does not leave.
-            (self.state.interrupted, self.hint) = (None, None);
-        }
+        let now = Instant::now();
+        self.hint
+            .take_if(|(_, until)| until.is_some_and(|until| until <= now));
         let live_area = self.build_live_area();
         let lines = self.state.view.take_lines();
         self.screen
@@ -282,6 +298,11 @@ impl ChatScreen {
         let _ = self.screen.clear_live_area();
         self.raw_mode = None;
         Ok(exit)
+    }
+
+    /// Shows a hint instead of the status line, until the next key.
+    fn set_hint(&mut self, text: impl Into<String>) {
+        self.hint = Some((text.into(), None));
     }
 
     /// Returns the text before the edited line: the workspace name, or a comma in shell mode.

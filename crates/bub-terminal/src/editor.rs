@@ -21,6 +21,8 @@ use crate::{
     split_at_width,
 };
 
+/// Extensions of images that a pasted path attaches.
+const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "gif", "webp"];
 /// Maximum number of completions shown.
 const MAX_MENU_ROWS: usize = 6;
 
@@ -37,6 +39,8 @@ pub enum EditorAction {
     End,
     /// Ctrl-X: switch between agent and shell mode.
     ToggleMode,
+    /// Ctrl-O: show the complete output of the latest tool call.
+    ShowOutput,
     /// Ctrl-L: clear the screen.
     ClearScreen,
     /// Ctrl-Z: suspend the program.
@@ -78,6 +82,35 @@ impl Editor {
     /// Returns the text.
     pub fn text(&self) -> &str {
         self.buffer.text()
+    }
+
+    /// Returns the commands that Tab completes after a comma or a slash.
+    pub fn commands(&self) -> &[CompletionItem] {
+        &self.items.commands
+    }
+
+    /// Returns pasted text. If it is the path of an image, as when a file is dropped on the terminal, an `@` before it
+    /// attaches the image.
+    pub fn mention_image(&self, text: String) -> String {
+        let path = text.trim().trim_matches(['\'', '"']);
+        let is_image = IMAGE_EXTENSIONS.iter().any(|extension| {
+            let end = path.rsplit_once('.').map(|(_, end)| end);
+            end.is_some_and(|end| end.eq_ignore_ascii_case(extension))
+        });
+        // Nothing separates a path with spaces from the text after it.
+        if !is_image || path.contains(char::is_whitespace) || path.starts_with('@') {
+            return text;
+        }
+        if self.items.workspace.join(path).is_file() {
+            format!("@{path} ")
+        } else {
+            text
+        }
+    }
+
+    /// Returns whether Escape closes something: the completion menu, or the search in the history.
+    pub fn has_popup(&self) -> bool {
+        self.menu.is_some() || self.search.is_some()
     }
 
     /// Replaces the text.
@@ -133,6 +166,7 @@ impl Editor {
             KeyEvent::Ctrl('c' | 'g') => self.buffer.set_text(""),
             KeyEvent::Ctrl('d') if self.text().is_empty() => return EditorAction::End,
             KeyEvent::Ctrl('x') => return EditorAction::ToggleMode,
+            KeyEvent::Ctrl('o') => return EditorAction::ShowOutput,
             KeyEvent::Ctrl('l') => return EditorAction::ClearScreen,
             KeyEvent::Ctrl('z') => return EditorAction::Suspend,
             KeyEvent::Ctrl('r') => {
@@ -236,7 +270,9 @@ impl Editor {
             return;
         };
         if let [only] = choices.items.as_slice() {
-            let text = format!("{} ", only.text);
+            // A directory is followed by the name of a file in it.
+            let end = if only.text.ends_with('/') { "" } else { " " };
+            let text = format!("{}{end}", only.text);
             self.buffer.replace_from(choices.from, &text);
             return;
         }
@@ -331,7 +367,7 @@ mod tests {
         Editor::new(CompletionItems {
             commands: ["tape.info", "tape.anchors", "help"].map(word).to_vec(),
             skills: vec![word("notes")],
-            sessions: Vec::new(),
+            ..CompletionItems::default()
         })
     }
 

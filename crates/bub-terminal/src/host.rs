@@ -1,6 +1,6 @@
 //! The interface that a chat needs from the program that runs it.
 
-use bub_kernel::async_trait;
+use bub_kernel::{Error, async_trait};
 
 /// The program that runs a chat. It accepts the lines that the user submits, and cancels turns.
 #[async_trait]
@@ -16,6 +16,9 @@ pub trait ChatHost: Send + Sync + 'static {
     /// Withdraws the line that was queued last. Its outcome is
     /// [`LineOutcome::Withdrawn`](crate::LineOutcome::Withdrawn).
     fn withdraw_line(&self);
+
+    /// Records that a line was not sent, for the exit code of a chat through a pipe.
+    fn report_failure(&self, error: Error);
 
     /// Cancels the line that is being submitted, the running turn and all queued lines.
     async fn cancel_all(&self);

@@ -13,6 +13,7 @@
 //! * [`turn_printer`]: prints one turn, for `bub run`.
 //! * [`tty`]: raw mode and terminal restoration.
 
+mod approval_view;
 pub mod channel;
 pub mod chat;
 pub mod editor;
@@ -31,13 +32,8 @@ pub mod turn_printer;
 pub mod turn_view;
 mod width;
 
+pub use approval_view::approval_lines;
 pub use channel::{ChatEvent, LineOutcome};
 pub use host::ChatHost;
 pub use line::{ColorMode, Line, Span, Style};
 pub use width::{columns, split_at_width};
-
-/// Returns whether a line ends the chat: the command `,quit` or `,exit`. A line that starts with a space is text.
-pub(crate) fn is_exit_command(line: &str) -> bool {
-    let command = line.strip_prefix(',').map(str::trim);
-    matches!(command, Some("quit" | "exit"))
-}

@@ -22,12 +22,12 @@ pub use self::pipe::run_pipe_chat;
 use self::stdin::input_error;
 use crate::{
     ColorMode, Line, Style,
-    channel::{ChatEvent, UserQuestion},
-    chat::{ChatExit, ChatState},
+    channel::ChatEvent,
+    chat::{ChatCommand, ChatExit, ChatState, LastExchange, resolve_slash},
+    editor::{CompletionItem, CompletionItems},
     history::History,
     host::ChatHost,
-    is_exit_command,
-    sanitize::{sanitize, sanitize_line},
+    sanitize::sanitize_line,
     stdout_writer::ignore_broken_pipe,
     tty,
     turn_view::TurnView,
@@ -41,6 +41,8 @@ pub struct PlainChatOptions {
     pub first_line: Option<String>,
     /// The events to print.
     pub chat_events: mpsc::Receiver<ChatEvent>,
+    /// Words that a chat on a screen completes. Every chat knows the commands by them.
+    pub words: CompletionItems,
     /// Number of undelivered replies of earlier chats. A chat through a pipe prints them before it reads its input.
     pub recovered_replies: usize,
     /// Ends the input of a chat through a pipe: no further line is submitted.
@@ -61,6 +63,7 @@ pub async fn run_plain_chat(
     mut options: PlainChatOptions,
     history: History,
     welcome: Vec<String>,
+    last_exchange: Option<LastExchange>,
     prompt: &str,
 ) -> Result<ChatExit> {
     let first_line = options.first_line.take();
@@ -70,14 +73,23 @@ pub async fn run_plain_chat(
             "cannot handle Ctrl-C: {error}; start the chat again"
         ))
     })?;
-    let view = TurnView::new(tty::size().columns, ColorMode::None, options.redactor);
+    let view = TurnView::new(tty::size().columns, ColorMode::None, options.redactor)
+        .with_expand_hint(",output shows all");
     let mut plain_chat = PlainChat {
         state: ChatState::new(view, history, options.host),
         prompt: sanitize_line(prompt) + " ",
         has_command: false,
+        commands: options.words.commands,
+        unknown_command: None,
     };
-    for line in welcome {
-        print_to_terminal(&format!("{}\n", sanitize(&line)))?;
+    plain_chat.state.view.show_welcome(&welcome);
+    if let Some(last) = last_exchange {
+        let earlier = format!("you (earlier): {}", last.message);
+        plain_chat.state.view.show_notice(&earlier, Style::NONE);
+        plain_chat.state.view.show_message(&last.answer, false);
+    }
+    for line in plain_chat.state.view.take_lines() {
+        print_to_terminal(&(line.text() + "\n"))?;
     }
     plain_chat.print_finished_lines(first_line.is_none())?;
     if let Some(text) = first_line {
@@ -118,6 +130,9 @@ struct PlainChat {
     prompt: String,
     /// Whether the line of the running turn or a queued line is a command. New lines are then queued and do not steer.
     has_command: bool,
+    commands: Vec<CompletionItem>,
+    /// A line that starts with `/` and names no command. If the user types it again, it is sent as text.
+    unknown_command: Option<String>,
 }
 
 impl PlainChat {
@@ -145,7 +160,7 @@ impl PlainChat {
     /// Handles a typed line. Returns `true` if it ends the chat.
     fn handle_line(&mut self, text: &str) -> Result<bool> {
         (self.state.interrupted, self.state.is_leaving) = (None, false);
-        if is_exit_command(text) {
+        if ChatCommand::parse(text) == Some(ChatCommand::Quit) {
             return Ok(true);
         }
         if !self.state.questions.is_empty() {
@@ -155,12 +170,26 @@ impl PlainChat {
         if !text.trim().is_empty() {
             self.add_to_history(text);
         }
+        let is_confirmed = self.unknown_command.take().as_deref() == Some(text);
+        let text = match resolve_slash(text, &self.commands) {
+            Ok(resolved) => resolved,
+            Err(_) if is_confirmed => text.to_owned(),
+            Err(problem) => {
+                self.unknown_command = Some(text.to_owned());
+                let notice = format!("{problem} Type the line again to send it as text");
+                self.print_notice(&notice, self.state.open.is_empty())?;
+                return Ok(false);
+            }
+        };
+        let text = text.as_str();
+        let command = ChatCommand::parse(text);
+        if let Some(command) = command {
+            let should_leave = self.state.run_chat_command(command);
+            self.print_finished_lines(self.state.open.is_empty())?;
+            return Ok(should_leave);
+        }
         match text.trim() {
             "" => self.print_finished_lines(self.state.open.is_empty())?,
-            ",thinking" => {
-                self.state.view.toggle_thinking();
-                self.print_finished_lines(self.state.open.is_empty())?;
-            }
             _ => self.send_line(text)?,
         }
         Ok(false)
@@ -186,7 +215,7 @@ impl PlainChat {
     fn answer_question(&mut self, text: &str) -> Result<()> {
         if !self.state.answer_question(text) {
             self.add_to_history(text);
-            let notice = "answer y, n, or n with a reason first; your line was not sent but is in the history";
+            let notice = "answer the question first; your line was not sent but is in the history";
             return self.print_notice(notice, true);
         }
         self.show_question()?;
@@ -246,7 +275,7 @@ impl PlainChat {
                 let was_running = self.state.settle_line(line).is_some();
                 self.state.view.end_turn(false);
                 if !(was_running && self.state.interrupted.is_some()) {
-                    self.state.show_outcome(&outcome);
+                    self.state.show_outcome(line, &outcome);
                 }
                 should_prompt = !self.state.is_busy();
             }
@@ -278,11 +307,8 @@ impl PlainChat {
 
     /// Prints the first question, if there is one.
     fn show_question(&mut self) -> Result<()> {
-        let Some(text) = self.state.questions.front().map(UserQuestion::text) else {
-            return Ok(());
-        };
         self.print_finished_lines(false)?;
-        self.state.view.show_notice(&text, Style::NONE);
+        self.state.show_question(tty::size().columns);
         let lines = self.state.view.take_lines();
         let mut lines = lines.iter().map(Line::text);
         lines.try_for_each(|line| print_to_terminal(&(line + "\n")))

@@ -6,6 +6,8 @@ use std::{
     io::{self, Write},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
 use crate::{ColorMode, Line};
 
 /// The size of a terminal.
@@ -128,6 +130,13 @@ impl<W: Write> Screen<W> {
     /// Leaves the live area on the screen. The next live area is drawn below it.
     pub fn keep_live_area(&mut self) {
         (self.drawn_rows, self.cursor) = (Vec::new(), (0, 0));
+    }
+
+    /// Copies text to the clipboard of the terminal with the sequence OSC 52. Terminals may ignore it.
+    pub fn copy_to_clipboard(&mut self, text: &str) -> io::Result<()> {
+        let sequence = format!("\x1b]52;c;{}\x07", STANDARD.encode(text));
+        self.out.write_all(sequence.as_bytes())?;
+        self.out.flush()
     }
 
     /// Clears the whole screen, for Ctrl-L. The next [`Self::draw`] draws the complete live area again.

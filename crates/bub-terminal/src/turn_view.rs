@@ -1,20 +1,28 @@
 //! Renders turns as lines: finished lines, and a preview of lines that can still change.
 
 mod calls;
+mod changes;
 mod status;
+mod tool_output;
 mod verbatim;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use bub_kernel::StreamEvent;
 use bub_settings::Redactor;
 use serde_json::Value;
 
 pub use self::status::StatusLine;
+use self::tool_output::{HiddenOutput, LiveOutput};
 use self::verbatim::{VerbatimText, sanitized_lines};
 pub(crate) use self::{
     calls::{call_summary, failure_lines},
+    changes::{change_lines, is_change_argument},
     status::status_line,
+    verbatim::wrap_line,
 };
 use crate::{
     ColorMode, Line, Style, columns,
@@ -25,9 +33,16 @@ use crate::{
 
 /// Maximum bytes of reasoning kept for `,thinking`.
 const MAX_REASONING_BYTES: usize = 256 * 1024;
+/// Maximum bytes of the answer kept for `,copy`.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Width to which a title line is filled with dashes. It is small, so that the line still fits if the window becomes
 /// narrower.
 const MAX_RULE_WIDTH: usize = 40;
+
+/// Lines of the output of a tool call that are shown.
+const MAX_OUTPUT_LINES: usize = 6;
+/// Lines of a diff that are shown.
+const MAX_CHANGE_LINES: usize = 40;
 
 /// The kind of a section. A section is a group of lines under one title.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +86,14 @@ pub struct TurnView {
     /// Whitespace before the first word, which is held back until the word arrives.
     held: String,
     reasoning: ReasoningText,
+    /// The latest answer as the model wrote it, at most about `MAX_ANSWER_BYTES`.
+    answer: String,
     calls: StepCalls,
+    hidden: HiddenOutput,
+    /// How the user can show hidden output. Empty if that is not possible.
+    expand_hint: &'static str,
+    /// Whether hidden output must be shown when the open section ends.
+    is_expanding: bool,
 }
 
 /// The text of a section.
@@ -96,6 +118,8 @@ struct ReasoningText {
 struct StepCalls {
     requested: Vec<Value>,
     started: Option<Instant>,
+    /// The output of running calls, by their index.
+    live: HashMap<usize, LiveOutput>,
     results: Option<(Vec<Value>, Duration)>,
 }
 
@@ -116,8 +140,19 @@ impl TurnView {
             text: None,
             held: String::new(),
             reasoning: ReasoningText::default(),
+            answer: String::new(),
             calls: StepCalls::default(),
+            hidden: HiddenOutput::default(),
+            expand_hint: "",
+            is_expanding: false,
         }
+    }
+
+    /// Sets the text that says how to show hidden output, such as `Ctrl-O shows all`.
+    #[must_use]
+    pub fn with_expand_hint(mut self, hint: &'static str) -> Self {
+        self.expand_hint = hint;
+        self
     }
 
     /// Omits the title lines of sections.
@@ -170,9 +205,11 @@ impl TurnView {
     /// Starts a turn. `command` is the comma command that the turn runs, or `None` if the model answers.
     pub fn begin_turn(&mut self, command: Option<&str>) {
         self.end_turn(false);
-        self.turn = match command {
-            Some(line) => (FrameKind::Command, sanitize_line(line)),
-            None => (FrameKind::Assistant, String::new()),
+        self.turn = if let Some(line) = command {
+            (FrameKind::Command, sanitize_line(line))
+        } else {
+            self.answer.clear();
+            (FrameKind::Assistant, String::new())
         };
     }
 
@@ -187,8 +224,11 @@ impl TurnView {
                 self.calls = StepCalls {
                     requested: calls.clone(),
                     started: Some(Instant::now()),
-                    results: None,
+                    ..StepCalls::default()
                 };
+            }
+            StreamEvent::ToolOutput { index, text } if *index < self.calls.requested.len() => {
+                self.calls.live.entry(*index).or_default().push(text);
             }
             StreamEvent::ToolResult(results) => {
                 let started = self.calls.started;
@@ -244,6 +284,22 @@ impl TurnView {
         self.lines.extend(lines);
     }
 
+    /// Shows the lines at the start of a chat, wrapped between words.
+    pub fn show_welcome(&mut self, lines: &[String]) {
+        let room = self.row_width();
+        for line in lines
+            .iter()
+            .flat_map(|line| sanitized_lines(line, Style::DIM))
+        {
+            self.lines.extend(wrap_line(&line, room));
+        }
+    }
+
+    /// Returns the text of the latest answer, as the model wrote it.
+    pub fn answer(&self) -> &str {
+        &self.answer
+    }
+
     /// Adds a finished line unchanged.
     pub fn push_line(&mut self, line: Line) {
         self.lines.push(line);
@@ -268,9 +324,12 @@ impl TurnView {
             Some(AnswerText::Verbatim(verbatim)) => rows.extend(verbatim.unfinished_tail(room)),
             None => {}
         }
-        for call in &self.calls.requested {
+        for (index, call) in self.calls.requested.iter().enumerate() {
             let lines = calls::call_lines(call, self.width, self.markdown_style);
             rows.extend(lines.iter().take(3).map(|row| truncate_line(row, room)));
+            let live = self.calls.live.get(&index).map(LiveOutput::tail);
+            let live = live.iter().flatten();
+            rows.extend(live.map(|row| truncate_line(row, room)));
         }
         let skipped = rows.len().saturating_sub(max_rows);
         rows.drain(..skipped);
@@ -323,6 +382,9 @@ impl TurnView {
         }
         self.held.push_str(delta);
         let text = std::mem::take(&mut self.held);
+        if self.turn.0 == FrameKind::Assistant && self.answer.len() < MAX_ANSWER_BYTES {
+            self.answer.push_str(&text);
+        }
         let lines = match &mut self.text {
             Some(AnswerText::Markdown(markdown)) => markdown.push(&text),
             Some(AnswerText::Verbatim(verbatim)) => verbatim.push(&text),
@@ -331,16 +393,17 @@ impl TurnView {
         self.add_lines(lines);
     }
 
-    /// Adds finished lines of the turn. Wraps them between words if they are the output of `,help`.
+    /// Adds finished lines of the turn. Wraps them between words if they are the output of `,help`, and colors them if
+    /// they are the output of `,diff`.
     fn add_lines(&mut self, lines: Vec<Line>) {
-        if self.turn.1.trim() == ",help" {
-            let room = self.row_width();
-            let rows = lines
-                .iter()
-                .flat_map(|line| verbatim::wrap_line(line, room));
-            self.lines.extend(rows);
-        } else {
-            self.lines.extend(lines);
+        match self.turn.1.split_whitespace().next() {
+            Some(",help") => {
+                let room = self.row_width();
+                let rows = lines.iter().flat_map(|line| wrap_line(line, room));
+                self.lines.extend(rows);
+            }
+            Some(",diff") => self.lines.extend(lines.iter().map(changes::color_diff)),
+            _ => self.lines.extend(lines),
         }
     }
 
@@ -400,6 +463,32 @@ impl TurnView {
         self.add_lines(lines);
         self.text = None;
         self.lines.push(Line::default());
+        if std::mem::take(&mut self.is_expanding) {
+            self.show_hidden_output();
+        }
+    }
+
+    /// Shows the complete text of the latest output that was shown only in part. Called again, shows the one before it.
+    /// In the middle of an answer, waits for its end.
+    pub fn show_hidden_output(&mut self) {
+        if self.text.is_some() {
+            self.is_expanding = true;
+            return;
+        }
+        match self.hidden.take_latest() {
+            Some((title, lines)) => {
+                self.lines.push(Line::new(title, Style::BOLD));
+                self.lines.extend(lines);
+            }
+            None => self.show_notice("no output is hidden", Style::DIM),
+        }
+    }
+
+    /// Adds lines of a tool call. Long ones are cut, and only the first `max_lines` are shown.
+    fn add_shortened(&mut self, call: &Value, lines: Vec<Line>, max_lines: usize) {
+        let (title, size) = (calls::call_summary(call), (max_lines, self.row_width()));
+        let shown = self.hidden.shorten(&title, lines, size, self.expand_hint);
+        self.lines.extend(shown);
     }
 
     /// Adds the lines of the current tool calls and their results. `end` is the data of the event
@@ -410,6 +499,11 @@ impl TurnView {
         let (width, style) = (self.width, self.markdown_style);
         for (index, call) in calls.requested.iter().enumerate() {
             self.lines.extend(calls::call_lines(call, width, style));
+            let changes = calls::call_changes(call, width);
+            let has_changes = changes.is_some();
+            if let Some(changes) = changes {
+                self.add_shortened(call, changes, MAX_CHANGE_LINES);
+            }
             let elapsed = elapsed.and_then(|list| list.get(index)?.as_u64());
             let results = calls.results.as_ref();
             let result = results.and_then(|(results, all)| Some((results.get(index)?, all)));
@@ -418,6 +512,10 @@ impl TurnView {
                 let duration = elapsed.map_or(*all, Duration::from_millis);
                 let lines = calls::result_lines(reason.as_deref(), duration, width, style);
                 self.lines.extend(lines);
+                if reason.is_none() && !has_changes {
+                    let output = calls::output_lines(result, width);
+                    self.add_shortened(call, output, MAX_OUTPUT_LINES);
+                }
             } else {
                 let prefix = calls::result_prefix(style);
                 let text = format!("{prefix}interrupted, outcome unknown");

@@ -64,7 +64,7 @@ fn scripted_exchanges() -> Vec<Exchange> {
         output,
         ..ReplyUsage::default()
     };
-    let end = |output| format!("last:{}", 1800 + output);
+    let end = |output| format!("{} tokens in context", 1800 + output);
     vec![
         Exchange {
             message: "Which tasks in todo.md are open?",

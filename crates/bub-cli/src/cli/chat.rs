@@ -7,10 +7,16 @@
 mod controller;
 pub(super) mod session;
 
-use std::{io::IsTerminal as _, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use bub::CommandContext;
-use bub_agent::Skills;
+use bub_agent::{Skills, tools::CHAT_COMMANDS};
 use bub_gateway::{Gateway, GatewayOptions, gateway_directory};
 use bub_kernel::{CancellationToken, Error, ErrorKind, Framework, Result};
 use bub_settings::{Environment, HOME, Settings};
@@ -34,6 +40,7 @@ use super::{
     local_model::offer_local_model,
     onboard::offer_onboarding,
     parse_non_blank, prompt,
+    run::input::read_attachment,
     terminal_mode::{TerminalMode, color_mode, rewraps_lines},
 };
 use bub::{logging, signals};
@@ -65,6 +72,9 @@ pub(super) struct ChatArgs {
     /// Continue the most recent session of this workspace
     #[arg(long = "continue", short = 'c', conflicts_with = "session")]
     continue_latest: bool,
+    /// Image to attach to the first message, repeatable
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
     /// Disable colors and cursor movement, for screen readers
     #[arg(long)]
     plain: bool,
@@ -109,6 +119,8 @@ pub(super) async fn run(
     let first_line = first_line
         .filter(|line| !line.is_empty())
         .map(str::to_owned);
+    let images = args.image.iter().map(|path| read_attachment(path, true));
+    let images = images.collect::<Result<Vec<_>>>()?;
     let is_raw = args.raw && !std::io::stdout().is_terminal();
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
@@ -122,6 +134,7 @@ pub(super) async fn run(
             context.plugin_prompt.attach_chat(&sender);
         }
         let chat_controller = ChatController::new(&framework, &settings, sender, can_ask, session);
+        chat_controller.attach_to_next(images);
         chat.attach(&chat_controller);
         let Some(gateway) = open(&chat_controller, mode).await? else {
             return Ok((ChatExit::Quit, chat_controller, None));
@@ -155,6 +168,7 @@ pub(super) async fn run(
             }
             let plain = PlainChatOptions {
                 first_line,
+                words: completion_items(&framework, &settings),
                 host: Arc::clone(&chat_controller) as _,
                 chat_events,
                 recovered_replies,
@@ -209,7 +223,8 @@ async fn run_line_chat(chat: &ChatController, plain: PlainChatOptions) -> Result
     let (history, _) = History::open(&chat.settings.get(&HOME), workspace);
     let prompt = format!("{} >", workspace.rsplit('/').next().unwrap_or_default());
     let welcome = welcome(chat, "Ctrl-C cancels").await;
-    plain_chat::run_plain_chat(plain, history, welcome, &prompt).await
+    let last_exchange = chat.last_exchange().await;
+    plain_chat::run_plain_chat(plain, history, welcome, last_exchange, &prompt).await
 }
 
 /// Runs the chat with colors and cursor movement.
@@ -226,7 +241,8 @@ async fn run_screen_chat(chat: &Arc<ChatController>, plain: PlainChatOptions) ->
         home: chat.settings.get(&HOME),
         workspace: chat.framework.workspace_text().to_owned(),
         welcome: welcome(chat, KEY_HINTS).await,
-        words: completion_items(&chat.framework, &chat.settings),
+        last_exchange: chat.last_exchange().await,
+        words: plain.words,
         status: chat.status().await,
         redactor: plain.redactor,
         color_mode: color_mode(environment),
@@ -279,7 +295,7 @@ fn remove_journal(directory: &Path) {
     }
 }
 
-const KEY_HINTS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
+const KEY_HINTS: &str = "Tab completes · Alt-Enter new line · Esc cancels · Ctrl-X shell mode";
 
 /// Returns the lines at the start of a chat: version, workspace, model, session, and key hints.
 async fn welcome(chat: &ChatController, keys: &str) -> Vec<String> {
@@ -293,7 +309,13 @@ async fn welcome(chat: &ChatController, keys: &str) -> Vec<String> {
         format!("Bub {}", env!("CARGO_PKG_VERSION")),
         format!("workspace: {}", chat.framework.workspace_text()),
         format!("model: {model}"),
-        format!("session: {}", status.session),
+        match status.entries {
+            0 => format!("session: {}", status.session),
+            _ => format!(
+                "session: {} (continued; ,new starts a fresh one)",
+                status.session
+            ),
+        },
         format!(",help lists commands · {keys} · Ctrl-D leaves"),
     ]
 }
@@ -324,8 +346,8 @@ fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> Completi
         }
     });
     let mut commands: Vec<_> = tools.collect();
-    commands.push(item("thinking", "Show or hide model reasoning"));
-    commands.push(item("exit", "Leave the chat (same as ,quit)"));
+    commands.extend(CHAT_COMMANDS.map(|(name, about)| item(name, about)));
+    commands.push(item("diff", "Show what changed in the Git repository"));
     commands.sort_by(|a, b| a.text.cmp(&b.text));
     let skills = Skills::new(settings).list(Some(framework.workspace()));
     let skills = skills
@@ -335,5 +357,6 @@ fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> Completi
         commands,
         skills: skills.collect(),
         sessions: Vec::new(),
+        workspace: framework.workspace().to_owned(),
     }
 }

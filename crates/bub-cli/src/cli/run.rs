@@ -4,7 +4,7 @@
 //! channel prints the answer while it streams. `args` has the options, `input` reads stdin and files, `output` prints.
 
 mod args;
-mod input;
+pub(super) mod input;
 mod output;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};

@@ -1,7 +1,9 @@
 //! Tests `bub chat` in a terminal, checked by an emulator, and through a pipe.
 
+mod commands;
 mod input;
 mod pipe;
 mod screen;
 mod sessions;
 mod terminal;
+mod visibility;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bub::kernel::{CancellationToken, async_trait};
+use bub::kernel::{CancellationToken, Error, async_trait};
 use bub_settings::Redactor;
 use bub_terminal::{
     ChatHost, ColorMode,
@@ -23,6 +23,8 @@ impl ChatHost for PanickingChatHost {
 
     fn withdraw_line(&self) {}
 
+    fn report_failure(&self, _error: Error) {}
+
     async fn cancel_all(&self) {
         panic!("on purpose")
     }
@@ -39,6 +41,7 @@ async fn main() {
         home: std::env::temp_dir().join("no such home"),
         workspace: "/somewhere/workspace".to_owned(),
         welcome: Vec::new(),
+        last_exchange: None,
         words: CompletionItems::default(),
         status: StatusLine::default(),
         redactor: Redactor::new(),

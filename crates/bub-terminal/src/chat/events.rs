@@ -106,10 +106,7 @@ impl ChatScreen {
         if let Some(turn) = self.state.settle_line(line) {
             self.state.view.end_turn(false);
             if !turn.is_cancelled {
-                self.state.show_outcome(outcome);
-            }
-            if !self.state.should_leave_on_interrupt() {
-                self.hint = None;
+                self.state.show_outcome(line, outcome);
             }
         } else if let Some(queued) = self.take_queued(line) {
             match outcome {
@@ -117,11 +114,11 @@ impl ChatScreen {
                 LineOutcome::Answered => self.echo_line(&queued.text, " (steering)"),
                 LineOutcome::Rejected | LineOutcome::NotAnswered(_) => {
                     self.echo_line(&queued.text, "");
-                    self.state.show_outcome(outcome);
+                    self.state.show_outcome(line, outcome);
                 }
             }
         } else {
-            self.state.show_outcome(outcome);
+            self.state.show_outcome(line, outcome);
         }
         self.leave_if_idle();
     }
@@ -196,9 +193,7 @@ impl ChatScreen {
 
     /// Shows the first question of the queue.
     fn show_question(&mut self) {
-        if let Some(question) = self.state.questions.front() {
-            self.state.view.show_notice(&question.text(), Style::YELLOW);
-        }
+        self.state.show_question(self.size.columns);
     }
 
     /// Shows the next question. Restores the draft if no question remains.

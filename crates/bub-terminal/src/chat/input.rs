@@ -1,12 +1,16 @@
 //! Handling of keyboard input.
 
 use bub_kernel::Result;
+use tokio::time::Instant;
 
-use super::{ChatExit, ChatScreen, QueuedLine, terminal_error};
+use super::{
+    ChatCommand, ChatExit, ChatScreen, QueuedLine, resolve_slash, state::DOUBLE_INTERRUPT_WINDOW,
+    terminal_error,
+};
 use crate::{
+    Style,
     channel::UserQuestion,
     editor::EditorAction,
-    is_exit_command,
     keys::KeyEvent,
     screen::LiveArea,
     tty::{self, ModeGuard},
@@ -28,6 +32,11 @@ impl ChatScreen {
             self.handle_interrupt().await;
             return Ok(());
         }
+        if key == KeyEvent::Escape && self.state.is_busy() && !self.editor.has_popup() {
+            self.hint = None;
+            self.cancel_turn().await;
+            return Ok(());
+        }
         if key != KeyEvent::Ctrl('c') {
             self.state.interrupted = None;
             self.hint = None;
@@ -43,6 +52,10 @@ impl ChatScreen {
             }
             return Ok(());
         }
+        let key = match key {
+            KeyEvent::Paste(text) => KeyEvent::Paste(self.editor.mention_image(text)),
+            key => key,
+        };
         match self.editor.handle_key(key, self.state.history.lines()) {
             EditorAction::Changed => {}
             EditorAction::Submit(text) if !self.state.questions.is_empty() => {
@@ -52,6 +65,7 @@ impl ChatScreen {
             EditorAction::Interrupt => self.handle_interrupt().await,
             EditorAction::End => self.handle_end_of_input(),
             EditorAction::ToggleMode => self.editor.is_shell ^= true,
+            EditorAction::ShowOutput => self.state.view.show_hidden_output(),
             EditorAction::ClearScreen => self.screen.clear_screen().map_err(terminal_error)?,
             EditorAction::Suspend => self.suspend()?,
         }
@@ -70,12 +84,22 @@ impl ChatScreen {
             return;
         }
         if self.state.is_busy() {
-            self.hint = Some("cancelled; press Ctrl-C again to leave");
-            if self.state.cancel_turn().await {
-                self.show_next_question();
-            }
+            self.set_leave_hint("cancelled; press Ctrl-C again to leave");
+            self.cancel_turn().await;
         } else {
-            self.hint = Some("press Ctrl-C again or type ,quit to leave");
+            self.set_leave_hint("press Ctrl-C again or type ,quit to leave");
+        }
+    }
+
+    /// Shows a hint for as long as a second Ctrl-C leaves.
+    fn set_leave_hint(&mut self, text: &str) {
+        let until = Instant::now() + DOUBLE_INTERRUPT_WINDOW;
+        self.hint = Some((text.to_owned(), Some(until)));
+    }
+
+    async fn cancel_turn(&mut self) {
+        if self.state.cancel_turn().await {
+            self.show_next_question();
         }
     }
 
@@ -85,7 +109,7 @@ impl ChatScreen {
             self.exit = Some(ChatExit::Quit);
         } else {
             self.state.is_leaving = true;
-            self.hint = Some("leaving after this turn; press Ctrl-D again to leave now");
+            self.set_hint("leaving after this turn; press Ctrl-D again to leave now");
         }
     }
 
@@ -96,24 +120,53 @@ impl ChatScreen {
         if text.trim().is_empty() {
             return;
         }
+        let is_shell = self.editor.is_shell && !text.trim_start().starts_with(',');
+        let is_confirmed = self.unknown_command.take().as_ref() == Some(&text);
+        let resolved = if is_shell {
+            Ok(format!(",{text}"))
+        } else {
+            resolve_slash(&text, self.editor.commands())
+        };
+        if let Err(problem) = &resolved
+            && !is_confirmed
+        {
+            self.restore_to_editor(&text);
+            self.set_hint(format!("{problem} Enter again: send it as text"));
+            self.unknown_command = Some(text);
+            return;
+        }
         if let Err(error) = self.state.history.add(text.trim_end()) {
             self.report_history_error(&error);
         }
-        let is_shell = self.editor.is_shell && !text.trim_start().starts_with(',');
-        let text = if is_shell { format!(",{text}") } else { text };
-        let toggles_thinking = text.trim_end() == ",thinking";
-        if !toggles_thinking && !is_exit_command(&text) {
+        let text = resolved.unwrap_or(text);
+        let Some(command) = ChatCommand::parse(&text) else {
             return self.send_line(text);
-        }
+        };
         // Do not print these commands in the middle of an answer.
         if !self.state.is_busy() {
             self.echo_line(&text, "");
         }
-        if toggles_thinking {
-            self.state.view.toggle_thinking();
-        } else {
+        if command == ChatCommand::Copy {
+            self.copy_answer();
+        } else if self.state.run_chat_command(command) {
             self.exit = Some(ChatExit::Quit);
         }
+    }
+
+    /// Copies the latest answer to the clipboard with the sequence OSC 52. The terminal may ignore it.
+    fn copy_answer(&mut self) {
+        let answer = self.state.view.answer();
+        let text = match answer.trim() {
+            "" => "nothing to copy: this chat has no answer yet".to_owned(),
+            answer => {
+                let count = answer.chars().count();
+                match self.screen.copy_to_clipboard(answer) {
+                    Ok(()) => format!("copied {count} characters, if the terminal allows it"),
+                    Err(error) => format!("cannot copy the answer: {error}"),
+                }
+            }
+        };
+        self.state.view.show_notice(&text, Style::DIM);
     }
 
     /// Sends a line to the host. If the queue is full, the line goes back to the editor. If the editor already contains
@@ -126,7 +179,7 @@ impl ChatScreen {
             } else {
                 self.restore_to_editor(&text);
             }
-            self.hint = Some("not sent: too many lines are pending; wait for an answer");
+            self.set_hint("not sent: too many lines are pending; wait for an answer");
             return;
         };
         let is_command = text.starts_with(',');
@@ -148,7 +201,7 @@ impl ChatScreen {
 
     /// Answers the first question with the text of the editor.
     fn answer_question(&mut self, text: &str) {
-        if is_exit_command(text) {
+        if ChatCommand::parse(text) == Some(ChatCommand::Quit) {
             self.exit = Some(ChatExit::Quit);
             return;
         }
@@ -158,8 +211,7 @@ impl ChatScreen {
             if let Err(error) = self.state.history.add(text.trim_end()) {
                 self.report_history_error(&error);
             }
-            self.hint =
-                Some("answer y, n, or n with a reason first; press Up to restore your text");
+            self.set_hint("answer the question first; press Up to restore your text");
             return;
         }
         if is_line {

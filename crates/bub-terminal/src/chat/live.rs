@@ -48,8 +48,8 @@ impl ChatScreen {
     }
 
     fn hint_or_status_line(&self, width: usize) -> Line {
-        match self.hint {
-            Some(hint) => Line::fitting(hint, width, Style::YELLOW),
+        match &self.hint {
+            Some((hint, _)) => Line::fitting(hint, width, Style::YELLOW),
             None => turn_view::status_line(
                 &self.status,
                 self.editor.is_shell,
@@ -74,7 +74,7 @@ impl ChatScreen {
         let ctrl_c_hint = if self.state.should_leave_on_interrupt() {
             "Ctrl-C again: leave"
         } else {
-            "Ctrl-C: cancel"
+            "Esc or Ctrl-C: cancel"
         };
         let activity = self.state.view.activity_word();
         let hint = format!("{ctrl_c_hint}{up_hint}");

@@ -11,13 +11,14 @@ use tokio::{
 use crate::{
     Style,
     channel::{LineOutcome, UserQuestion},
+    chat::ChatCommand,
     history::History,
     host::ChatHost,
     turn_view::TurnView,
 };
 
 /// A second Ctrl-C within this time leaves the chat.
-const DOUBLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
+pub(crate) const DOUBLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 /// How long the chat waits for cancelled turns to end when the user leaves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Capacity of the queue of lines that the host has not accepted yet. Accepting a line takes one disk write.
@@ -38,9 +39,11 @@ pub(crate) struct ChatState {
     pub(crate) open: Vec<u64>,
     pub(crate) running: Option<RunningTurn>,
     pub(crate) questions: VecDeque<UserQuestion>,
-    /// When Ctrl-C was pressed last.
-    pub(crate) interrupted: Option<Instant>,
+    /// When Ctrl-C was pressed last, and the line of the turn that ran then.
+    pub(crate) interrupted: Option<(Instant, Option<u64>)>,
     pub(crate) is_leaving: bool,
+    /// The line whose turn the user cancelled last. Its outcome needs no notice.
+    cancelled_line: Option<u64>,
 }
 
 /// A request from the chat to its host.
@@ -73,6 +76,7 @@ impl ChatState {
             questions: VecDeque::new(),
             interrupted: None,
             is_leaving: false,
+            cancelled_line: None,
         }
     }
 
@@ -86,17 +90,20 @@ impl ChatState {
         self.is_leaving && !self.is_busy()
     }
 
-    /// Returns whether Ctrl-C was pressed within the last `DOUBLE_INTERRUPT_WINDOW`. The next Ctrl-C then leaves, even
-    /// if another turn has started.
+    /// Returns whether the next Ctrl-C leaves: Ctrl-C was pressed within the last `DOUBLE_INTERRUPT_WINDOW`, and no other
+    /// turn has started since. Ctrl-C always belongs to the turn that runs now.
     pub(crate) fn should_leave_on_interrupt(&self) -> bool {
-        self.interrupted
-            .is_some_and(|at| at.elapsed() < DOUBLE_INTERRUPT_WINDOW)
+        let running = self.running.as_ref().and_then(|turn| turn.line);
+        self.interrupted.is_some_and(|(at, line)| {
+            at.elapsed() < DOUBLE_INTERRUPT_WINDOW && (running.is_none() || running == line)
+        })
     }
 
     /// Handles Ctrl-C. Returns whether it was pressed twice, so that the chat must end.
     pub(crate) fn interrupt(&mut self) -> bool {
         let is_second = self.should_leave_on_interrupt();
-        self.interrupted = Some(Instant::now());
+        let running = self.running.as_ref().and_then(|turn| turn.line);
+        self.interrupted = Some((Instant::now(), running));
         is_second
     }
 
@@ -151,8 +158,10 @@ impl ChatState {
         self.running.take_if(|turn| turn.line == Some(line))
     }
 
-    pub(crate) fn show_outcome(&mut self, outcome: &LineOutcome) {
-        if let LineOutcome::NotAnswered(reason) = outcome {
+    pub(crate) fn show_outcome(&mut self, line: u64, outcome: &LineOutcome) {
+        // The next turn may have started before the outcome of the cancelled one is known.
+        let is_cancelled = self.cancelled_line.take_if(|cancelled| *cancelled == line);
+        if let (LineOutcome::NotAnswered(reason), None) = (outcome, is_cancelled) {
             let text = format!("not answered: {reason}");
             self.view.show_notice(&text, Style::YELLOW);
         }
@@ -173,6 +182,7 @@ impl ChatState {
     pub(crate) async fn cancel_turn(&mut self) -> bool {
         if let Some(turn) = &mut self.running {
             turn.is_cancelled = true;
+            self.cancelled_line = turn.line;
         }
         let is_dropped = self.drop_questions(|question| matches!(question, UserQuestion::Line(..)));
         self.host.cancel_turn().await;
@@ -188,6 +198,15 @@ impl ChatState {
         }
         self.questions.push_back(question);
         self.questions.len() == 1
+    }
+
+    /// Shows the first question of the queue. The call in it has its secrets: it is for the user at the terminal.
+    pub(crate) fn show_question(&mut self, width: usize) {
+        if let Some(question) = self.questions.front() {
+            for line in question.lines(width.saturating_sub(1).max(1)) {
+                self.view.push_line(line);
+            }
+        }
     }
 
     /// Drops the questions for which `is_over` is true. Returns whether the first question is dropped.
@@ -211,17 +230,21 @@ impl ChatState {
                 self.questions.push_front(question);
                 return false;
             }
-            (Some(UserQuestion::Call(_, sender)), Some(answer)) => {
+            (Some(UserQuestion::Call(request, sender)), Some(answer)) => {
                 let notice = match &answer {
-                    ApprovalAnswer::Approved => "allowed",
-                    ApprovalAnswer::ApprovedForSession => "allowed in this session",
+                    ApprovalAnswer::Approved => "allowed once".to_owned(),
+                    ApprovalAnswer::ApprovedForSession => "allowed in this session".to_owned(),
                     ApprovalAnswer::ApprovedAlways => {
-                        "allowed always; the rule is in the config file"
+                        let rule = request.terms.always_rule.unwrap_or_default();
+                        format!("allowed always; rule added to the config file: {rule}")
                     }
-                    _ => "denied",
+                    ApprovalAnswer::Denied(Some(reason)) => {
+                        format!("denied; the model sees the reason: {reason}")
+                    }
+                    _ => "denied".to_owned(),
                 };
                 let _ = sender.send(answer);
-                self.view.show_notice(notice, Style::YELLOW);
+                self.view.show_notice(&notice, Style::YELLOW);
             }
             (Some(UserQuestion::Line(_, _, sender)), _) => {
                 let _ = sender.try_send(text.trim().to_owned());
@@ -229,6 +252,20 @@ impl ChatState {
             (None, _) => {}
         }
         true
+    }
+
+    /// Runs a command of the chat. Returns whether the chat must end.
+    pub(crate) fn run_chat_command(&mut self, command: ChatCommand) -> bool {
+        match command {
+            ChatCommand::Quit => return true,
+            ChatCommand::Thinking => self.view.toggle_thinking(),
+            ChatCommand::Copy => {
+                let text = "cannot copy: this terminal has no control sequences";
+                self.view.show_notice(text, Style::NONE);
+            }
+            ChatCommand::Output => self.view.show_hidden_output(),
+        }
+        false
     }
 
     /// Cancels all turns and shows that the user left.

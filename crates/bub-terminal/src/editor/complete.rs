@@ -1,5 +1,10 @@
 //! Completion of the word at the cursor.
 
+use std::path::PathBuf;
+
+/// Maximum number of files that are completed.
+const MAX_FILE_COUNT: usize = 200;
+
 /// A word that Tab can complete, with its description.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompletionItem {
@@ -14,12 +19,14 @@ pub struct CompletionItem {
 /// All words that Tab can complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CompletionItems {
-    /// Commands, completed after a comma.
+    /// Commands, completed after a comma or a slash.
     pub commands: Vec<CompletionItem>,
     /// Skills, completed after `$` and `,skill`.
     pub skills: Vec<CompletionItem>,
     /// Session ids, completed after `,resume`.
     pub sessions: Vec<CompletionItem>,
+    /// The directory in which files are completed after `@`.
+    pub workspace: PathBuf,
 }
 
 /// The words that match the text at the cursor.
@@ -43,14 +50,18 @@ impl CompletionItems {
         if let Some(name) = word.strip_prefix('$') {
             return filter_items(&self.skills, name, start + 1);
         }
+        if let Some(path) = word.strip_prefix('@') {
+            return self.find_files(path, start + 1);
+        }
         let is_first = line.len() == word.len();
-        if is_first && let Some(name) = word.strip_prefix(',') {
+        if is_first && let Some(name) = word.strip_prefix([',', '/']) {
             return filter_items(&self.commands, name, start + 1);
         }
         if is_first && is_shell && !word.is_empty() {
             return filter_items(&self.commands, word, start);
         }
-        let command = line.strip_prefix(',').or(is_shell.then_some(line))?;
+        let command = line.strip_prefix([',', '/']);
+        let command = command.or(is_shell.then_some(line))?;
         let name = command.split_whitespace().next()?;
         match name {
             _ if command.len() == name.len() => None,
@@ -60,10 +71,36 @@ impl CompletionItems {
         }
     }
 
+    /// Returns the files and directories that start with `path`. A directory ends with a slash. Hidden files need a dot.
+    fn find_files(&self, path: &str, from: usize) -> Option<CompletionMatches> {
+        let (directory, name) = path
+            .rsplit_once('/')
+            .map_or(("", path), |(directory, name)| {
+                (path.get(..=directory.len()).unwrap_or_default(), name)
+            });
+        let listed = std::fs::read_dir(self.workspace.join(directory)).ok()?;
+        let item = |file: std::fs::DirEntry| {
+            let file_name = file.file_name().into_string().ok()?;
+            let is_hidden = file_name.starts_with('.') && !name.starts_with('.');
+            let is_match = !is_hidden && !file_name.contains(char::is_whitespace);
+            let end = if file.path().is_dir() { "/" } else { "" };
+            is_match.then(|| CompletionItem {
+                text: format!("{directory}{file_name}{end}"),
+                ..CompletionItem::default()
+            })
+        };
+        let mut items: Vec<_> = listed.flatten().filter_map(item).collect();
+        items.sort_by(|left, right| left.text.cmp(&right.text));
+        let mut matches = filter_items(&items, path, from)?;
+        matches.items.truncate(MAX_FILE_COUNT);
+        Some(matches)
+    }
+
     /// Returns the arguments of a command if `text` is that command followed by one space. Returns `None` if the
     /// command has no arguments.
     pub fn arguments_hint(&self, text: &str, is_shell: bool) -> Option<&str> {
-        let command = text.strip_prefix(',').or(is_shell.then_some(text))?;
+        let command = text.strip_prefix([',', '/']);
+        let command = command.or(is_shell.then_some(text))?;
         let command = command.strip_suffix(' ')?;
         let item = self.commands.iter().find(|word| word.text == command)?;
         Some(item.arguments.as_str()).filter(|arguments| !arguments.is_empty())
@@ -113,6 +150,7 @@ mod tests {
             ],
             skills: vec![word("telegram", ""), word("Notes", "")],
             sessions: vec![word("cli:local", ""), word("cli:local~1", "")],
+            workspace: PathBuf::new(),
         }
     }
 
@@ -121,6 +159,7 @@ mod tests {
     fn words_are_found_where_they_belong() {
         let rows = [
             (",ta", false, Some((1, vec!["tape.info", "tape.handoff"]))),
+            ("/ta", false, Some((1, vec!["tape.info", "tape.handoff"]))),
             (",TAPE.I", false, Some((1, vec!["tape.info"]))),
             ("ta", true, Some((0, vec!["tape.info", "tape.handoff"]))),
             ("ta", false, None),
@@ -155,6 +194,27 @@ mod tests {
                 .map(|(from, items)| (from, items.into_iter().map(str::to_owned).collect()));
             assert_eq!(matches, expected, "{before:?}");
         }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("src")).unwrap();
+        for name in ["src/a.rs", "src/b.rs", "six.txt", ".hidden"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let files = CompletionItems {
+            workspace: dir.path().to_owned(),
+            ..items()
+        };
+        let found = |before: &str| {
+            let matches = files.find_matches(before, false)?;
+            let texts = matches.items.into_iter().map(|item| item.text);
+            Some((matches.from, texts.collect::<Vec<_>>()))
+        };
+        assert_eq!(
+            found("see @s"),
+            Some((5, vec!["six.txt".to_owned(), "src/".to_owned()]))
+        );
+        assert_eq!(found("@src/b"), Some((1, vec!["src/b.rs".to_owned()])));
+        assert_eq!(found("@.h"), Some((1, vec![".hidden".to_owned()])));
+        assert_eq!((found("@none"), found("@none/x")), (None, None));
         assert_eq!(common_prefix(&items().commands[..2]), "tape.");
         assert_eq!(
             items().arguments_hint(",tape.handoff ", false),

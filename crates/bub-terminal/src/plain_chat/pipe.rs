@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{MessageKind, Result, StreamEvent};
+use bub_kernel::{Error, MessageKind, Result, StreamEvent};
 
 use super::{
     PlainChatOptions,
@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     channel::{ChatEvent, LineOutcome},
-    chat::ChatExit,
-    is_exit_command,
+    chat::{ChatCommand, ChatExit, resolve_slash},
     sanitize::{sanitize, sanitize_line},
     stdout_writer::StdoutWriter,
     turn_view,
@@ -59,13 +58,24 @@ pub async fn run_pipe_chat(options: PlainChatOptions, is_raw: bool) -> Result<Ch
         };
         match text.trim() {
             "" => {}
-            _ if is_exit_command(&text) => return Ok(ChatExit::Quit),
-            _ => {
-                number += 1;
-                if !pipe.submit_and_print(number, text).await? {
-                    return Ok(ChatExit::Stopped);
+            _ => match resolve_slash(&text, &pipe.options.words.commands) {
+                Ok(text) if ChatCommand::parse(&text) == Some(ChatCommand::Quit) => {
+                    return Ok(ChatExit::Quit);
                 }
-            }
+                Ok(text) => {
+                    number += 1;
+                    if !pipe.submit_and_print(number, text).await? {
+                        return Ok(ChatExit::Stopped);
+                    }
+                }
+                Err(problem) => {
+                    // A program cannot be asked.
+                    let text = format!("{problem} A space before the line sends it as text");
+                    pipe.print_error(&text);
+                    let error = Error::invalid_input(text).mark_reported();
+                    pipe.options.host.report_failure(error);
+                }
+            },
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::{
     sanitize::{sanitize, sanitize_line},
 };
 
+use super::changes::{change_lines, is_change_argument};
+
 /// Maximum width of a tool call that is shown on one line. Longer calls get one line per argument.
 const MAX_SINGLE_LINE_CHARS: usize = 120;
 /// Maximum characters that are shown of the arguments of a tool call, or of the reason in a failure line.
@@ -18,19 +20,37 @@ const MAX_CALL_CHARS: usize = 1200;
 /// Maximum characters of an error that are shown.
 const MAX_ERROR_CHARS: usize = 4000;
 
-/// Returns the lines of a tool call, such as `● name(argument: value, …)`.
-pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
-    let function = call.get("function").unwrap_or(call);
-    let name = call_name(call);
-    let raw = function.get("arguments");
+/// Returns the arguments of a tool call as written, and as a map if they are one.
+fn call_arguments(call: &Value) -> (Option<&Value>, Option<Map<String, Value>>) {
+    let raw = call.get("function").unwrap_or(call).get("arguments");
     let arguments = match raw {
         Some(Value::String(text)) => serde_json::from_str::<Map<String, Value>>(text).ok(),
         Some(Value::Object(map)) => Some(map.clone()),
         _ => None,
     };
+    (raw, arguments)
+}
+
+/// Returns the diff of a tool call that changes a file, indented, or `None` for other calls.
+pub(crate) fn call_changes(call: &Value, width: usize) -> Option<Vec<Line>> {
+    let changes = change_lines(&call_name(call), &call_arguments(call).1?)?;
+    let indented = |line: &Line| {
+        let mut indented = Line::new(indent(width), Style::NONE);
+        indented.append(line);
+        indented
+    };
+    Some(changes.iter().map(indented).collect())
+}
+
+/// Returns the lines of a tool call, such as `● name(argument: value, …)`. What a diff shows is omitted.
+pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownStyle) -> Vec<Line> {
+    let name = call_name(call);
+    let (raw, arguments) = call_arguments(call);
     let parts: Vec<(String, String)> = match (arguments, raw) {
         (Some(map), _) => {
+            let has_diff = change_lines(&name, &map).is_some();
             let pairs = map.iter();
+            let pairs = pairs.filter(|(name, _)| !has_diff || !is_change_argument(name));
             let pairs = pairs.map(|(name, value)| (sanitize_line(name), value_text(value)));
             pairs.collect()
         }
@@ -120,16 +140,35 @@ pub(crate) fn result_lines(
     width: usize,
     markdown_style: MarkdownStyle,
 ) -> Vec<Line> {
-    let (duration, prefix) = (duration.as_millis(), result_prefix(markdown_style));
+    let (duration, prefix) = (format_duration(duration), result_prefix(markdown_style));
     let Some(reason) = failure else {
-        let text = format!("{prefix}completed in {duration} ms");
+        let text = format!("{prefix}completed in {duration}");
         return vec![Line::new(text, Style::DIM)];
     };
-    let text = format!("{prefix}failed in {duration} ms");
+    let text = format!("{prefix}failed in {duration}");
     let mut lines = vec![Line::new(text, Style::RED)];
     let details = truncate_chars(reason, MAX_ERROR_CHARS);
     lines.extend(indented_lines(details.trim_end(), Style::RED, width));
     lines
+}
+
+/// Returns the lines of the output of a successful call.
+pub(crate) fn output_lines(result: &Value, width: usize) -> Vec<Line> {
+    let text = value_text(result);
+    match text.trim() {
+        "" | "(no output)" => Vec::new(),
+        _ => indented_lines(text.trim_end(), Style::DIM, width),
+    }
+}
+
+/// Formats a duration: `12 ms`, `3.4 s` or `2 min 5 s`.
+fn format_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    match duration.as_secs() {
+        0 => format!("{millis} ms"),
+        seconds @ 1..60 => format!("{seconds}.{} s", millis % 1000 / 100),
+        seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    }
 }
 
 /// Returns the prefix of a result line.
@@ -178,12 +217,15 @@ fn call_name(call: &Value) -> String {
 
 /// Splits a text into indented lines.
 fn indented_lines(text: &str, style: Style, width: usize) -> Vec<Line> {
-    let indent = " ".repeat(4.min(width / 4));
-    let text = sanitize(text);
+    let (indent, text) = (indent(width), sanitize(text));
     let lines = text
         .split('\n')
         .map(|line| Line::new(indent.clone() + line, style));
     lines.collect()
+}
+
+fn indent(width: usize) -> String {
+    " ".repeat(4.min(width / 4))
 }
 
 #[cfg(test)]
@@ -232,7 +274,7 @@ mod tests {
         );
     }
 
-    // H-158: the output of a successful call is hidden, the error of a failed one is shown.
+    // H-158: the time of a call, and the error of a failed one.
     #[test]
     fn a_result_is_its_time_or_its_reason() {
         let duration = Duration::from_millis(12);
@@ -253,6 +295,11 @@ mod tests {
         assert_eq!(
             rendered(&failed),
             "  ⎿ failed in 12 ms\n    exit 1\n    [/x] no markup"
+        );
+        let times = [999, 1000, 59_950, 125_000].map(Duration::from_millis);
+        assert_eq!(
+            times.map(format_duration),
+            ["999 ms", "1.0 s", "59.9 s", "2 min 5 s"]
         );
         let long = json!({"kind": ErrorKind::Tool.name(), "message": "y".repeat(9000)});
         assert_eq!(rendered(&long).matches('y').count(), 4000);

@@ -62,9 +62,12 @@ pub(crate) fn sanitized_lines(text: &str, style: Style) -> Vec<Line> {
     lines.collect()
 }
 
-/// Wraps a line between words at `width` columns. If the line is indented, its continuation rows are indented more.
-pub(super) fn wrap_line(line: &Line, width: usize) -> Vec<Line> {
-    let text = line.text();
+/// Wraps a line of one style between words at `width` columns. If the line is indented, its continuation rows are indented more.
+pub(crate) fn wrap_line(line: &Line, width: usize) -> Vec<Line> {
+    let (text, style) = (
+        line.text(),
+        line.spans.first().map_or(Style::NONE, |span| span.style),
+    );
     let indent = text.len() - text.trim_start().len();
     let hanging = match indent {
         0 => String::new(),
@@ -73,12 +76,12 @@ pub(super) fn wrap_line(line: &Line, width: usize) -> Vec<Line> {
     let (mut rows, mut row) = (Vec::new(), String::new());
     for word in text.split_inclusive(' ') {
         if columns(&row) + columns(word.trim_end()) > width && !row.trim().is_empty() {
-            rows.push(Line::new(row.trim_end(), Style::NONE));
+            rows.push(Line::new(row.trim_end(), style));
             row.clone_from(&hanging);
         }
         row.push_str(word);
     }
-    rows.push(Line::new(row.trim_end(), Style::NONE));
+    rows.push(Line::new(row.trim_end(), style));
     rows
 }
 

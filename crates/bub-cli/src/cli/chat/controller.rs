@@ -9,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-use bub_agent::usage::TokenCounts;
+use bub_agent::{tools::context_left, usage::TokenCounts};
 use bub_gateway::GatewayHandle;
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind, Framework,
-    Inbound, InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome, Result, Sender,
-    SessionId, StatePatch, Turn, TurnReport, async_trait,
+    Inbound, InboundReceipt, LlmRequest, LlmResult, MediaItem, MessageHandler, MessageOutcome,
+    Result, Sender, SessionId, StatePatch, Turn, TurnReport, async_trait,
 };
-use bub_model::Catalog;
 use bub_model::settings::ModelSettings;
+use bub_model::{Catalog, ModelId};
 use bub_settings::Settings;
 use bub_tape::{LeaseWait, Tape, TapeName, TapeSummary};
 use bub_terminal::{
@@ -26,13 +26,14 @@ use bub_terminal::{
         AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel, FIRST_RECOVERED_LINE, LineOutcome,
         OpenLines,
     },
+    chat::LastExchange,
     turn_view::StatusLine,
 };
 
 use parking_lot::Mutex;
 
 use super::session::{self, ChatSession};
-use crate::cli::{approve::TerminalApprover, exit};
+use crate::cli::{approve::TerminalApprover, exit, run::input::read_attachment};
 
 /// How long the controller waits for the end of a turn before it reports the status.
 const TURN_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -100,6 +101,8 @@ pub(super) struct ChatController {
     /// Session of the last turn. A plugin may resolve a session that differs from the chat's own.
     resolved: Mutex<Option<SessionId>>,
     lines: OpenLines,
+    /// Files to attach to the next message.
+    attached: Mutex<Vec<MediaItem>>,
     /// Cancels the line that is being submitted.
     submitting: Mutex<Option<CancellationToken>>,
     /// Held while a line is being submitted.
@@ -144,6 +147,7 @@ impl ChatController {
             session: Mutex::new(session),
             resolved: Mutex::default(),
             lines: OpenLines::default(),
+            attached: Mutex::default(),
             submitting: Mutex::default(),
             submission: tokio::sync::Mutex::default(),
             is_leaving: AtomicBool::default(),
@@ -226,14 +230,28 @@ impl ChatController {
         let last_tokens = summary
             .usage
             .and_then(|usage| usage.total_tokens.try_into().ok());
+        let model = model.unwrap_or_default();
+        let last_tokens = chat_usage.tokens.or(last_tokens);
+        let window = model.parse::<ModelId>().ok().and_then(|model| {
+            let provider = self.catalog.as_ref()?.get(model.provider())?;
+            provider.context_window(model.model())
+        });
+        let used = last_tokens.unwrap_or(0);
         StatusLine {
             session: session.into(),
-            model: model.unwrap_or_default(),
+            effort: summary.reasoning_effort,
             entries: summary.entries,
-            anchors: summary.anchors,
-            last_tokens: chat_usage.tokens.or(last_tokens),
+            last_tokens,
+            context_left: window.map(|window| context_left(used, window)),
             cost: chat_usage.cost,
+            model,
         }
+    }
+
+    /// Returns the last exchange of the current session, if it has one.
+    pub(super) async fn last_exchange(&self) -> Option<LastExchange> {
+        let session = self.resolved_session();
+        session::last_exchange(&self.framework, &session).await
     }
 
     /// Returns the exit code of a chat through a pipe.
@@ -255,17 +273,40 @@ impl ChatController {
         }
     }
 
-    fn build_message(&self, text: String) -> Inbound {
+    /// Attaches files to the next message.
+    pub(super) fn attach_to_next(&self, files: Vec<MediaItem>) {
+        self.attached.lock().extend(files);
+    }
+
+    /// Reads the files that a message names with `@path`, relative to the workspace. Other words with an `@` stay text.
+    fn read_mentions(&self, text: &str) -> Result<Vec<MediaItem>> {
+        let paths = text.split_whitespace().filter_map(|word| {
+            let path = word.strip_prefix('@')?;
+            let path = path.trim_end_matches([',', ';', ':', '.', '?', '!', ')']);
+            Some(self.framework.workspace().join(path)).filter(|path| path.is_file())
+        });
+        paths.map(|path| read_attachment(&path, false)).collect()
+    }
+
+    fn build_message(&self, text: String) -> Result<Inbound> {
         let session = self.session.lock().clone();
-        let message = ChannelMessage::new(&session.id, CHANNEL_NAME, text)
+        let mut files = Vec::new();
+        if !text.starts_with(',') {
+            files = self.read_mentions(&text)?;
+            files.append(&mut self.attached.lock());
+        }
+        let mut message = ChannelMessage::new(&session.id, CHANNEL_NAME, text)
             .chat_id(&session.chat_id)
             .context("thread_id", session.id.clone())
             .active();
+        for file in files {
+            message = message.media(file);
+        }
         let mut message = Inbound::from(message).with_sender(Sender::terminal());
         if session.is_selected() {
             message.set_session_id(SessionId::from(session.id));
         }
-        message
+        Ok(message)
     }
 
     /// Switches to the session that `,new` or `,resume` selected.
@@ -433,7 +474,7 @@ impl ChatController {
             Error::unknown("cannot send the line: the chat is not running; start `bub chat` again")
         })?;
         self.follow_session_switch().await?;
-        let mut message = self.build_message(text);
+        let mut message = self.build_message(text)?;
         let receipt = self.lines.register(line, &mut message);
         // Once the line is in a lane, `cancel_turn` cancels it through the gateway. Until then, this token cancels the
         // line.
@@ -492,6 +533,10 @@ impl ChatHost for ChatController {
         if let Some(gateway) = self.gateway.get() {
             gateway.withdraw_last(&self.resolved_session());
         }
+    }
+
+    fn report_failure(&self, error: Error) {
+        self.set_failure(error);
     }
 
     async fn cancel_all(&self) {

@@ -1,11 +1,18 @@
 //! The session of a chat: selects it at the start and follows `,new` and `,resume`.
 
-use bub_kernel::{Framework, Result, tape_error};
-use bub_tape::{TapeListFilter, TapeName};
-use bub_terminal::channel::CHANNEL_NAME;
+use bub_kernel::{Framework, Result, SessionId, tape_error};
+use bub_tape::{EntryKind, EntryRange, TapeListFilter, TapeName, message_text};
+use bub_terminal::{channel::CHANNEL_NAME, chat::LastExchange};
+use futures_util::StreamExt as _;
 
 use super::{ChatArgs, prompt};
 
+/// Maximum lines shown of the last message of a session.
+const MAX_MESSAGE_LINES: usize = 5;
+/// Maximum lines shown of the last answer of a session.
+const MAX_ANSWER_LINES: usize = 20;
+/// Maximum number of entries that are searched for the last exchange.
+const MAX_ENTRIES_READ: usize = 500;
 /// Separates the id of a chat's first session from the timestamp in the ids of its later sessions.
 const SESSION_SEPARATOR: char = '~';
 
@@ -151,6 +158,40 @@ fn timestamp() -> String {
 /// Returns the id of the first session of a chat, given the id of any of its sessions.
 pub(super) fn base_session_id(id: &str) -> &str {
     id.split(SESSION_SEPARATOR).next().unwrap_or(id)
+}
+
+/// Returns the last message of a session and its answer. Long texts are shortened. Returns `None` if the session has no
+/// message, or if its tape cannot be read.
+pub(super) async fn last_exchange(
+    framework: &Framework,
+    session_id: &SessionId,
+) -> Option<LastExchange> {
+    let store = framework.tape_store()?;
+    let name = TapeName::for_session(framework.workspace_text(), session_id);
+    let newest = store.read(&name, EntryRange::ALL.newest_first());
+    let mut newest = newest.take(MAX_ENTRIES_READ);
+    let mut last = LastExchange::default();
+    while let Some(Ok(entry)) = newest.next().await {
+        let message = message_text(&entry.payload).filter(|_| entry.kind == EntryKind::Message);
+        match message {
+            Some(("assistant", text)) if last.answer.is_empty() => {
+                last.answer = shorten(text, MAX_ANSWER_LINES);
+            }
+            Some(("user", text)) => {
+                last.message = shorten(text, MAX_MESSAGE_LINES);
+                return Some(last);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Returns the first lines of a text. A `…` replaces the rest.
+fn shorten(text: &str, max_lines: usize) -> String {
+    let lines: Vec<&str> = text.trim().lines().collect();
+    let shown = lines.get(..max_lines);
+    shown.map_or_else(|| lines.join("\n"), |shown| shown.join("\n") + "\n…")
 }
 
 /// Returns the terminal sessions of this workspace, newest first.

@@ -126,7 +126,7 @@ pub(super) fn check_attachment(path: &Path, home: &Path, workspace: &Path) -> Re
 }
 
 /// Reads a file to attach. With `is_image`, fails if the name is not that of an image.
-pub(super) fn read_attachment(path: &Path, is_image: bool) -> Result<MediaItem> {
+pub(in crate::cli) fn read_attachment(path: &Path, is_image: bool) -> Result<MediaItem> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
     let known = MEDIA_TYPES.iter().find(|(name, _)| extension == *name);
     let mime = known.map_or("application/octet-stream", |(_, mime)| *mime);

@@ -312,22 +312,11 @@ fn is_updating(bytes: &[u8]) -> bool {
     last(b"\x1b[?2026h") > last(b"\x1b[?2026l")
 }
 
-/// Returns the screen without the clock and without empty rows at the end.
+/// Returns the screen without empty rows at the end.
 fn visible_text(parser: &vt100::Parser) -> String {
     let screen = parser.screen();
     let (_, columns) = screen.size();
-    let rows = screen.rows(0, columns).map(|row| {
-        let row = row.trim_end();
-        let is_status = row.get(2..3) == Some(":")
-            && row.get(5..9).is_some_and(|rest| {
-                " mode".starts_with(rest.trim_end()) || rest.starts_with(" mod")
-            });
-        if is_status {
-            format!("HH:MM{}", &row[5..])
-        } else {
-            row.to_owned()
-        }
-    });
+    let rows = screen.rows(0, columns).map(|row| row.trim_end().to_owned());
     let text = rows.collect::<Vec<_>>().join("\n");
     text.trim_end().to_owned()
 }
