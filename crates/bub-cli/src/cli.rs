@@ -184,11 +184,9 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
         .allow_invalid_settings(),
         AppCommand::with_args("man", "Write man pages to a directory", man::run)
             .allow_invalid_settings(),
-        AppCommand::with_args("plugin", "Add, list, and remove plugins", plugin::run)
-            .allow_invalid_settings(),
     ];
-    commands.extend(bub_replay::commands(&hooks.replay));
     commands.extend(install::commands());
+    commands.extend(bub_replay::commands(&hooks.replay));
     commands
 }
 

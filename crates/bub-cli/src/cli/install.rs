@@ -69,9 +69,11 @@ struct UpdateArgs {
     sources: SourceArgs,
 }
 
-/// Returns the commands of this module.
-pub(super) fn commands() -> [AppCommand; 3] {
+/// Returns the commands that manage plugins.
+pub(super) fn commands() -> [AppCommand; 4] {
     [
+        AppCommand::with_args("plugin", "Add, list, and remove plugins", plugin::run)
+            .allow_invalid_settings(),
         AppCommand::with_args("install", "Install plugins", install),
         AppCommand::with_args("uninstall", "Remove plugins", uninstall),
         AppCommand::with_args("update", "Update plugins from Python packages", update),

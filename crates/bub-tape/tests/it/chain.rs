@@ -134,7 +134,7 @@ async fn every_changed_byte_is_found() {
                 );
             }
             Some(ChainProblem::Truncated { .. }) => {
-                assert_eq!(line, ENTRIES as u64, "byte {position}")
+                assert_eq!(line, ENTRIES as u64, "byte {position}");
             }
             other => panic!("byte {position} of line {line}: {other:?}"),
         }
@@ -171,7 +171,7 @@ async fn every_deleted_and_swapped_entry_is_found() {
             swapped.swap(index, index + 1);
             fs::write(&path, swapped.concat()).unwrap();
             let problem = fixture.verify().await.problem;
-            let id = Some(EntryId::new(index as i64 + 2));
+            let id = Some(EntryId::new(i64::try_from(index).unwrap() + 2));
             assert_eq!(problem, Some(ChainProblem::Altered { id, line }));
         }
     }
@@ -183,7 +183,7 @@ async fn every_truncation_is_found_also_after_further_entries() {
     let (path, original) = (fixture.path(), fs::read(fixture.path()).unwrap());
     let ranges = line_ranges(&original);
     for index in (0..ENTRIES).rev() {
-        for end in [ranges[index].0, (ranges[index].0 + ranges[index].1) / 2] {
+        for end in [ranges[index].0, ranges[index].0.midpoint(ranges[index].1)] {
             fs::write(&path, &original[..end]).unwrap();
             let problem = fixture.verify().await.problem;
             assert_eq!(

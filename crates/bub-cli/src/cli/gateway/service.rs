@@ -266,15 +266,18 @@ fn run(program: &str, arguments: &[OsString]) -> Result<(), String> {
     Err(format!("`{program} {}` failed: {reason}", words.join(" ")))
 }
 
-fn install_error(reason: impl ToString) -> Error {
-    let reason = reason.to_string();
+fn install_error(reason: impl std::fmt::Display) -> Error {
     Error::unknown(format!("Gateway installation failed: {reason}"))
 }
 
 fn path_text(path: &Path) -> Result<String> {
     let text = path.to_str().filter(|text| !text.contains(['\n', '\r']));
-    let text =
-        text.ok_or_else(|| install_error(format!("{path:?} has a line break or is not UTF-8")))?;
+    let text = text.ok_or_else(|| {
+        install_error(format!(
+            "{} has a line break or is not UTF-8",
+            path.display()
+        ))
+    })?;
     Ok(text.to_owned())
 }
 

@@ -4,7 +4,8 @@ use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use bub_tape::{ChainReport, Result};
 
-use super::{check::tape_label, text, workspace_tapes::HomeTapes, writer::ProgressLine};
+use super::{check::tape_label, text, workspace_tapes::HomeTapes};
+use crate::cli::progress::ProgressBar;
 
 /// Prove that tapes were not altered
 ///
@@ -31,7 +32,7 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
         is_broken |= write_report(&mut lines, &path.display().to_string(), &report, &args);
     } else {
         let names = files.resolve_names(&args.tapes).await?;
-        let mut progress = ProgressLine::new("verifying", names.len());
+        let progress = ProgressBar::new("verifying", names.len(), &files.tapes.settings);
         for name in &names {
             let label = tape_label(files, name).await;
             progress.advance(&label);
