@@ -26,6 +26,7 @@ mod prompt;
 mod python_requests;
 mod python_sessions;
 mod recording;
+mod sandbox;
 mod session_notes;
 mod shell;
 mod skills;
