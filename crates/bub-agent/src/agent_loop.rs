@@ -117,7 +117,8 @@ impl AgentLoop {
         self.events.send(event).await;
     }
 
-    /// Begins a step, unless it exceeds the limit. `prompt` is the new prompt of the step, if it has one.
+    /// Begins a step, unless it exceeds the limit. `prompt` is the new prompt of the step, if it has one. The prompt of
+    /// the turn is in `loop.start`.
     fn begin_step(&self, number: u64, prompt: Option<&Prompt>) {
         if self.step_limit_error(number).is_some() {
             return;
@@ -147,7 +148,7 @@ impl AgentLoop {
             }) => (*steps, text.as_str(), *needs_prompt),
             Some(ResumePoint::Command(_)) | None => (0, "", false),
         };
-        self.tape().append_later(self.loop_start_event());
+        self.tape().append_later(self.loop_start_event(&prompt));
         let (mut prompt, mut number) = (prompt, steps + 1);
         let mut loop_state = LoopState::new(&self.tools);
         if !sent_text.is_empty() {
@@ -266,16 +267,22 @@ impl AgentLoop {
         model.unwrap_or_default()
     }
 
-    fn loop_start_event(&self) -> Entry {
-        // Without the prompt, which is the message before the event.
-        let mut data = json!({"model": self.model_name()});
+    fn loop_start_event(&self, prompt: &Prompt) -> Entry {
+        // Without the lines about channel and date, which fill the event and say little.
+        let prompt = prompt.text();
+        let prompt = prompt
+            .rsplit_once("---\n")
+            .map_or(&*prompt, |(_, text)| text);
+        let prompt = truncate(prompt, MAX_EVENT_PROMPT_CHARS);
+        let mut data = json!({"model": self.model_name(), "prompt": prompt});
         for key in ["allowed_skills", "allowed_tools"] {
             let allowed = self.turn.state().get(key).filter(|value| !value.is_null());
             if let (Some(data), Some(allowed)) = (data.as_object_mut(), allowed) {
                 data.insert(key.to_owned(), allowed);
             }
         }
-        Entry::event("loop.start", Some(data))
+        self.tape()
+            .with_run_id(Entry::event("loop.start", Some(data)))
     }
 }
 

@@ -358,9 +358,8 @@ impl TurnTape {
         self.with_inbound_id(entry)
     }
 
-    /// Sets the `inbound_id` of an entry, unless there can be no later attempt.
     fn with_inbound_id(&self, entry: Entry) -> Entry {
-        match self.attempt.as_ref().filter(|attempt| attempt.is_durable) {
+        match &self.attempt {
             Some(attempt) => entry.with_meta(INBOUND_ID_KEY, attempt.message_id.as_str()),
             None => entry,
         }

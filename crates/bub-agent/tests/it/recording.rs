@@ -6,15 +6,15 @@ use std::{
 };
 
 use bub_kernel::{
-    CancellationToken, ChannelMessage, Envelope, Error, Inbound, InboundAttempt, Prompt, Result,
-    Stage, StatePatch, Turn, hooks,
+    CancellationToken, ChannelMessage, Envelope, Error, Inbound, Prompt, Result, Stage, StatePatch,
+    Turn, hooks,
 };
 use bub_tape::{Entry, EntryKind, EntryRange, LeaseWait, Tape, TapeName, ViewOptions};
 
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::Value;
 
-use crate::harness::{AgentFixture, owned};
+use crate::{harness::AgentFixture, turn_crash::delivered_as};
 
 pub(crate) fn tape_of(fixture: &AgentFixture, session_id: &str) -> Tape {
     let workspace = fixture.framework.workspace().to_string_lossy().into_owned();
@@ -440,49 +440,30 @@ async fn twenty_turns_take_at_most_35_kilobytes() {
     server.otherwise(Reply::text(
         "It reads the file, splits it into lines and returns the longest one. It fails if the file is empty.",
     ));
-    // A gateway has a journal for messages. `bub run` has none, so the tape also has them as they arrived.
-    for is_durable in [true, false] {
-        let text = twenty_turns(&server, is_durable).await;
-        let mut sizes = BTreeMap::<String, usize>::new();
-        for line in text.lines() {
-            let entry: Value = serde_json::from_str(line).unwrap();
-            let payload = &entry["payload"];
-            let name = payload["name"].as_str().or(payload["role"].as_str());
-            *sizes
-                .entry(name.unwrap_or("system").to_owned())
-                .or_default() += line.len() + 1;
-        }
-        // P-132: no event is missing.
-        let names: Vec<&str> = sizes
-            .keys()
-            .map(String::as_str)
-            .filter(|name| *name != "turn.start")
-            .collect();
-        let expected =
-            "assistant handoff loop.start loop.step loop.step.start run session/start system user";
-        assert_eq!(names.join(" "), expected);
-        assert_eq!(sizes.contains_key("turn.start"), !is_durable);
-        assert!(text.len() <= 35_000, "{} bytes: {sizes:?}", text.len());
-    }
-}
-
-/// Runs a conversation of twenty turns as the program does, and returns its tape.
-async fn twenty_turns(server: &ModelServer, is_durable: bool) -> String {
     let fixture = AgentFixture::asking(&server.url());
     let running = fixture.framework.open_scope().await.unwrap();
     for number in 1..=20 {
         let question = format!("What does function {number} in src/main.rs do, and can it fail?");
-        let message = ChannelMessage::new("s", "cli", question).chat_id("local");
-        let mut message = owned(message.context("sender_id", "human"));
-        message.attempt = Some(InboundAttempt {
-            message_id: format!("1a1ed78d8aa545d-{number}").into(),
-            number: 1,
-            is_durable,
-        });
+        let message = delivered_as(&format!("in-{number}"), &question, 1);
         fixture.turn(message).await.unwrap();
     }
     let name = tape_of(&fixture, "s").name().to_string();
-    running.close().await.unwrap();
     let path = format!("home/tapes/{name}.jsonl");
-    std::fs::read_to_string(fixture.dir.path().join(path)).unwrap()
+    let text = std::fs::read_to_string(fixture.dir.path().join(path)).unwrap();
+    let mut sizes = BTreeMap::<String, usize>::new();
+    for line in text.lines() {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        let payload = &entry["payload"];
+        let name = payload["name"].as_str().or(payload["role"].as_str());
+        *sizes
+            .entry(name.unwrap_or("system").to_owned())
+            .or_default() += line.len() + 1;
+    }
+    // P-132: no event is missing.
+    let names: Vec<&str> = sizes.keys().map(String::as_str).collect();
+    let expected =
+        "assistant handoff loop.start loop.step loop.step.start run session/start system user";
+    assert_eq!(names.join(" "), expected);
+    assert!(text.len() <= 35_000, "{} bytes: {sizes:?}", text.len());
+    running.close().await.unwrap();
 }

@@ -22,7 +22,7 @@ impl TurnTape {
             data.insert("media".to_owned(), media.clone());
         }
         let event = Entry::event("turn.start", Some(data)).exclude_from_context();
-        batch.push(event);
+        batch.push(self.with_run_id(event));
         self.append(batch).await?;
         Ok(())
     }

@@ -93,14 +93,12 @@ impl TurnTape {
             return;
         };
         step.has_start_event = true;
-        let mut data = Map::from_iter([("step".to_owned(), step.number.into())]);
-        let prompt = step.prompt.as_deref();
-        data.extend(prompt.map(|prompt| ("prompt".to_owned(), prompt.into())));
-        data.extend(further);
-        // As in the Python version, events of the loop have no `run_id`. The entries around them have it.
-        progress
-            .pending
-            .push(Entry::event("loop.step.start", Some(data.into())));
+        let mut data = json!({"step": step.number, "prompt": step.prompt});
+        if let Some(data) = data.as_object_mut() {
+            data.extend(further);
+        }
+        let event = self.with_run_id(Entry::event("loop.step.start", Some(data)));
+        progress.pending.push(event);
     }
 
     /// Sets the ids of the step's tool calls. The calls are on the tape, but their results are not.
@@ -194,7 +192,7 @@ impl TurnTape {
             let error = error.map(|error| ("error".to_owned(), error.message().into()));
             data.extend(error);
         }
-        Some(Entry::event("loop.step", Some(data)))
+        Some(self.with_run_id(Entry::event("loop.step", Some(data))))
     }
 
     /// Records that no model is configured: the output of the model stage is recorded as an event, not as an answer.
