@@ -17,7 +17,7 @@ fn sender(role: Role) -> Sender {
     sender
 }
 
-// L7, design §9: the network is on for the owner at the terminal only, unless a setting says otherwise; only commands
+// L7: the network is on for the owner at the terminal only, unless a setting says otherwise; only commands
 // of the model and of other users are confined, and no setting lets other users out.
 #[test]
 fn the_sender_and_the_settings_decide_on_network_and_profile() {

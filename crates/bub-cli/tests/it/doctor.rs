@@ -438,7 +438,7 @@ fn plugins_that_changed_or_are_gone_are_broken() {
     sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
     assert_eq!(
         plugins(),
-        "ok: builtin, fetch, telegram, http, cli, fixed; -"
+        "ok: builtin, fetch, telegram, replay, http, cli, fixed; -"
     );
     std::fs::write(directory.join("more.txt"), "new").unwrap();
     let found = plugins();
@@ -500,7 +500,7 @@ fn at_a_terminal_the_report_is_readable() {
          trust     ok       nothing in the workspace needs trust\n\
          model     warning  no model configured: no API key set and no local server found\n\
          \x20 fix: run `bub onboard` to set one up, or `bub models` to list models\n\
-         plugins   ok       builtin, fetch, telegram, http, cli\n\
+         plugins   ok       builtin, fetch, telegram, replay, http, cli\n\
          sandbox   ok       workspace, with network at the terminal\n\
          tapes     ok       checked 0 of 0 sessions\n\
          \n\

@@ -47,7 +47,7 @@ fn status_and_outbox_work_without_a_gateway() {
     );
     let run = sandbox.bub(["outbox", "drop", "nothing"]);
     assert!(
-        run.code == Some(1) && run.stderr.contains("unknown reply `nothing`"),
+        run.code == Some(2) && run.stderr.contains("unknown reply `nothing`"),
         "{run:?}"
     );
     assert!(

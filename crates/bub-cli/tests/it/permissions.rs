@@ -94,7 +94,10 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
         assert!(sandbox.home().join(made).exists(), "{made} was not made");
     }
 
-    let mut chat = Pty::spawn(loosely(&SESSION_LEADER, &["chat"]));
+    let mut chat = Pty::spawn(loosely(
+        &SESSION_LEADER,
+        &["chat", "--session", "cli:local"],
+    ));
     chat.expect(" > ");
     chat.send("hello\r");
     chat.expect("All is well.");

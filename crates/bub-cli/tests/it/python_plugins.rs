@@ -2,19 +2,17 @@
 
 use std::path::PathBuf;
 
-use bub_testkit::{
-    fixtures,
-    model::{ModelServer, Reply},
-};
+use bub_testkit::model::{ModelServer, Reply};
 
 use crate::sandbox::{Run, Sandbox, bub, root};
 
 /// Package with a plugin that implements every hook of the Python version.
 const EVERY_HOOK: &str = "every-hook";
 
-/// Returns the directory of packages. `pip download` fills it, and `pip wheel` adds `tests/data/python-plugin`.
+/// Returns the directory of packages, which `scripts/python-packages` fills.
+#[expect(clippy::disallowed_methods, reason = "tests have no settings")]
 fn packages() -> PathBuf {
-    fixtures("python-wheels")
+    std::env::var_os("BUB_PYTHON_PACKAGES").unwrap().into()
 }
 
 fn install(sandbox: &Sandbox, package: &str) -> Run {
@@ -31,7 +29,7 @@ fn install(sandbox: &Sandbox, package: &str) -> Run {
 }
 
 /// P-94 to P-105: each hook is called as in the Python version, which wrote the expected trace.
-#[bub_testkit::needs_fixtures]
+#[bub_testkit::needs_fixtures(BUB_PYTHON_PACKAGES)]
 #[test]
 fn an_unmodified_plugin_with_every_hook_has_the_trace_of_the_python_version() {
     let sandbox = Sandbox::new();
@@ -56,7 +54,7 @@ fn an_unmodified_plugin_with_every_hook_has_the_trace_of_the_python_version() {
 }
 
 /// P-6: a package can be removed and is then unknown.
-#[bub_testkit::needs_fixtures]
+#[bub_testkit::needs_fixtures(BUB_PYTHON_PACKAGES)]
 #[test]
 fn a_removed_package_leaves_no_plugin() {
     let sandbox = Sandbox::new();
@@ -74,7 +72,7 @@ fn a_removed_package_leaves_no_plugin() {
     );
 }
 
-#[bub_testkit::needs_fixtures]
+#[bub_testkit::needs_fixtures(BUB_PYTHON_PACKAGES)]
 #[test]
 fn a_package_that_does_not_exist_is_an_error_and_adds_nothing() {
     let sandbox = Sandbox::new();

@@ -2,7 +2,8 @@
 
 use proc_macro::TokenStream;
 
-/// Marks a test that reads the directory `BUB_FIXTURES`. Put it above `#[test]` or `#[tokio::test]`.
+/// Marks a test that reads the directory `BUB_FIXTURES`. Put it above `#[test]` or `#[tokio::test]`. With an argument, such
+/// as `#[needs_fixtures(BUB_PYTHON_PACKAGES)]`, the variable has that name.
 ///
 /// Without the variable, the test is reported as ignored. With it, the test runs, and missing data must fail it.
 ///
@@ -10,13 +11,17 @@ use proc_macro::TokenStream;
 /// expansion names the variable with `option_env!`, so that cargo compiles the tests again when the variable changes.
 #[proc_macro_attribute]
 #[expect(clippy::disallowed_methods, reason = "tests have no settings")]
-pub fn needs_fixtures(_options: TokenStream, test: TokenStream) -> TokenStream {
-    let mut code = String::from("const _: Option<&str> = option_env!(\"BUB_FIXTURES\");");
+pub fn needs_fixtures(options: TokenStream, test: TokenStream) -> TokenStream {
+    let variable = match options.to_string() {
+        name if name.is_empty() => "BUB_FIXTURES".to_owned(),
+        name => name,
+    };
+    let mut code = format!("const _: Option<&str> = option_env!(\"{variable}\");");
     if !has_test_attribute(test.clone()) {
         code += "compile_error!(\"write #[needs_fixtures] above #[test] or #[tokio::test]\");";
     }
-    if std::env::var_os("BUB_FIXTURES").is_none() {
-        code += "#[ignore = \"BUB_FIXTURES is not set\"]";
+    if std::env::var_os(&variable).is_none() {
+        code += &format!("#[ignore = \"{variable} is not set\"]");
     }
     let mut tokens: TokenStream = code.parse().unwrap_or_default();
     tokens.extend(test);

@@ -1,6 +1,9 @@
 //! Tests the commands of a chat: slashes, mistyped commands, and the commands about the conversation.
 
-use bub_testkit::model::{ModelServer, Reply, ReplyUsage};
+use bub_testkit::{
+    TINY_PNG,
+    model::{ModelServer, Reply, ReplyUsage},
+};
 
 use super::{
     pipe::piped,
@@ -321,8 +324,7 @@ fn a_file_is_completed_and_attached_with_an_at_sign() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.otherwise(Reply::text("An answer."));
     sandbox.write("workspace/notes.txt", "the content of the notes");
-    let png = [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, 0, 0, 0, 0];
-    std::fs::write(sandbox.workspace().join("dot.png"), png).unwrap();
+    std::fs::write(sandbox.workspace().join("dot.png"), TINY_PNG).unwrap();
     let chat = start(&sandbox, &server);
     chat.send("read @no\t");
     chat.wait_for("workspace > read @notes.txt");

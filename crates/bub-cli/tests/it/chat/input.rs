@@ -34,7 +34,7 @@ fn lines_are_edited_completed_pasted_and_remembered() {
     chat.wait_until(|screen| screen.contains("\none.\n"));
     chat.wait_idle();
     chat.send("\x1b[A");
-    chat.wait_for("workspace > ,printf '%s.' one\nmodel not chosen yet");
+    chat.wait_for("workspace > ,printf '%s.' one\nopenai:small");
     chat.send("\x15,ta");
     let hinted = chat.wait_for("workspace > ,tape.info");
     assert!(

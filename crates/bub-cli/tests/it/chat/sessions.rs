@@ -148,7 +148,7 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     second.wait_until(|screen| screen.matches("Start a new one?").count() == 2);
     second.send("\n");
     let screen = second.wait_idle();
-    assert!(screen.contains("\nsession: cli_session-"), "{screen}");
+    assert!(screen.contains("\nsession: cli:local-"), "{screen}");
     let mut third = TerminalOptions::new(&sandbox).start();
     third.wait_for("Start a new one?");
     third.send("n\n");
@@ -514,7 +514,7 @@ fn a_chat_of_the_first_release_is_offered_once() {
     let mut chat = begin();
     chat.wait_for("Continue `cli:local`? [y/N]");
     chat.send("y\r");
-    chat.wait_for("session: cli:local\n");
+    chat.wait_for("session: cli:local (continued; ");
     chat.wait_idle();
     chat.send("\x04");
     assert_eq!(chat.wait_end().0, Some(0));
@@ -530,7 +530,7 @@ fn a_chat_of_the_first_release_is_offered_once() {
     assert_eq!(chat.wait_end().0, Some(0));
     // The chat has its own session now.
     let mut chat = begin();
-    let screen = chat.wait_for("session: cli_session\n");
+    let screen = chat.wait_for("session: cli_session (continued; ");
     assert!(!screen.contains("cli:local"), "{screen}");
     chat.wait_idle();
     chat.send("\x04");
