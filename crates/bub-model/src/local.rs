@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::base_url::BaseUrl;
 use crate::fetch::{Fetch, FetchRequest};
@@ -78,22 +78,38 @@ async fn query_server(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> O
 /// Parses a list of models. Returns `None` if the body is not such a list, because another program may use the port.
 pub(crate) fn parse_models(body: &[u8]) -> Option<Vec<String>> {
     #[derive(Deserialize)]
-    struct ModelList {
-        // Some servers send `null` if they have no models.
-        #[serde(alias = "models")]
-        data: Value,
-    }
-    #[derive(Deserialize)]
     struct Model {
-        #[serde(alias = "name")]
         id: String,
     }
-    let list: ModelList = serde_json::from_slice(body).ok()?;
-    let models: Option<Vec<Model>> = serde_json::from_value(list.data).ok()?;
-    let names = models.unwrap_or_default().into_iter().map(|model| {
-        let name = model.id.strip_prefix("models/");
-        name.map_or_else(|| model.id.clone(), str::to_owned)
-    });
+    #[derive(Deserialize)]
+    struct GeminiModel {
+        name: String,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum ModelList {
+        // Some servers send `null` if they have no models.
+        Standard { data: Option<Vec<Model>> },
+        Gemini { models: Vec<GeminiModel> },
+    }
+    // An untagged enum would take a missing `data` for `null`.
+    let body: Map<String, Value> = serde_json::from_slice(body).ok()?;
+    if !body.contains_key("data") && !body.contains_key("models") {
+        return None;
+    }
+    let names: Vec<String> = match serde_json::from_value(Value::Object(body)).ok()? {
+        ModelList::Standard { data } => {
+            let models = data.unwrap_or_default().into_iter();
+            models.map(|model| model.id).collect()
+        }
+        ModelList::Gemini { models } => {
+            let names = models.into_iter().map(|model| model.name);
+            names
+                .map(|name| name.trim_start_matches("models/").to_owned())
+                .collect()
+        }
+    };
+    let names = names.into_iter();
     // Users see the names in questions and lists, so a name must not control a terminal.
     let is_name =
         |name: &String| !name.chars().any(char::is_control) && name.len() <= MAX_NAME_BYTES;

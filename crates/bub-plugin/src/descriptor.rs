@@ -23,8 +23,8 @@ use crate::{
     wire_hook::unsupported_reason,
 };
 
-/// Time that the kernel waits for a hook beyond the timeout of the plugin's host.
-const KERNEL_MARGIN: Duration = Duration::from_secs(1);
+/// Time that the kernel waits for a hook beyond the timeout of the plugin's host, which then ends the process.
+const KERNEL_MARGIN: Duration = Duration::from_secs(10);
 
 /// Highest version of the plugin protocol that this version of bub supports.
 pub const PROTOCOL_VERSION: u32 = 2;

@@ -371,7 +371,8 @@ impl SyncHook<point::BuildTapeContext> for ProvidingHook {
             return Ok(None);
         };
         let has_selector = value.get("select") == Some(&Value::Bool(true));
-        let mut context = TapeContext::decode(value)?;
+        let context = TapeContext::decode(value);
+        let mut context = context.map_err(|error| self.0.invalid_response_error(&error))?;
         if has_selector {
             let hook = self.0.clone();
             context = context.with_selector(move |entries| hook.select_messages(entries));

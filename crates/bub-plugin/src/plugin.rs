@@ -19,8 +19,8 @@ impl ExternalPlugin {
         let tools: Vec<_> = entries
             .map(|entry| Arc::new(ExternalTool::new(&plugin, entry)) as Arc<dyn Tool>)
             .collect();
-        context.add_tools(tools.clone());
-        *plugin.tools.lock() = tools;
+        *plugin.tools.lock() = tools.iter().map(Arc::downgrade).collect();
+        context.add_tools(tools);
         Self(plugin)
     }
 }

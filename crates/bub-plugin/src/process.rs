@@ -143,8 +143,9 @@ pub struct PluginProcess {
     runtime: OnceLock<tokio::runtime::Handle>,
     /// Accepts messages from the plugin's channels. Set when a gateway starts.
     pub(crate) inbox: OnceLock<MessageHandler>,
-    /// Tools that the plugin has now, as they are registered with the framework.
-    pub(crate) tools: Mutex<Vec<Arc<dyn Tool>>>,
+    /// Tools that the plugin has now, as they are registered with the framework. Each tool has a reference to this value,
+    /// which must not keep itself alive: its process ends with it.
+    pub(crate) tools: Mutex<Vec<Weak<dyn Tool>>>,
     /// Forks that the plugin has opened, by id.
     pub(crate) forks: Mutex<HashMap<String, Fork>>,
     /// Whether the process must describe everything that it needs, because it is being added.

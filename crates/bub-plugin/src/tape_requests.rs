@@ -198,10 +198,12 @@ async fn search_tape(tape: &Tape, params: &TapeParams) -> Result<Value> {
 
 /// Appends an event to a tape. A plugin can append only events and anchors, so that it cannot forge messages.
 async fn append_event(context: &CallContext, tape: &Tape, params: TapeParams) -> Result<Value> {
-    let Some(name) = params.name.as_deref().filter(|name| !name.is_empty()) else {
+    let name = params.name.as_deref();
+    let name = name.ok_or_else(|| Error::invalid_input("`name` is missing"))?;
+    if name.is_empty() {
         let text = "invalid `name`: the name of an event must not be empty";
         return Err(Error::invalid_input(text));
-    };
+    }
     check_exists(context, tape, &params).await?;
     let entry = Entry::event(name, params.data).with_meta("plugin", context.plugin.name());
     let id = tape.append(entry).await?;

@@ -105,7 +105,7 @@ impl HookOrder {
 pub struct HookOptions {
     /// When the implementation runs.
     pub order: HookOrder,
-    /// A time limit instead of that of the hook.
+    /// A time limit that replaces a shorter one of the hook.
     pub time_limit: Option<Duration>,
     /// Whether a failure of `before_tool_call` is ignored instead of denying the tool call.
     pub observe_only: bool,
@@ -157,8 +157,8 @@ impl<P: HookPoint> Implementation<P> {
             HookFn::Sync(hook) => guard::catch_panic(|| hook.call(call)),
             HookFn::Async(hook) => {
                 // A hook without a time limit, such as a model, has none.
-                let own_limit = self.options.time_limit;
-                let limit = P::SPEC.time_limit.map(|limit| own_limit.unwrap_or(limit));
+                let own_limit = self.options.time_limit.unwrap_or_default();
+                let limit = P::SPEC.time_limit.map(|limit| limit.max(own_limit));
                 guard::run_with_limit(limit, || hook.call(call)).await
             }
         };

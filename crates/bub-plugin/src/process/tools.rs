@@ -1,6 +1,6 @@
 //! The tools of a plugin that change while it runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bub_kernel::Tool;
 use serde_json::Value;
@@ -24,7 +24,8 @@ impl PluginProcess {
             tracing::error!(plugin, error, "plugin.tools_invalid");
             return;
         }
-        let mut tools = self.tools.lock();
+        let mut current = self.tools.lock();
+        let tools: Vec<_> = current.iter().filter_map(Weak::upgrade).collect();
         let is_known = |entry: &ToolDecl| {
             let mut tools = tools.iter();
             tools.any(|tool| *tool.spec() == entry.to_spec())
@@ -36,8 +37,8 @@ impl PluginProcess {
         let new: Vec<_> = new
             .map(|entry| Arc::new(ExternalTool::new(&this, entry)) as Arc<dyn Tool>)
             .collect();
-        framework.replace_tools(&tools, new.clone());
-        *tools = new;
+        *current = new.iter().map(Arc::downgrade).collect();
+        framework.replace_tools(&tools, new);
     }
 
     /// Saves the tools that the plugin has with its current settings, so that they are known before its next start.

@@ -21,7 +21,7 @@ pub fn needs_fixtures(options: TokenStream, test: TokenStream) -> TokenStream {
         code += "compile_error!(\"write #[needs_fixtures] above #[test] or #[tokio::test]\");";
     }
     if std::env::var_os(&variable).is_none() {
-        code += &format!("#[ignore = \"{variable} is not set\"]");
+        code.extend(["#[ignore = \"", &variable, " is not set\"]"]);
     }
     let mut tokens: TokenStream = code.parse().unwrap_or_default();
     tokens.extend(test);
