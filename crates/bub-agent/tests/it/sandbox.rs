@@ -12,8 +12,8 @@ use crate::harness::load_settings;
 fn sender(role: Role) -> Sender {
     let mut sender = Sender::terminal();
     sender.role = role;
-    sender.channel = "telegram".to_owned();
-    sender.id = "7".to_owned();
+    "telegram".clone_into(&mut sender.channel);
+    "7".clone_into(&mut sender.id);
     sender
 }
 
