@@ -43,7 +43,7 @@ pub(crate) fn check_start(
         budgets.check_size(
             &format!("bub gateway: idle memory{suffix}"),
             memory,
-            13 * MB + MB / 2,
+            14 * MB + MB / 2,
             hint,
         )
     })
