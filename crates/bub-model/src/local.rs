@@ -82,7 +82,7 @@ pub(crate) fn parse_models(body: &[u8]) -> Option<Vec<String>> {
         id: String,
     }
     #[derive(Deserialize)]
-    struct GeminiModel {
+    struct NamedModel {
         name: String,
     }
     #[derive(Deserialize)]
@@ -90,7 +90,7 @@ pub(crate) fn parse_models(body: &[u8]) -> Option<Vec<String>> {
     enum ModelList {
         // Some servers send `null` if they have no models.
         Standard { data: Option<Vec<Model>> },
-        Gemini { models: Vec<GeminiModel> },
+        Named { models: Vec<NamedModel> },
     }
     // An untagged enum would take a missing `data` for `null`.
     let body: Map<String, Value> = serde_json::from_slice(body).ok()?;
@@ -102,7 +102,7 @@ pub(crate) fn parse_models(body: &[u8]) -> Option<Vec<String>> {
             let models = data.unwrap_or_default().into_iter();
             models.map(|model| model.id).collect()
         }
-        ModelList::Gemini { models } => {
+        ModelList::Named { models } => {
             let names = models.into_iter().map(|model| model.name);
             names
                 .map(|name| name.trim_start_matches("models/").to_owned())
