@@ -170,7 +170,7 @@ impl Framework {
 
     async fn open_failed_turn(&self, mut inbound: Inbound, span: &Span) -> Turn {
         if inbound.session_id().is_none() {
-            inbound.set_default_session();
+            inbound.set_session_id(SessionId::from(inbound.message.chat_session_id()));
             record_session_in_span(span, &inbound);
         }
         let opened = TurnTape::open_for_failure(self, &inbound).await;
