@@ -22,7 +22,8 @@ use bub_kernel::{
     hooks::{HookPoint, HookSet, point::ContinuePrompt},
 };
 use bub_model::ModelId;
-use bub_tape::Entry;
+use bub_settings::Redactor;
+use bub_tape::{Entry, SystemPrompt};
 use serde_json::json;
 use tracing::Instrument as _;
 
@@ -82,6 +83,31 @@ struct LoopState {
     offered: Arc<OfferedTools>,
     /// Whether an automatic handoff made the request less than 10 % smaller, so that another handoff would not help.
     cannot_shrink: bool,
+    /// The system prompt of the last step.
+    system: StepPrompt,
+}
+
+/// The system prompt of a step, as it was built and as the model gets it. It seldom changes between steps, and
+/// redacting and hashing it costs more than the rest of a step.
+#[derive(Default)]
+struct StepPrompt {
+    built: String,
+    redacted: Option<Arc<SystemPrompt>>,
+}
+
+impl StepPrompt {
+    /// Returns the system prompt for the model.
+    fn update(&mut self, built: String, redactor: &Redactor) -> Arc<SystemPrompt> {
+        if self.built != built {
+            self.redacted = None;
+        }
+        let redacted = self.redacted.get_or_insert_with(|| {
+            Arc::new(SystemPrompt::new(redactor.redact(&built).into_owned()))
+        });
+        let redacted = Arc::clone(redacted);
+        self.built = built;
+        redacted
+    }
 }
 
 impl LoopState {
@@ -93,6 +119,7 @@ impl LoopState {
             was_asked_to_hand_off: false,
             offered: tools.offer(&[]),
             cannot_shrink: false,
+            system: StepPrompt::default(),
         }
     }
 }

@@ -62,7 +62,7 @@ pub use memory::MemoryStore;
 pub use query::{AnchorWindow, DateRange, Order, Query};
 pub use search::{SEARCH_MARKER, Search, SearchHit, SearchResults};
 pub use sidecar::Sidecar;
-pub use step_record::{StepRecord, SystemPromptRecord};
+pub use step_record::{StepRecord, SystemPrompt, SystemPromptRecord};
 pub use store::{
     AnchorMark, AnchorQuery, AppendReceipt, EntryRange, EntryStream, InitialEntriesFn, Lease,
     LeaseWait, MAX_DRAFT_BYTES, Position, ResetOutcome, ResetRequest, TapeListFilter, TapeStore,

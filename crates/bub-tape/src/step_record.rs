@@ -47,6 +47,27 @@ impl StepRecord {
     }
 }
 
+/// A system prompt and its hash, which costs more than the rest of the record. So callers keep it while the text stays
+/// the same.
+#[derive(Debug, Clone)]
+pub struct SystemPrompt {
+    text: String,
+    hash: String,
+}
+
+impl SystemPrompt {
+    /// Computes the hash of a text.
+    pub fn new(text: String) -> Self {
+        let hash = format!("{:x}", Sha256::digest(&text));
+        Self { text, hash }
+    }
+
+    /// Returns the text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
 /// How a call's system prompt is recorded: the text once per tape, and its hash if it is not the newest one.
 #[derive(Debug)]
 pub struct SystemPromptRecord {
@@ -59,13 +80,14 @@ pub struct SystemPromptRecord {
 
 impl SystemPromptRecord {
     /// Creates the record for a call on a tape with this summary.
-    pub fn new(text: &str, summary: &TapeSummary) -> Self {
-        let hash = format!("{:x}", Sha256::digest(text));
-        let is_stored = summary.prompts.contains(&hash);
-        let is_newest = !is_stored || summary.prompts.last() == Some(&hash);
+    pub fn new(prompt: &SystemPrompt, summary: &TapeSummary) -> Self {
+        let SystemPrompt { text, hash } = prompt;
+        let is_stored = summary.prompts.contains(hash);
+        let is_newest = !is_stored || summary.prompts.last() == Some(hash);
         Self {
-            entry: (!is_stored).then(|| Entry::system(text).with_meta("sha256", hash.as_str())),
-            hash: (!is_newest).then_some(hash),
+            entry: (!is_stored)
+                .then(|| Entry::system(text.as_str()).with_meta("sha256", hash.as_str())),
+            hash: (!is_newest).then(|| hash.clone()),
         }
     }
 }
@@ -82,8 +104,8 @@ impl StepRecord {
     /// Converts the step to entries for a tape with this summary, in this order: system, context error, messages, tool
     /// call, tool result, error, assistant message, event `run`.
     pub fn into_entries(self, summary: &TapeSummary) -> Vec<Entry> {
-        let system = self.system.as_ref();
-        let system = system.map(|text| SystemPromptRecord::new(text, summary));
+        let system = self.system.clone().map(SystemPrompt::new);
+        let system = system.map(|prompt| SystemPromptRecord::new(&prompt, summary));
         let (system, hash) = system.map_or((None, None), |system| (system.entry, system.hash));
         let run = run_event(&self, hash);
         let mut batch: Vec<Entry> = system.into_iter().collect();

@@ -69,8 +69,10 @@ impl AgentLoop {
             let loaded = &self.tape().summary().await?.loaded_tools;
             loop_state.offered = self.tools.offer(loaded);
         }
-        let system = self.build_system_prompt(prompt, &loop_state.prompt_text)?;
-        let prepared = self.prepare_call(&system, loop_state).await?;
+        let built = self.build_system_prompt(prompt, &loop_state.prompt_text)?;
+        let redactor = self.agent.settings.redactor();
+        let system = loop_state.system.update(built, redactor);
+        let prepared = self.prepare_call(system.text(), loop_state).await?;
         let (hooks, turn) = (self.hooks(), &self.turn);
         let gate = hooks.before_llm_call(prepared.request, turn).await;
         self.tape().append_hook_decisions(&gate.notes);
@@ -83,7 +85,7 @@ impl AgentLoop {
         let mut chat = self.tape().new_step_record();
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
-            chat.system = Some(system);
+            chat.system = Some(system.text().to_owned());
             self.send_delta(&text, true, loop_state).await;
             return self.end_with_answer(chat, text).await;
         }
@@ -356,8 +358,7 @@ impl AgentLoop {
             &LoadedSkills::from_state(self.turn.state()),
         ));
         parts.retain(|part| !part.is_empty());
-        let redactor = self.agent.settings.redactor();
-        Ok(redactor.redact(&parts.join("\n\n")).into_owned())
+        Ok(parts.join("\n\n"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bub_tape::{Entry, INTERRUPTED_RESULT, SystemPromptRecord, View};
+use bub_tape::{Entry, INTERRUPTED_RESULT, SystemPrompt, SystemPromptRecord, View};
 use serde_json::{Map, Value, json};
 
 use super::{TurnTape, draft::DraftProgress};
@@ -70,7 +70,12 @@ impl TurnTape {
     /// Records that the model call of the step begins: the start event of the step with the view, and the system prompt
     /// if it is new. `model` is the model, if it is not the one in `loop.start`. Call this before the request is sent,
     /// so that after a crash the tape shows what the model was asked.
-    pub async fn begin_call(&self, model: Option<&str>, view: &View, system: &str) -> Result<()> {
+    pub async fn begin_call(
+        &self,
+        model: Option<&str>,
+        view: &View,
+        system: &SystemPrompt,
+    ) -> Result<()> {
         let system = SystemPromptRecord::new(system, &*self.summary().await?);
         let model = model.map(|model| ("model".to_owned(), model.into()));
         let mut data = Map::from_iter(model);
