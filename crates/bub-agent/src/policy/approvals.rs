@@ -94,7 +94,12 @@ impl Approval {
                 let seconds = self.elapsed.as_secs();
                 format!("not approved within {seconds} s ({needed})")
             }
-            ApprovalOutcome::Denied => reason.unwrap_or("the user denied the call").to_owned(),
+            ApprovalOutcome::Denied => {
+                let reason = reason.map(|reason| format!(": {reason}"));
+                let reason = reason.unwrap_or_default();
+                let message = format!("Tool '{tool}' denied by the user{reason}");
+                return Err(Error::new(ErrorKind::Tool, message));
+            }
             ApprovalOutcome::Failed => {
                 let reason = reason.unwrap_or("no reason given");
                 format!("cannot ask for approval ({needed}): {reason}")

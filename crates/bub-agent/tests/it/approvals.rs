@@ -150,8 +150,11 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
 #[tokio::test(start_paused = true)]
 async fn a_no_is_a_no_with_its_reason() {
     for (reason, expected) in [
-        (Some("not today".to_owned()), "not today"),
-        (None, "the user denied the call"),
+        (
+            Some("not today".to_owned()),
+            "Tool 'bash' denied by the user: not today",
+        ),
+        (None, "Tool 'bash' denied by the user"),
     ] {
         let no = ApprovalAnswer::Denied(reason);
         let fixture = ApprovalFixture::new(move |approvals, request| {
@@ -160,10 +163,7 @@ async fn a_no_is_a_no_with_its_reason() {
         let approval = fixture.ask(json!({})).await;
         assert_eq!(approval.decision, ApprovalOutcome::Denied);
         let error = approval.consume("bash", &map(json!({}))).unwrap_err();
-        assert_eq!(
-            error.message(),
-            format!("Tool 'bash' denied by policy: {expected}")
-        );
+        assert_eq!(error.message(), expected);
         assert_eq!(error.kind(), ErrorKind::Tool);
     }
 }
