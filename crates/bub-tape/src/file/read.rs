@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, future::Either, stream};
 
 use super::{
     context::{IoResultExt as _, length_to_usize},
@@ -28,6 +28,8 @@ use crate::{
 const INLINE_READ_BYTES: u64 = 64 * 1024;
 /// Size of the first block. It is small because many callers need only a few entries.
 const INITIAL_BLOCK_BYTES: u64 = 16 * 1024;
+/// Size of the first block if the newest entry is read first. Each turn looks at the last entry.
+const LAST_BLOCK_BYTES: u64 = 4 * 1024;
 /// Maximum size of a block. Blocks grow by a factor of four up to this size.
 const MAX_BLOCK_BYTES: u64 = 512 * 1024;
 /// Number of bytes to read at a time when a line extends beyond its block.
@@ -82,14 +84,18 @@ pub(super) fn stream_entries<'a>(
     let entries = blocks.try_flatten().map(|block| async {
         let (reader, block) = block?;
         if reader.is_short {
-            return reader.read_block(&block);
+            return Ok(Either::Left(stream::iter(reader.read_block(&block)?)));
         }
-        run_blocking(move || reader.read_block(&block)).await
+        let entries = run_blocking(move || {
+            let entries = reader.read_block(&block)?;
+            Ok(entries.collect::<Vec<_>>())
+        });
+        Ok(Either::Right(stream::iter(entries.await?)))
     });
     Box::pin(
         entries
             .buffered(parallel_blocks)
-            .map_ok(|entries| stream::iter(entries).map(Ok))
+            .map_ok(|entries| entries.map(Ok))
             .try_flatten(),
     )
 }
@@ -110,24 +116,22 @@ impl EntryReader {
         })
     }
 
-    fn read_block(&self, block: &Range<u64>) -> Result<Vec<Entry>> {
+    /// Returns the entries of a block. Each is decoded when it is taken, because many callers need only the last ones.
+    fn read_block(&self, block: &Range<u64>) -> Result<impl Iterator<Item = Entry> + Send + use<>> {
         let (bytes, start) = self
             .read_block_lines(block)
             .describe("read", &self.snapshot.path)?;
         let lines = bytes.get(start..).unwrap_or_default();
-        let decode = |line: Range<usize>| codec::decode(lines.get(line)?);
-        let mut entries: Vec<Entry> = match &self.line_filter {
-            None => line_ranges(lines).filter_map(decode).collect(),
-            Some(line_filter) => {
-                let mut accepted = Vec::new();
-                line_filter.filter(lines, &mut accepted);
-                accepted.into_iter().filter_map(decode).collect()
-            }
-        };
-        if self.order == Order::NewestFirst {
-            entries.reverse();
+        let mut ranges = Vec::new();
+        match &self.line_filter {
+            None => ranges.extend(line_ranges(lines)),
+            Some(line_filter) => line_filter.filter(lines, &mut ranges),
         }
-        Ok(entries)
+        if self.order == Order::NewestFirst {
+            ranges.reverse();
+        }
+        let decode = move |line| codec::decode(bytes.get(start..)?.get::<Range<usize>>(line)?);
+        Ok(ranges.into_iter().filter_map(decode))
     }
 
     /// Reads the lines that start in a block. Returns the bytes read, and the byte offset in them at which the first of
@@ -160,7 +164,11 @@ impl EntryReader {
 
 /// Splits a byte range into blocks of growing size, in reading order.
 fn split_into_blocks(extent: Range<u64>, order: Order) -> impl Iterator<Item = Range<u64>> {
-    let (mut remaining, mut size) = (extent, INITIAL_BLOCK_BYTES);
+    let mut remaining = extent;
+    let mut size = match order {
+        Order::OldestFirst => INITIAL_BLOCK_BYTES,
+        Order::NewestFirst => LAST_BLOCK_BYTES,
+    };
     std::iter::from_fn(move || {
         let length = size.min(remaining.end - remaining.start);
         size = (size * 4).min(MAX_BLOCK_BYTES);

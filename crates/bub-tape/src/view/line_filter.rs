@@ -13,15 +13,14 @@ pub(super) struct ViewLineFilter;
 
 impl LineFilter for ViewLineFilter {
     fn filter(&self, text: &[u8], keep: &mut Vec<Range<usize>>) {
+        let tool_done = memmem::Finder::new(TOOL_DONE_EVENT);
+        let escape = memmem::Finder::new("\\u");
         let is_relevant = |line: &Range<usize>| {
             let line = text.get(line.clone()).unwrap_or_default();
             match lines::line_kind(line) {
                 Some(b"anchor" | b"message" | b"tool_call" | b"tool_result") | None => true,
                 // The event name may be written with escapes `\uXXXX`.
-                Some(b"event") => {
-                    memmem::find(line, TOOL_DONE_EVENT.as_bytes()).is_some()
-                        || memmem::find(line, b"\\u").is_some()
-                }
+                Some(b"event") => tool_done.find(line).is_some() || escape.find(line).is_some(),
                 Some(_) => false,
             }
         };
