@@ -17,6 +17,7 @@ mod approval_view;
 pub mod channel;
 pub mod chat;
 pub mod editor;
+mod highlight;
 pub mod history;
 mod host;
 pub mod keys;

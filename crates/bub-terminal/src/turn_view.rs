@@ -26,6 +26,7 @@ pub(crate) use self::{
 };
 use crate::{
     ColorMode, Line, Style, columns,
+    highlight::diff_line,
     markdown::{Markdown, MarkdownStyle},
     sanitize::sanitize_line,
     split_at_width,
@@ -402,7 +403,10 @@ impl TurnView {
                 let rows = lines.iter().flat_map(|line| wrap_line(line, room));
                 self.lines.extend(rows);
             }
-            Some(",diff") => self.lines.extend(lines.iter().map(changes::color_diff)),
+            Some(",diff") => {
+                let colored = lines.iter().map(|line| diff_line(&line.text()));
+                self.lines.extend(colored);
+            }
             _ => self.lines.extend(lines),
         }
     }

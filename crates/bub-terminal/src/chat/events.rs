@@ -183,7 +183,7 @@ impl ChatScreen {
             } else {
                 Line::new("  ", Style::NONE)
             };
-            line.push(&crate::sanitize::expand_tabs(part, 4), Style::NONE);
+            line.push(&crate::sanitize::expand_tabs(part, 0, 4), Style::NONE);
             if index == 0 {
                 line.push(suffix, Style::DIM);
             }

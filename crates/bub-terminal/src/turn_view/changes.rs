@@ -39,20 +39,6 @@ pub(crate) fn change_lines(tool: &str, arguments: &Map<String, Value>) -> Option
     }
 }
 
-/// Returns a line of a unified diff with its color.
-pub(super) fn color_diff(line: &Line) -> Line {
-    let text = line.text();
-    let style = match text.as_bytes() {
-        [b'+', b'+', b'+', ..] | [b'-', b'-', b'-', ..] => Style::BOLD,
-        [b'+', ..] => Style::GREEN,
-        [b'-', ..] => Style::RED,
-        [b'@', b'@', ..] => Style::CYAN,
-        _ if text.starts_with("diff --git ") => Style::BOLD,
-        _ => Style::NONE,
-    };
-    Line::new(text, style)
-}
-
 /// Returns whether the diff of a call shows this argument.
 pub(crate) fn is_change_argument(name: &str) -> bool {
     CHANGE_ARGUMENTS.contains(&name)
