@@ -24,6 +24,7 @@ pub mod keys;
 mod line;
 pub mod markdown;
 pub mod plain_chat;
+mod replaced_file;
 pub mod sanitize;
 pub mod screen;
 mod spinner;

@@ -267,6 +267,7 @@ impl PlainChat {
                 let text = format!("(queued, from an earlier chat) {content}");
                 self.state.view.show_notice(&text, Style::NONE);
             }
+            ChatEvent::ReplacedFiles(texts) => self.state.view.set_replaced_files(texts),
             ChatEvent::Stream(event) => self.state.view.handle_event(&event),
             ChatEvent::TurnEnded => {
                 should_prompt = self.state.end_stream() && self.state.open.is_empty();

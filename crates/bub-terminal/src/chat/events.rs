@@ -29,6 +29,7 @@ impl ChatScreen {
                 }
             }
             ChatEvent::TurnStarted { line, content } => self.handle_turn_start(line, &content),
+            ChatEvent::ReplacedFiles(texts) => self.state.view.set_replaced_files(texts),
             ChatEvent::Stream(event) => {
                 use bub_kernel::StreamEvent as E;
                 self.state.view.handle_event(&event);

@@ -66,6 +66,11 @@ impl ChatScreen {
             EditorAction::End => self.handle_end_of_input(),
             EditorAction::ToggleMode => self.editor.is_shell ^= true,
             EditorAction::ShowOutput => self.state.view.show_hidden_output(),
+            EditorAction::AttachClipboardImage => {
+                if self.state.attach_clipboard_image().is_none() {
+                    self.set_hint("too many lines are pending; press Ctrl-V again after an answer");
+                }
+            }
             EditorAction::ClearScreen => self.screen.clear_screen().map_err(terminal_error)?,
             EditorAction::Suspend => self.suspend()?,
         }

@@ -146,7 +146,6 @@ pub(super) const LANGUAGES: &[Language] = &[
                    or order primary references returning select set table then union update using values view when \
                    where with",
         ignores_case: true,
-        ..EMPTY
     },
     Language {
         names: "lua",

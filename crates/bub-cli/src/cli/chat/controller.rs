@@ -32,7 +32,10 @@ use bub_terminal::{
 
 use parking_lot::Mutex;
 
-use super::session::{self, ChatSession};
+use super::{
+    clipboard,
+    session::{self, ChatSession},
+};
 use crate::cli::{approve::TerminalApprover, exit, run::input::read_attachment};
 
 /// How long the controller waits for the end of a turn before it reports the status.
@@ -178,10 +181,14 @@ impl ChatController {
                 let chat_controller =
                     chat_controller.ok_or_else(|| Error::unknown("the chat has ended"))?;
                 if chat_controller.can_ask {
-                    Ok(chat_controller.event_sender.ask_approval(request).await)
+                    let workspace = chat_controller.framework.workspace();
+                    let asking = chat_controller
+                        .event_sender
+                        .ask_approval(request, workspace);
+                    Ok(asking.await)
                 } else {
                     // Stdin is not a terminal, but the process may still have one.
-                    chat_controller.terminal.ask(request).await
+                    chat_controller.terminal.ask(request, None).await
                 }
             })
         });
@@ -520,6 +527,17 @@ impl ChatHost for ChatController {
             Ok(()) => self.event_sender.emit(ChatEvent::LineAccepted(line)).await,
             Err(error) => self.reject_line(line, error).await,
         }
+    }
+
+    async fn attach_clipboard_image(&self) {
+        let notice = match clipboard::read_image(&self.settings).await {
+            Ok(image) => {
+                self.attach_to_next(vec![image]);
+                "attached the image in the clipboard to your next message".to_owned()
+            }
+            Err(error) => error.message().to_owned(),
+        };
+        self.event_sender.emit(ChatEvent::Notice(notice)).await;
     }
 
     async fn cancel_turn(&self) {

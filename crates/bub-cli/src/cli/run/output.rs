@@ -105,7 +105,12 @@ impl TurnOutput {
         chat_events: &mut mpsc::Receiver<ChatEvent>,
         approver: &TerminalApprover,
     ) -> Result<()> {
-        let UserQuestion::Call(request, answer) = question else {
+        let UserQuestion::Call {
+            request,
+            replaced,
+            answer,
+        } = question
+        else {
             return Ok(());
         };
         if let OutputTarget::Printer(printer, _) = &mut self.target {
@@ -113,7 +118,7 @@ impl TurnOutput {
         }
         let mut later = Vec::new();
         {
-            let asking = approver.ask(&request);
+            let asking = approver.ask(&request, replaced.as_deref());
             tokio::pin!(asking);
             loop {
                 tokio::select! {
