@@ -1,7 +1,7 @@
 //! Tests the options, the input and the output of `bub run`.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     process::{Command, Stdio},
 };
 
@@ -111,6 +111,45 @@ fn piped_text_is_added_to_the_message() {
 
     fixture.pipe(&["run", "empty"], " \n").ok();
     assert!(fixture.last_prompt().ends_with("empty"));
+}
+
+#[test]
+fn a_pipe_that_stays_open_is_reported_and_read_to_its_end() {
+    let fixture = RunFixture::answering("seen");
+    let mut command = fixture.command(&["run", "review this"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut notice = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    stderr.read_line(&mut notice).unwrap();
+    assert_eq!(
+        notice,
+        "reading stdin until it ends; use `--no-stdin` to leave it alone\n"
+    );
+    assert!(fixture.model.requests().is_empty());
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"+ a late line\n").unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"seen\n");
+    assert!(fixture.last_prompt().contains("+ a late line"));
+}
+
+#[test]
+fn a_run_ends_after_the_steps_that_it_may_take() {
+    let fixture = RunFixture::new();
+    let call = || Reply::new().call("c", "bash", r#"{"command": "true"}"#);
+    for _ in 0..3 {
+        fixture.model.script(call());
+    }
+    let run = fixture.run(&["run", "work", "--max-steps", "2"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(fixture.model.requests().len(), 2);
+    assert!(run.stderr.contains("max_steps"), "{run:?}");
+    for wrong in ["0", "-1", "many"] {
+        let run = fixture.run(&["run", "work", "--max-steps", wrong]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+    }
 }
 
 #[test]
