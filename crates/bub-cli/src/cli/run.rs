@@ -14,7 +14,7 @@ use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelRole, Error, Framework,
     Inbound, InboundReceipt, MessageHandler, MessageOutcome, ModelStream, Outbound, ReplyOrigin,
-    Result, Sender, SessionId, Turn, TurnReport, async_trait,
+    Result, Sender, SessionId, Turn, TurnReport, async_trait, command_line,
 };
 use bub_settings::Settings;
 use bub_terminal::channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel};
@@ -35,7 +35,7 @@ const EXIT_TIMEOUT: u8 = 124;
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
     check_tools(&context.framework, &context.settings)?;
     let text = args.read_message().await?;
-    if args.model.is_none() && !text.starts_with(',') {
+    if args.model.is_none() && command_line(&text).is_none() {
         offer_local_model(&context).await?;
     }
     let (framework, settings) = (context.framework, context.settings);

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use bub_kernel::{ApprovalAnswer, MessageKind};
+use bub_kernel::{ApprovalAnswer, MessageKind, command_line};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::Instant,
@@ -136,7 +136,7 @@ impl ChatState {
 
     /// Starts a turn. Returns whether it runs a command.
     pub(crate) fn begin_turn(&mut self, line: Option<u64>, content: &str) -> bool {
-        let is_command = content.starts_with(',');
+        let is_command = command_line(content).is_some();
         self.view.begin_turn(is_command.then_some(content));
         self.running = Some(RunningTurn {
             line,

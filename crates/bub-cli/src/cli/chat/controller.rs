@@ -14,7 +14,7 @@ use bub_gateway::GatewayHandle;
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind, Framework,
     Inbound, InboundReceipt, LlmRequest, LlmResult, MediaItem, MessageHandler, MessageOutcome,
-    Result, Sender, SessionId, StatePatch, Turn, TurnReport, async_trait,
+    Result, Sender, SessionId, StatePatch, Turn, TurnReport, async_trait, command_line,
 };
 use bub_model::settings::ModelSettings;
 use bub_model::{Catalog, ModelId};
@@ -298,7 +298,7 @@ impl ChatController {
     fn build_message(&self, text: String) -> Result<Inbound> {
         let session = self.session.lock().clone();
         let mut files = Vec::new();
-        if !text.starts_with(',') {
+        if command_line(&text).is_none() {
             files = self.read_mentions(&text)?;
             files.append(&mut self.attached.lock());
         }

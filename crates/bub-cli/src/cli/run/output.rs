@@ -4,7 +4,7 @@ use std::{io::IsTerminal as _, time::Instant};
 
 use bub::output;
 use bub_kernel::{
-    CancellationToken, Error, Framework, Inbound, Result, StreamEvent, TurnReport,
+    CancellationToken, Error, Framework, Inbound, Result, StreamEvent, TurnReport, command_line,
     hooks::{HookPoint as _, point::RenderOutbound},
 };
 use bub_settings::{Redactor, Settings};
@@ -39,7 +39,7 @@ impl TurnOutput {
         let target = match args.output {
             OutputFormat::Text => {
                 let mode = print_mode(args, settings);
-                let command = content.starts_with(',').then_some(content);
+                let command = command_line(content).is_some().then_some(content);
                 OutputTarget::Printer(TurnPrinter::new(mode, command, redactor), mode)
             }
             format => OutputTarget::Json(JsonOutput::new(format, redactor)),
