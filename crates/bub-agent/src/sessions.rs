@@ -29,21 +29,19 @@ pub(crate) fn new_session_id(session_id: &str) -> SessionId {
     ))
 }
 
-/// Records on the tape of a chat's first session that `target` is the current session of the chat.
+/// Records on the tape of a chat's first session, `chat`, that `target` is the current session of the chat.
 ///
 /// # Errors
 ///
 /// Fails if the tape cannot be written.
 pub async fn record_session_switch(
     store: &dyn TapeStore,
-    workspace: &str,
-    chat: &str,
+    chat: &TapeName,
     target: &str,
 ) -> Result<()> {
-    let name = TapeName::for_session(workspace, chat);
     let data = json!({"session_id": target});
     let event = Entry::event(SESSION_SWITCH_EVENT, Some(data)).exclude_from_context();
-    let appended = store.append(&name, vec![event]).await;
+    let appended = store.append(chat, vec![event]).await;
     appended.map(drop).map_err(tape_error)
 }
 

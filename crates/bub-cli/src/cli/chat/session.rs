@@ -139,8 +139,7 @@ pub(super) async fn offer_former_session(
         "this chat uses session `{DEFAULT_SESSION}`; `bub run` and chats of the first release use `{FORMER_SESSION}`, which has entries"
     );
     if can_ask && prompt::confirm(&format!("Continue `{FORMER_SESSION}`?"), false).await? {
-        let workspace = framework.workspace_text();
-        record_session_switch(&*store, workspace, DEFAULT_SESSION, FORMER_SESSION).await?;
+        record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
         return Ok(Some(FORMER_SESSION));
     }
     notice!("to continue it later, type `,resume {FORMER_SESSION}`");
