@@ -19,6 +19,9 @@ pub(crate) fn run(with_images: bool) -> TaskResult<()> {
     if command_output("musl-gcc", &["--version"]).is_empty() {
         return Err("C compiler `musl-gcc` not found; install the package musl-tools".into());
     }
+    // Each part takes long. cargo and the image builder show how far they are.
+    let parts = if with_images { 3 } else { 2 };
+    eprintln!("1 of {parts}: building for {TARGET}");
     let built = cargo_build(&[
         "build",
         "--release",
@@ -39,6 +42,7 @@ pub(crate) fn run(with_images: bool) -> TaskResult<()> {
     let path = directory.join("bub");
     let size = std::fs::copy(program, &path)?;
     let path_text = path.to_string_lossy();
+    eprintln!("2 of {parts}: compressing and checking {path_text}");
     let packed = command_output("sh", &["-c", "gzip -9 <\"$0\" | wc -c", &path_text]);
     // `ldd` prints this to stderr if the binary is static.
     let linked = command_output("sh", &["-c", "ldd \"$0\" 2>&1", &path_text]);
@@ -49,7 +53,11 @@ pub(crate) fn run(with_images: bool) -> TaskResult<()> {
         "{path_text}: {size} bytes, {packed} compressed by gzip; {}",
         linked.trim()
     );
-    if with_images { build_images() } else { Ok(()) }
+    if !with_images {
+        return Ok(());
+    }
+    eprintln!("3 of {parts}: building the images");
+    build_images()
 }
 
 fn build_images() -> TaskResult<()> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{Error, Result, Tool, ToolSpec};
+use bub_kernel::{Error, Result, Tool, ToolSpec, command_line};
 use bub_settings::closest_match;
 use serde_json::{Map, Value};
 
@@ -64,8 +64,7 @@ pub(crate) fn mistyped_error<'a>(
 ///
 /// Fails if the line is empty or has an unclosed quote, or if an argument is misplaced, duplicate or one too many.
 pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<CommaCommand> {
-    let line = line.trim();
-    let line = line.strip_prefix(',').unwrap_or(line).trim();
+    let line = command_line(line).unwrap_or_else(|| line.trim());
     if line.is_empty() {
         return Err(Error::invalid_input("empty command"));
     }

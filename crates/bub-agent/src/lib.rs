@@ -54,6 +54,7 @@ pub use attachments::{fit_image, office_part_text, office_text};
 pub use builtin::{BuiltinAgent, BuiltinOptions};
 pub use exposure::WorkspaceExposure;
 pub use sandbox::Sandbox;
+pub use sessions::record_session_switch;
 #[doc(hidden)]
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};

@@ -1,6 +1,6 @@
 //! Builds the prompt for the model from a message.
 
-use bub_kernel::{COMMAND_PREFIX, Envelope, MessageKind, Prompt, Result};
+use bub_kernel::{Envelope, MessageKind, Prompt, Result};
 use jiff::Zoned;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) async fn build_prompt(
     reader: &AttachmentReader<'_>,
 ) -> Result<Prompt> {
     let content = message.content();
-    if content.starts_with(COMMAND_PREFIX) {
+    if message.is_command() {
         return Ok(Prompt::Text(content.into_owned()));
     }
     let (mut parts, mut saved, mut unread) = (Vec::new(), Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ pub(crate) async fn build_prompt(
 
 /// Returns the kind of a message. A comma command always has the kind `command`.
 pub(crate) fn message_kind(message: &Envelope) -> MessageKind {
-    if message.content().starts_with(COMMAND_PREFIX) {
+    if message.is_command() {
         MessageKind::Command
     } else {
         message.kind()

@@ -5,10 +5,11 @@
 //! stores the latest such event.
 
 use bub_kernel::{Framework, Result, SessionId, tape_error};
-use bub_tape::TapeName;
+use bub_tape::{Entry, TapeName, TapeStore};
+use serde_json::json;
 
 /// The event on the tape of a chat's first session that names the current session.
-pub(crate) const SESSION_SWITCH_EVENT: &str = "session_switch";
+const SESSION_SWITCH_EVENT: &str = "session_switch";
 
 const SESSION_SEPARATOR: char = '~';
 
@@ -26,6 +27,22 @@ pub(crate) fn new_session_id(session_id: &str) -> SessionId {
         "{}{SESSION_SEPARATOR}{stamp}",
         session_chat_id(session_id)
     ))
+}
+
+/// Records on the tape of a chat's first session, `chat`, that `target` is the current session of the chat.
+///
+/// # Errors
+///
+/// Fails if the tape cannot be written.
+pub async fn record_session_switch(
+    store: &dyn TapeStore,
+    chat: &TapeName,
+    target: &str,
+) -> Result<()> {
+    let data = json!({"session_id": target});
+    let event = Entry::event(SESSION_SWITCH_EVENT, Some(data)).exclude_from_context();
+    let appended = store.append(chat, vec![event]).await;
+    appended.map(drop).map_err(tape_error)
 }
 
 /// Returns the id of the current session of a chat. `session_id` is the id of the chat's first session. The id of a

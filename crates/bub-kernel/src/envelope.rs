@@ -155,10 +155,9 @@ impl Envelope {
             .unwrap_or_default()
     }
 
-    /// Returns whether the message is a comma command, which the runtime runs instead of the model. The comma must be
-    /// the first character: after a space, it is text.
+    /// Returns whether the message is a comma command, which the runtime runs instead of the model.
     pub fn is_command(&self) -> bool {
-        self.content().starts_with(crate::prompt::COMMAND_PREFIX)
+        crate::command_line(&self.content()).is_some()
     }
 
     /// Returns whether the message addresses the agent. In a group, the agent also receives messages between other

@@ -13,6 +13,7 @@ use crate::{
     lifespan::Lifespan,
     outbound::Outbound,
     preview::RequestPreview,
+    prompt::command_line,
     provenance::{Provenance, UntrustedSource},
     receipt::InboundReceipt,
     sender::{Role, Sender},
@@ -177,9 +178,7 @@ impl Inbound {
 
     /// Returns whether the message is a `,quit` from a sender who may stop the session. Guests may not.
     pub fn is_quit(&self) -> bool {
-        let content = self.message.content();
-        let command = content.strip_prefix(',').map(str::trim);
-        self.message.is_command() && command == Some("quit") && self.sender().role > Role::Guest
+        command_line(&self.message.content()) == Some("quit") && self.sender().role > Role::Guest
     }
 
     /// Merges messages that arrived together. Contents are joined by newlines, and media are collected from all

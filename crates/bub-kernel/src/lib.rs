@@ -92,7 +92,7 @@ pub use outbound::{DeliveryAttempt, Outbound, ReplyOrigin};
 pub use pipeline::TurnResult;
 pub use plugin::{IntoPlugin, Plugin, PluginContext, PluginState, PluginStatus};
 pub use preview::{PreviewedRequest, RequestPreview};
-pub use prompt::{COMMAND_PREFIX, Prompt};
+pub use prompt::{Prompt, command_line};
 pub use provenance::{Provenance, UntrustedSource};
 pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
 pub use route::{

@@ -3,8 +3,20 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The first character of a comma command.
-pub const COMMAND_PREFIX: char = ',';
+/// Returns the command in a text, without its comma and trimmed. Returns `None` if the text is no command.
+///
+/// White space before the comma does not matter (P-47 in `docs/spec`). Everything that distinguishes commands from text
+/// uses this function.
+///
+/// ```
+/// use bub_kernel::command_line;
+///
+/// assert_eq!(command_line(" , ls -l\n"), Some("ls -l"));
+/// assert_eq!(command_line("yes, ls"), None);
+/// ```
+pub fn command_line(text: &str) -> Option<&str> {
+    text.trim().strip_prefix(',').map(str::trim)
+}
 
 /// The user input of the model stage.
 ///
@@ -41,10 +53,9 @@ impl Prompt {
         }
     }
 
-    /// Returns whether the prompt is a comma command. The comma must be the first character: after a space, it is text.
+    /// Returns whether the prompt is a comma command.
     pub fn is_command(&self) -> bool {
-        self.as_text()
-            .is_some_and(|text| text.starts_with(COMMAND_PREFIX))
+        self.as_text().and_then(command_line).is_some()
     }
 
     /// Returns the text of the prompt. Several text parts are joined by newlines.

@@ -45,7 +45,7 @@ use crate::{
     ids::{SessionId, TurnId},
     inbound::{Inbound, InboundAttempt},
     pipeline::run_until_cancelled,
-    prompt::{COMMAND_PREFIX, Prompt},
+    prompt::{Prompt, command_line},
     provenance::TurnProvenance,
 };
 
@@ -538,7 +538,7 @@ impl TurnTape {
             self.append(vec![entry]).await?;
         } else if self.prompt_id().is_none() && self.accepts_commands && message.is_command() {
             let raw = message.content();
-            let raw = raw.trim().trim_start_matches(COMMAND_PREFIX).trim();
+            let raw = command_line(&raw).unwrap_or_default();
             let status = match error.kind() {
                 ErrorKind::Cancelled => CANCELLED_STATUS,
                 _ => ERROR_STATUS,

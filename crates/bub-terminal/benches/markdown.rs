@@ -129,6 +129,19 @@ fn push_and_preview(bencher: Bencher, answer: &Answer) {
         });
 }
 
+/// Lines of code in a block, with and without a language that is highlighted.
+#[divan::bench(args = ["rust", "unknown"])]
+fn code_lines(bencher: Bencher, language: &str) {
+    const LINES: usize = 1000;
+    const LINE: &str = "    let value = compute(\"text\", 12); // a comment about it\n";
+    let text = LINE.repeat(LINES);
+    bencher.counter(ItemsCount::new(LINES)).bench_local(|| {
+        let mut markdown = Markdown::new(80, MarkdownStyle::Styled);
+        let opened = markdown.push(&format!("```{language}\n"));
+        opened.len() + markdown.push(&text).len() + markdown.finish().len()
+    });
+}
+
 fn main() {
     divan::main();
 }

@@ -13,7 +13,13 @@ const COMMAND_ARGUMENT: &str = "command";
 
 /// Returns the rows of an approval request. Nothing is omitted, and invisible characters are escaped: what is shown is
 /// what runs.
-pub fn approval_lines(request: &ApprovalRequest, width: usize) -> Vec<Line> {
+///
+/// `replaced` is the text of the file that the call replaces.
+pub fn approval_lines(
+    request: &ApprovalRequest,
+    replaced: Option<&str>,
+    width: usize,
+) -> Vec<Line> {
     let exact = request.terms.secret_arguments.as_ref();
     let arguments = exact.unwrap_or(&request.arguments);
     let words: Vec<_> = request.reason.split_whitespace().collect();
@@ -24,14 +30,14 @@ pub fn approval_lines(request: &ApprovalRequest, width: usize) -> Vec<Line> {
     }
     let title = format!("allow {}?", escape_invisible(&request.tool));
     lines.push(Line::new(title, Style::BOLD | Style::YELLOW));
-    lines.extend(argument_lines(&request.tool, arguments));
+    lines.extend(argument_lines(&request.tool, arguments, replaced));
     lines.extend(answer_lines(request, width));
     lines
 }
 
 /// Returns the rows of the arguments: a command as it is typed, a change as a diff, other arguments with their names.
-fn argument_lines(tool: &str, arguments: &Map<String, Value>) -> Vec<Line> {
-    let changes = turn_view::change_lines(tool, arguments);
+fn argument_lines(tool: &str, arguments: &Map<String, Value>, replaced: Option<&str>) -> Vec<Line> {
+    let changes = turn_view::change_lines(tool, arguments, replaced);
     let mut lines = Vec::new();
     for (name, value) in arguments {
         if changes.is_some() && turn_view::is_change_argument(name) {
@@ -96,12 +102,22 @@ mod tests {
     use super::*;
 
     fn shown(tool: &str, arguments: &Value, terms: ApprovalTerms, width: usize) -> String {
+        shown_over(None, tool, arguments, terms, width)
+    }
+
+    fn shown_over(
+        replaced: Option<&str>,
+        tool: &str,
+        arguments: &Value,
+        terms: ApprovalTerms,
+        width: usize,
+    ) -> String {
         let mut request = ApprovalRequest::default();
         request.tool = tool.to_owned();
         request.arguments = arguments.as_object().unwrap().clone();
         request.reason = "rule 1 asks about it".to_owned();
         request.terms = terms;
-        let lines = approval_lines(&request, width);
+        let lines = approval_lines(&request, replaced, width);
         lines.iter().map(Line::text).collect::<Vec<_>>().join("\n")
     }
 
@@ -136,6 +152,23 @@ mod tests {
           │ start: 0
           │ - let x = 1;
           │ + let x = 2;
+          y  allow it once
+          n  deny it; `n REASON` tells the model why
+        ");
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_shown_as_a_diff() {
+        let arguments = json!({"path": "a.txt", "content": "one\nthree\n"});
+        let replaced = Some("one\ntwo\u{202e}\n");
+        let terms = ApprovalTerms::default();
+        insta::assert_snapshot!(shown_over(replaced, "fs.write", &arguments, terms, 60), @r"
+        rule 1 asks about it
+        allow fs.write?
+          │ path: a.txt
+          │   one
+          │ - two\u{202e}
+          │ + three
           y  allow it once
           n  deny it; `n REASON` tells the model why
         ");

@@ -1,8 +1,11 @@
 //! The `cli` channel: sends the output of turns to the chat, and lets lines typed during a turn steer it.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    path::Path,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bub_kernel::{
@@ -12,9 +15,15 @@ use bub_kernel::{
 };
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Line, Style, approval_lines, sanitize::sanitize_line, turn_view::StatusLine};
+use crate::{
+    Line, Style, approval_lines,
+    replaced_file::read_replaced_file,
+    sanitize::sanitize_line,
+    turn_view::{StatusLine, call_arguments, call_name},
+};
 
 /// The name of the channel.
 pub const CHANNEL_NAME: &str = "cli";
@@ -88,6 +97,9 @@ pub enum ChatEvent {
         /// The text of the line.
         content: String,
     },
+    /// The texts of the files that the calls of the next event [`StreamEvent::ToolCall`] replace, by the index of the
+    /// call.
+    ReplacedFiles(Vec<Option<String>>),
     /// The running turn produced a stream event.
     Stream(StreamEvent),
     /// The running turn produces no more stream events. Can be sent twice for one turn.
@@ -139,7 +151,14 @@ pub enum LineOutcome {
 #[derive(Debug)]
 pub enum UserQuestion {
     /// Asks whether a tool call is allowed.
-    Call(Box<ApprovalRequest>, oneshot::Sender<ApprovalAnswer>),
+    Call {
+        /// The call.
+        request: Box<ApprovalRequest>,
+        /// The text of the file that the call replaces.
+        replaced: Option<String>,
+        /// Returns the answer.
+        answer: oneshot::Sender<ApprovalAnswer>,
+    },
     /// A plugin's question: id, text, and the sender of an `mpsc` channel with capacity for one answer.
     Line(String, String, std::sync::mpsc::SyncSender<String>),
 }
@@ -149,7 +168,9 @@ impl UserQuestion {
     /// of what is approved.
     pub fn lines(&self, width: usize) -> Vec<Line> {
         match self {
-            Self::Call(request, _) => approval_lines(request, width),
+            Self::Call {
+                request, replaced, ..
+            } => approval_lines(request, replaced.as_deref(), width),
             Self::Line(_, text, _) => vec![Line::new(sanitize_line(text), Style::YELLOW)],
         }
     }
@@ -157,7 +178,7 @@ impl UserQuestion {
     /// Returns the prompt for the answer.
     pub fn prompt(&self) -> String {
         match self {
-            Self::Call(request, _) => format!("allow? [{}] ", request.choices()),
+            Self::Call { request, .. } => format!("allow? [{}] ", request.choices()),
             Self::Line(..) => "answer: ".to_owned(),
         }
     }
@@ -165,7 +186,7 @@ impl UserQuestion {
     /// Returns the id of the question.
     pub fn id(&self) -> &str {
         match self {
-            Self::Call(request, _) => &request.id,
+            Self::Call { request, .. } => &request.id,
             Self::Line(id, ..) => id,
         }
     }
@@ -203,11 +224,21 @@ impl ChatEventSender {
         }
     }
 
-    /// Asks the user to approve a tool call. The question is withdrawn if the returned future is dropped.
-    pub async fn ask_approval(&self, request: &ApprovalRequest) -> ApprovalAnswer {
+    /// Asks the user to approve a tool call, whose paths are relative to `workspace`. The question is withdrawn if the
+    /// returned future is dropped.
+    pub async fn ask_approval(
+        &self,
+        request: &ApprovalRequest,
+        workspace: &Path,
+    ) -> ApprovalAnswer {
+        let replaced = read_replaced_file(workspace, &request.tool, &request.arguments).await;
         let (answer, answered) = oneshot::channel();
         let _withdraw = self.withdraw_on_drop(request.id.clone());
-        let question = UserQuestion::Call(Box::new(request.clone()), answer);
+        let question = UserQuestion::Call {
+            request: Box::new(request.clone()),
+            replaced,
+            answer,
+        };
         self.emit(ChatEvent::Question(question)).await;
         answered
             .await
@@ -393,8 +424,29 @@ impl StreamedTextGuard {
         if let StreamEvent::Text(delta) = event {
             self.text.push_str(delta);
         }
+        if let StreamEvent::ToolCall(calls) = event {
+            self.report_replaced_files(calls).await;
+        }
         let event = ChatEvent::Stream(event.clone());
         self.cli.event_sender.emit(event).await;
+    }
+
+    /// Reports the files that the calls replace. The calls run when the reader of the stream asks for the next event, so
+    /// the files are still as they were.
+    async fn report_replaced_files(&self, calls: &[Value]) {
+        let mut replaced = Vec::new();
+        for call in calls {
+            let (tool, arguments) = (call_name(call), call_arguments(call).1);
+            let workspace = self.turn.framework().workspace();
+            replaced.push(match &arguments {
+                Some(arguments) => read_replaced_file(workspace, &tool, arguments).await,
+                None => None,
+            });
+        }
+        if replaced.iter().any(Option::is_some) {
+            let event = ChatEvent::ReplacedFiles(replaced);
+            self.cli.event_sender.emit(event).await;
+        }
     }
 
     /// Records that the answer was shown, unless the stream failed.

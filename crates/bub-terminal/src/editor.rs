@@ -41,6 +41,8 @@ pub enum EditorAction {
     ToggleMode,
     /// Ctrl-O: show the complete output of the latest tool call.
     ShowOutput,
+    /// Ctrl-V: attach the image in the clipboard.
+    AttachClipboardImage,
     /// Ctrl-L: clear the screen.
     ClearScreen,
     /// Ctrl-Z: suspend the program.
@@ -167,6 +169,7 @@ impl Editor {
             KeyEvent::Ctrl('d') if self.text().is_empty() => return EditorAction::End,
             KeyEvent::Ctrl('x') => return EditorAction::ToggleMode,
             KeyEvent::Ctrl('o') => return EditorAction::ShowOutput,
+            KeyEvent::Ctrl('v') => return EditorAction::AttachClipboardImage,
             KeyEvent::Ctrl('l') => return EditorAction::ClearScreen,
             KeyEvent::Ctrl('z') => return EditorAction::Suspend,
             KeyEvent::Ctrl('r') => {

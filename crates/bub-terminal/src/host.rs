@@ -10,6 +10,10 @@ pub trait ChatHost: Send + Sync + 'static {
     /// [`ChatEvent::LineSettled`](crate::ChatEvent::LineSettled) reports the outcome, also if the line is not accepted.
     async fn submit_line(&self, line: u64, text: String);
 
+    /// Attaches the image in the clipboard to the next message. The event
+    /// [`ChatEvent::Notice`](crate::ChatEvent::Notice) reports the outcome.
+    async fn attach_clipboard_image(&self);
+
     /// Cancels the running turn.
     async fn cancel_turn(&self);
 

@@ -35,6 +35,8 @@ bitflags! {
         const BLUE = 1 << 9;
         /// Cyan, for code and commands.
         const CYAN = 1 << 10;
+        /// Magenta, for keywords of code.
+        const MAGENTA = 1 << 11;
     }
 }
 
@@ -44,7 +46,7 @@ impl Style {
 
     /// The number of each style in the escape sequence SGR (Select Graphic Rendition). The entries from index
     /// `FIRST_COLOR` on are colors.
-    const SGR: [(Self, &'static str); 11] = [
+    const SGR: [(Self, &'static str); 12] = [
         (Self::BOLD, "1"),
         (Self::DIM, "2"),
         (Self::ITALIC, "3"),
@@ -56,6 +58,7 @@ impl Style {
         (Self::YELLOW, "33"),
         (Self::BLUE, "34"),
         (Self::CYAN, "36"),
+        (Self::MAGENTA, "35"),
     ];
     const FIRST_COLOR: usize = 6;
 
@@ -98,7 +101,7 @@ pub enum ColorMode {
 /// A part of a line with one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The text: sanitized and without line endings. Only the first span of a line may contain tabs.
+    /// The text: sanitized and without line endings.
     pub text: String,
     /// The style of the text.
     pub style: Style,
@@ -178,8 +181,11 @@ impl Line {
     #[must_use]
     pub fn without_tabs(&self) -> Self {
         let mut line = Self::default();
+        let mut column = 0;
         for span in &self.spans {
-            line.push(&expand_tabs(&span.text, TAB_WIDTH), span.style);
+            let text = expand_tabs(&span.text, column, TAB_WIDTH);
+            column += columns(&text);
+            line.push(&text, span.style);
         }
         line
     }

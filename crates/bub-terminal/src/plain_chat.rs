@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{CancellationToken, Error, Result};
+use bub_kernel::{CancellationToken, Error, Result, command_line};
 use bub_settings::Redactor;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -197,7 +197,7 @@ impl PlainChat {
 
     fn send_line(&mut self, text: &str) -> Result<()> {
         let is_busy = self.state.running.is_some();
-        self.has_command |= is_busy && text.starts_with(',');
+        self.has_command |= is_busy && command_line(text).is_some();
         let Some(line) = self.state.submit(text) else {
             self.state
                 .view
@@ -267,6 +267,7 @@ impl PlainChat {
                 let text = format!("(queued, from an earlier chat) {content}");
                 self.state.view.show_notice(&text, Style::NONE);
             }
+            ChatEvent::ReplacedFiles(texts) => self.state.view.set_replaced_files(texts),
             ChatEvent::Stream(event) => self.state.view.handle_event(&event),
             ChatEvent::TurnEnded => {
                 should_prompt = self.state.end_stream() && self.state.open.is_empty();

@@ -103,13 +103,12 @@ pub fn sanitize_line(text: &str) -> String {
     sanitize(&words.join(" ")).into_owned()
 }
 
-/// Expands tabs to spaces up to the next tab stop. The text must have no line endings and start in the first column.
-pub fn expand_tabs(text: &str, tab_width: usize) -> Cow<'_, str> {
+/// Expands tabs to spaces up to the next tab stop. The text starts in `column` and must have no line endings.
+pub fn expand_tabs(text: &str, mut column: usize, tab_width: usize) -> Cow<'_, str> {
     if !text.contains('\t') {
         return Cow::Borrowed(text);
     }
     let mut expanded = String::with_capacity(text.len() + 16);
-    let mut column = 0;
     for cluster in text.graphemes(true) {
         if cluster == "\t" {
             let spaces = tab_width - column % tab_width;
@@ -253,7 +252,8 @@ mod tests {
 
     #[test]
     fn tabs_reach_the_next_stop() {
-        assert_eq!(expand_tabs("\ta\t你\tx", 4), "    a   你  x");
-        assert!(matches!(expand_tabs("ab", 4), Cow::Borrowed(_)));
+        assert_eq!(expand_tabs("\ta\t你\tx", 0, 4), "    a   你  x");
+        assert_eq!(expand_tabs("a\tb", 2, 4), "a b");
+        assert!(matches!(expand_tabs("ab", 0, 4), Cow::Borrowed(_)));
     }
 }

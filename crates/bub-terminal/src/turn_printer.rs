@@ -108,6 +108,14 @@ impl TurnPrinter {
     /// Fails if stdout cannot be written. A closed pipe is not an error.
     pub fn handle_event(&mut self, event: &ChatEvent) -> Result<()> {
         match event {
+            ChatEvent::ReplacedFiles(texts) => {
+                if let PrintTarget::Screen { view, .. } | PrintTarget::Lines(view) =
+                    &mut self.target
+                {
+                    view.set_replaced_files(texts.clone());
+                }
+                Ok(())
+            }
             ChatEvent::Stream(event) => self.handle_stream_event(event),
             ChatEvent::Message {
                 content,

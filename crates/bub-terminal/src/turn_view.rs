@@ -19,13 +19,14 @@ pub use self::status::StatusLine;
 use self::tool_output::{HiddenOutput, LiveOutput};
 use self::verbatim::{VerbatimText, sanitized_lines};
 pub(crate) use self::{
-    calls::{call_summary, failure_lines},
+    calls::{call_arguments, call_name, call_summary, failure_lines},
     changes::{change_lines, is_change_argument},
     status::status_line,
     verbatim::wrap_line,
 };
 use crate::{
     ColorMode, Line, Style, columns,
+    highlight::diff_line,
     markdown::{Markdown, MarkdownStyle},
     sanitize::sanitize_line,
     split_at_width,
@@ -74,6 +75,8 @@ pub struct TurnView {
     width: usize,
     markdown_style: MarkdownStyle,
     redactor: Redactor,
+    /// The texts of the files that the next calls replace.
+    replaced_files: Vec<Option<String>>,
     is_thinking_shown: bool,
     /// Whether a title line precedes each section.
     has_titles: bool,
@@ -117,6 +120,8 @@ struct ReasoningText {
 #[derive(Debug, Default)]
 struct StepCalls {
     requested: Vec<Value>,
+    /// The texts of the files that the calls replace, by the index of the call.
+    replaced: Vec<Option<String>>,
     started: Option<Instant>,
     /// The output of running calls, by their index.
     live: HashMap<usize, LiveOutput>,
@@ -133,6 +138,7 @@ impl TurnView {
                 ColorMode::Attributes | ColorMode::Colors => MarkdownStyle::Styled,
             },
             redactor,
+            replaced_files: Vec::new(),
             is_thinking_shown: false,
             has_titles: true,
             lines: Vec::new(),
@@ -223,6 +229,7 @@ impl TurnView {
                 self.finish_calls(None);
                 self.calls = StepCalls {
                     requested: calls.clone(),
+                    replaced: std::mem::take(&mut self.replaced_files),
                     started: Some(Instant::now()),
                     ..StepCalls::default()
                 };
@@ -243,6 +250,13 @@ impl TurnView {
             // Usage and events of unknown kinds are not shown.
             _ => {}
         }
+    }
+
+    /// Sets the texts of the files that the calls of the next event replace, by the index of the call.
+    pub fn set_replaced_files(&mut self, texts: Vec<Option<String>>) {
+        let redact = |text: String| self.redactor.redact(&text).into_owned();
+        let texts = texts.into_iter().map(|text| text.map(redact));
+        self.replaced_files = texts.collect();
     }
 
     /// Ends the turn: closes the open text, reasoning and tool calls.
@@ -402,7 +416,10 @@ impl TurnView {
                 let rows = lines.iter().flat_map(|line| wrap_line(line, room));
                 self.lines.extend(rows);
             }
-            Some(",diff") => self.lines.extend(lines.iter().map(changes::color_diff)),
+            Some(",diff") => {
+                let colored = lines.iter().map(|line| diff_line(&line.text()));
+                self.lines.extend(colored);
+            }
             _ => self.lines.extend(lines),
         }
     }
@@ -499,7 +516,8 @@ impl TurnView {
         let (width, style) = (self.width, self.markdown_style);
         for (index, call) in calls.requested.iter().enumerate() {
             self.lines.extend(calls::call_lines(call, width, style));
-            let changes = calls::call_changes(call, width);
+            let replaced = calls.replaced.get(index).and_then(Option::as_deref);
+            let changes = calls::call_changes(call, replaced, width);
             let has_changes = changes.is_some();
             if let Some(changes) = changes {
                 self.add_shortened(call, changes, MAX_CHANGE_LINES);

@@ -9,6 +9,7 @@
 //! - [`model`]: a scripted model server on loopback, for every wire format.
 //! - [`picture`]: the picture of a session in the README.
 //! - [`program`]: the built program, measured from outside.
+//! - [`progress`]: a progress bar for long tests.
 //! - [`pty`]: programs in a pseudo-terminal.
 //! - [`sandbox`]: a temporary home and workspace, and programs that run in it.
 //! - [`telegram`]: a Bot API server on loopback with simulated users, rate limits and faults.
@@ -21,6 +22,7 @@ mod loopback;
 pub mod model;
 pub mod picture;
 pub mod program;
+pub mod progress;
 pub mod pty;
 pub mod sandbox;
 pub mod telegram;

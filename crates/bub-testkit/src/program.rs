@@ -19,7 +19,7 @@ use wait4::Wait4;
 
 use crate::{
     gateway::{TOKEN, request_head},
-    model::{ModelServer, Reply},
+    model::{ModelServer, Pace, Reply},
     pty::Pty,
     sandbox::Sandbox,
 };
@@ -143,6 +143,49 @@ impl Program {
         chat.try_end(self.timeout)
             .map_err(|error| Error::other(format!("`chat` and Ctrl-D: {error}")))?;
         Ok(elapsed)
+    }
+
+    /// Returns the median time from the model's first token to its appearance in the output of `bub run`, on a terminal
+    /// or in a pipe.
+    pub fn measure_first_token(&self, on_terminal: bool, runs: usize) -> Result<Duration> {
+        let model = ModelServer::start();
+        let mut times = Vec::with_capacity(runs);
+        for run in 1..=runs {
+            let pace = Pace::stopped();
+            model.script(Reply::deltas(["token0 ", "token1 ", "token2"]).paced(&pace));
+            let mut command = self.command(&["run", "hello", "--ephemeral"]);
+            command.env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
+            let send_token = || {
+                let deadline = Instant::now() + self.timeout;
+                while model.requests().len() < run && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let sent = Instant::now();
+                pace.release();
+                sent
+            };
+            let ended = if on_terminal {
+                let mut pty = Pty::try_spawn(command, 24, 80)?;
+                let sent = send_token();
+                let shown = pty.try_expect("token0", self.timeout);
+                times.push(sent.elapsed());
+                shown.and_then(|_| pty.try_end(self.timeout))
+            } else {
+                let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+                let mut child = command.stderr(Stdio::null()).spawn()?;
+                let sent = send_token();
+                if let Some(mut stdout) = child.stdout.take() {
+                    stdout.read_exact(&mut [0])?;
+                }
+                times.push(sent.elapsed());
+                Ok(child.wait()?.code())
+            };
+            ended
+                .map_err(|error: String| Error::other(format!("`run` showed no token: {error}")))?;
+        }
+        times.sort();
+        let median = times.get(runs / 2);
+        median.copied().ok_or_else(|| Error::other("no run"))
     }
 
     /// Returns the minimum of each figure over several runs. Other processes, and additional pages

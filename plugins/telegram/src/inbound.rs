@@ -14,6 +14,7 @@
 mod entities;
 mod media;
 
+use bub::kernel::command_line;
 use serde_json::{Map, Value, json};
 
 use self::media::TelegramMessageKind;
@@ -123,7 +124,7 @@ pub fn convert_message(message: &Value, is_edit: bool, me: &BotIdentity) -> Inbo
         && !is_edit
         && {
             let command = entities::strip_mention(&text, me).trim();
-            let is_command = command.starts_with(',');
+            let is_command = command_line(command).is_some();
             if is_command {
                 text = command.to_owned();
             }

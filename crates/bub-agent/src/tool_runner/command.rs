@@ -3,8 +3,8 @@
 use std::{pin::pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    COMMAND_PREFIX, CancellationToken, Error, ModelStream, Result, ResumePoint, Sender,
-    StreamEvent, Tool, ToolCaller, ToolContext, Turn, TurnTape,
+    CancellationToken, Error, ModelStream, Result, ResumePoint, Sender, StreamEvent, Tool,
+    ToolCaller, ToolContext, Turn, TurnTape, command_line,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
 use bub_settings::StreamRedactor;
@@ -137,8 +137,7 @@ pub(crate) async fn run_command(
         mark_complete(turn.tape(), outcome);
         return outcome.clone();
     }
-    let raw = line.trim();
-    let raw = raw.strip_prefix(COMMAND_PREFIX).unwrap_or(raw).trim();
+    let raw = command_line(line).unwrap_or_else(|| line.trim());
     // The output of a command goes to the user only, unless a `!` shows it to the model.
     let shown_to_model = raw.strip_prefix(SHOW_TO_MODEL_PREFIX);
     let raw = shown_to_model.map_or(raw, str::trim);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{Error, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools};
-use bub_tape::{Entry, TapeListFilter, TapeName};
+use bub_tape::{TapeListFilter, TapeName};
 use serde_json::{Value, json};
 
 use crate::{agent::Agent, sessions};
@@ -214,11 +214,8 @@ fn is_at_terminal(context: &ToolContext) -> bool {
 pub(super) async fn switch_session(context: &ToolContext, target: &SessionId) -> Result<()> {
     let turn = &context.turn;
     let chat = sessions::session_chat_id(turn.session_id());
-    let name = TapeName::for_session(turn.framework().workspace_text(), chat);
-    let data = json!({"session_id": target});
-    let event = Entry::event(sessions::SESSION_SWITCH_EVENT, Some(data)).exclude_from_context();
-    let store = context.tape().store();
-    store.append(&name, vec![event]).await.map_err(tape_error)?;
+    let chat = TapeName::for_session(turn.framework().workspace_text(), chat);
+    sessions::record_session_switch(&**context.tape().store(), &chat, target).await?;
     turn.switch_session(target.clone());
     Ok(())
 }

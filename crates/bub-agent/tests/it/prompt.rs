@@ -50,11 +50,11 @@ async fn a_command_is_passed_on_as_typed() {
     assert_eq!(prompt_of(command()).await, Prompt::from(",help  me"));
     let result = AgentFixture::echoing().turn(command()).await.unwrap();
     assert_eq!(result.outbounds[0].kind(), MessageKind::Command);
-    // Only a leading comma makes a command.
-    assert_ne!(
-        prompt_of(ChannelMessage::new("s", "cli", " ,help")).await,
-        Prompt::from(" ,help")
-    );
+    // P-47: white space before the comma does not matter; other text does.
+    for (text, is_command) in [(" ,help", true), ("see ,help", false)] {
+        let prompt = prompt_of(ChannelMessage::new("s", "cli", text)).await;
+        assert_eq!(prompt == Prompt::from(text), is_command, "{text}");
+    }
 }
 
 struct FakeFetcher(Option<&'static [u8]>);

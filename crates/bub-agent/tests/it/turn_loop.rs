@@ -387,7 +387,9 @@ async fn steering_messages_reach_the_next_step() {
     impl SteeringPlugin {
         async fn after_tool_call(&self, turn: &Turn) -> Result<Option<Value>> {
             if !std::mem::replace(&mut *self.0.lock().unwrap(), true) {
-                let messages: [Inbound; 5] = [
+                let messages: [Inbound; 6] = [
+                    owned(ChannelMessage::new("s", "lab", "see ,touch named")),
+                    // P-47
                     owned(ChannelMessage::new("s", "lab", " ,touch spaced")),
                     ChannelMessage::new("s", "lab", "in French!").into(),
                     owned(ChannelMessage::new("s", "lab", ",echo ran")),
@@ -433,12 +435,13 @@ async fn steering_messages_reach_the_next_step() {
         .map(|m| m["content"].as_str().unwrap_or_default().to_owned())
         .collect();
     assert!(texts[texts.len() - 1].ends_with("in French!"), "{texts:#?}");
-    // As at the start of a turn, only a leading comma makes a command.
+    // As at the start of a turn, only a comma before the first word makes a command.
     assert!(
-        texts[texts.len() - 2].ends_with(" ,touch spaced"),
+        texts[texts.len() - 2].ends_with("see ,touch named"),
         "{texts:#?}"
     );
-    assert!(!fixture.dir.path().join("workspace/spaced").exists());
+    assert!(!fixture.dir.path().join("workspace/named").exists());
+    assert!(fixture.dir.path().join("workspace/spaced").exists());
     assert!(
         !texts.iter().any(|text| text.contains("echo ran")),
         "{texts:#?}"

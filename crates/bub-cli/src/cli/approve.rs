@@ -11,6 +11,7 @@ use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, ErrorKind, MessageKind,
     Result, Turn,
 };
+use bub_terminal::{approval_lines, tty};
 use rustix::termios::{QueueSelector, tcflush};
 use scopeguard::ScopeGuard;
 use tokio::sync::{Mutex, mpsc};
@@ -97,11 +98,16 @@ impl TerminalApprover {
         TtyReader::get_or_open(&mut *self.0.lock().await).map(drop)
     }
 
-    /// Asks about a tool call and waits for the answer. Fails if the process has no terminal.
-    pub(super) async fn ask(&self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
+    /// Asks about a tool call and waits for the answer. `replaced` is the text of the file that the call replaces. Fails
+    /// if the process has no terminal.
+    pub(super) async fn ask(
+        &self,
+        request: &ApprovalRequest,
+        replaced: Option<&str>,
+    ) -> Result<ApprovalAnswer> {
         let mut reader = self.0.lock().await;
         let reader = TtyReader::get_or_open(&mut reader)?;
-        reader.ask_question(request).await
+        reader.ask_question(request, replaced).await
     }
 }
 
@@ -133,13 +139,18 @@ impl TtyReader {
         Ok(Self { tty, typed })
     }
 
-    async fn ask_question(&mut self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
+    async fn ask_question(
+        &mut self,
+        request: &ApprovalRequest,
+        replaced: Option<&str>,
+    ) -> Result<ApprovalAnswer> {
         // Discard input that was typed before the question was visible.
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
-        let (question, choices) = (request.question_text(), request.choices());
-        self.tty
-            .write_all(format!("{question}\nanswer [{choices}] or `n REASON`: ").as_bytes())?;
+        let lines = approval_lines(request, replaced, tty::size().columns);
+        let mut question: String = lines.iter().map(|line| line.text() + "\n").collect();
+        let _ = write!(question, "answer [{}] or `n REASON`: ", request.choices());
+        self.tty.write_all(question.as_bytes())?;
         // Also if the caller is cancelled.
         let unanswered = scopeguard::guard(&self.tty, |mut tty| {
             let _ = tty.write_all(b"\nno answer: denied\n");

@@ -4,6 +4,7 @@
 //! steering work as for every other channel. `controller` connects the terminal and the gateway; `session` selects the
 //! session.
 
+mod clipboard;
 mod controller;
 pub(super) mod session;
 

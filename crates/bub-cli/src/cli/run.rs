@@ -14,7 +14,7 @@ use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelRole, Error, Framework,
     Inbound, InboundReceipt, MessageHandler, MessageOutcome, ModelStream, Outbound, ReplyOrigin,
-    Result, Sender, SessionId, Turn, TurnReport, async_trait,
+    Result, Sender, SessionId, Turn, TurnReport, async_trait, command_line,
 };
 use bub_settings::Settings;
 use bub_terminal::channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel};
@@ -35,7 +35,7 @@ const EXIT_TIMEOUT: u8 = 124;
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
     check_tools(&context.framework, &context.settings)?;
     let text = args.read_message().await?;
-    if args.model.is_none() && !text.starts_with(',') {
+    if args.model.is_none() && command_line(&text).is_none() {
         offer_local_model(&context).await?;
     }
     let (framework, settings) = (context.framework, context.settings);
@@ -123,7 +123,7 @@ async fn run_turn(
     };
     let (event_sender, chat_events) = ChatEventSender::new();
     let approver = Arc::<TerminalApprover>::default();
-    let channel = RunChannel::new(&inbound, settings, event_sender, &approver);
+    let channel = RunChannel::new(framework, &inbound, settings, event_sender, &approver);
     let channel = Arc::new(channel);
     let mut handler = None;
     let gateway = Gateway::with_channels(framework, options, |message_handler| {
@@ -190,6 +190,7 @@ struct RunChannel {
 
 impl RunChannel {
     fn new(
+        framework: &Framework,
         inbound: &Inbound,
         settings: &Settings,
         event_sender: ChatEventSender,
@@ -197,12 +198,14 @@ impl RunChannel {
     ) -> Self {
         let (channel, chat_id) = (inbound.message.channel(), inbound.message.chat_id());
         let (asker, approver) = (event_sender.clone(), Arc::clone(approver));
+        let workspace = framework.workspace().to_owned();
         let ask: AskApproval = Box::new(move |request| {
             let (asker, approver) = (asker.clone(), Arc::clone(&approver));
+            let workspace = workspace.clone();
             Box::pin(async move {
                 // The output asks the question, because it has to remove its live area first.
                 approver.open().await?;
-                Ok(asker.ask_approval(request).await)
+                Ok(asker.ask_approval(request, &workspace).await)
             })
         });
         Self {

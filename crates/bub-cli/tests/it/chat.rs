@@ -5,5 +5,5 @@ mod input;
 mod pipe;
 mod screen;
 mod sessions;
-mod terminal;
+pub(crate) mod terminal;
 mod visibility;

@@ -53,6 +53,7 @@ mod python_plugins;
 mod readable;
 mod replay;
 mod run;
+mod run_screen;
 mod rust_plugin;
 mod sandbox;
 mod secrets;

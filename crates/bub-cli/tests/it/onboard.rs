@@ -12,7 +12,10 @@ use bub_testkit::{
     telegram::{BotServer, TOKEN},
 };
 
-use crate::sandbox::{Run, Sandbox, bub, ending_signals, example};
+use crate::{
+    chat::terminal::TerminalOptions,
+    sandbox::{Run, Sandbox, bub, ending_signals, example},
+};
 
 const KEY: &str = "sk-correct-horse-battery";
 /// A config file that exists before the setup.
@@ -963,6 +966,51 @@ fn a_provider_and_a_model_are_picked_from_a_list() {
         parser.process(shown.as_bytes());
         let screen = parser.screen().contents();
         assert!(!screen.contains("type to search"), "{screen}");
+    }
+}
+
+// The list with a search at several widths and without color, and the plain question on a dumb terminal.
+#[test]
+fn the_list_of_providers_fits_every_terminal() {
+    for (name, columns, variable) in [
+        ("40_columns", 40, ("TERM", "xterm-256color")),
+        ("80_columns", 80, ("TERM", "xterm-256color")),
+        ("200_columns", 200, ("TERM", "xterm-256color")),
+        ("no_color", 80, ("NO_COLOR", "1")),
+        ("dumb", 80, ("TERM", "dumb")),
+    ] {
+        let sandbox = Sandbox::new();
+        let mut user = TerminalOptions::new(&sandbox)
+            .without_model()
+            .command(&["onboard", "--no-test"])
+            .size(columns, 40)
+            .set("TERM", "xterm-256color")
+            .set(variable.0, variable.1)
+            .start();
+        let is_dumb = variable.1 == "dumb";
+        let first = user.wait_for(if is_dumb {
+            "provider ["
+        } else {
+            "type to search"
+        });
+        let screen = if is_dumb {
+            first
+        } else {
+            user.send("deep");
+            user.wait_until(|screen| screen.contains("› deepseek") && !screen.contains("openai"))
+        };
+        let root = sandbox.workspace().parent().unwrap().display().to_string();
+        let start = screen.find("provider").unwrap();
+        insta::assert_snapshot!(
+            format!("picker_{name}"),
+            screen[start..].replace(&root, "~")
+        );
+        let bytes = String::from_utf8_lossy(&user.bytes()).into_owned();
+        let is_colored = bytes.contains("\x1b[1;36m") || bytes.contains("\x1b[36m");
+        assert_eq!(is_colored, name.ends_with("columns"), "{bytes:?}");
+        assert_eq!(bytes.contains('\x1b'), !is_dumb, "{bytes:?}");
+        user.send("\x03");
+        assert_eq!(user.wait_end().0, Some(1));
     }
 }
 

@@ -9,7 +9,10 @@ use bub_testkit::{
 };
 use serde_json::{Value, json};
 
-use crate::sandbox::{Run, Sandbox, bub};
+use crate::{
+    plugin::write_loud_plugin,
+    sandbox::{Run, Sandbox, bub},
+};
 
 const DATE: &str = "2026-01-02T03:04:05Z";
 const SESSION: &str = "cli:a-session-with-a-long-name";
@@ -251,14 +254,24 @@ fn json_has_the_documented_fields() {
         "requests": [],
     });
     sandbox.write("home/pairings.json", &pairings.to_string());
+    write_loud_plugin(&sandbox, "");
+    let add = ["plugin", "add", "loud", "--yes", "--unpinned"];
+    sandbox.bub(add).ok();
+    // Otherwise it answers instead of a model, and `debug request` has none to show.
+    sandbox.bub(["plugin", "disable", "loud"]).ok();
+    // The fields of `bub eval` belong to the tests of its plugin.
+    let mut documented_commands = vec!["eval".to_owned()];
     for command in [
         "config list",
         "config get model",
+        "debug request",
         "doctor --offline",
         "hooks",
         "models",
         "outbox list",
         "pair list",
+        "plugin list",
+        "plugin show loud",
         "policy list",
         "skill list",
         "status",
@@ -284,10 +297,59 @@ fn json_has_the_documented_fields() {
         let mut fields: Vec<_> = first.as_object().unwrap().keys().cloned().collect();
         fields.sort();
         let words: Vec<_> = command.split(' ').collect();
-        let is_name =
-            |word: &&&str| !word.contains([':', '-']) && !["model", "files"].contains(*word);
+        let is_name = |word: &&&str| {
+            !word.contains([':', '-']) && !["model", "files", "loud"].contains(*word)
+        };
         let name: Vec<_> = words.iter().filter(is_name).copied().collect();
         assert_eq!(fields, documented(&name.join(" ")), "{command}");
         assert!(values.all(|value| value.is_ok()), "{command}: {run:?}");
+        documented_commands.push(name.join(" "));
     }
+    let mut with_json: Vec<_> = commands(&sandbox, &[])
+        .into_iter()
+        .filter(|(_, help)| help.contains("--json"))
+        .map(|(name, _)| name)
+        .collect();
+    with_json.sort();
+    documented_commands.sort();
+    assert_eq!(with_json, documented_commands);
+    assert!(!documented("eval").is_empty());
+}
+
+/// Returns all commands below `path` with their help.
+fn commands(sandbox: &Sandbox, path: &[&str]) -> Vec<(String, String)> {
+    let help = sandbox.bub(path.iter().chain(&["--help"])).ok();
+    let mut found = vec![(path.join(" "), help.clone())];
+    let (_, listed) = help.split_once("\nCommands:\n").unwrap_or_default();
+    let rows = listed.lines().take_while(|row| !row.is_empty());
+    for row in rows.filter(|row| !row.starts_with("   ")) {
+        let name = row.split_whitespace().next().unwrap().trim_end_matches(',');
+        if name != "help" {
+            found.extend(commands(sandbox, &[path, &[name]].concat()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_that_lists_has_json() {
+    let sandbox = Sandbox::new();
+    let all = commands(&sandbox, &[]);
+    let is_listing = |(_, help): &&(String, String)| {
+        // A group is described by its commands.
+        let is_group = help.contains("\nCommands:\n");
+        !is_group
+            && ["List ", "Show ", "Search "]
+                .iter()
+                .any(|verb| help.starts_with(verb))
+    };
+    let without: Vec<_> = all
+        .iter()
+        .filter(is_listing)
+        .filter(|(_, help)| !help.contains("--json"))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    // They list nothing: one decision, and a tour.
+    assert_eq!(without, ["policy explain", "demo"]);
+    assert!(all.iter().filter(is_listing).count() > 15);
 }

@@ -251,7 +251,7 @@ fn the_demo_asks_at_a_terminal_and_uses_the_language_of_the_locale() {
     let mut command = demo_in_terminal(&sandbox, &[]);
     command.env("LANG", "zh_CN.UTF-8");
     let mut terminal = Pty::spawn_sized(command, 50, 120);
-    terminal.expect("allow fs.edit(");
+    terminal.expect("allow fs.edit?");
     terminal.expect("or `n REASON`: ");
     terminal.send("y\r");
     let shown = terminal.expect("下一步");

@@ -1,7 +1,7 @@
 //! Tests the options, the input and the output of `bub run`.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     process::{Command, Stdio},
 };
 
@@ -111,6 +111,45 @@ fn piped_text_is_added_to_the_message() {
 
     fixture.pipe(&["run", "empty"], " \n").ok();
     assert!(fixture.last_prompt().ends_with("empty"));
+}
+
+#[test]
+fn a_pipe_that_stays_open_is_reported_and_read_to_its_end() {
+    let fixture = RunFixture::answering("seen");
+    let mut command = fixture.command(&["run", "review this"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut notice = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    stderr.read_line(&mut notice).unwrap();
+    assert_eq!(
+        notice,
+        "reading stdin until it ends; use `--no-stdin` to leave it alone\n"
+    );
+    assert!(fixture.model.requests().is_empty());
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"+ a late line\n").unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"seen\n");
+    assert!(fixture.last_prompt().contains("+ a late line"));
+}
+
+#[test]
+fn a_run_ends_after_the_steps_that_it_may_take() {
+    let fixture = RunFixture::new();
+    let call = || Reply::new().call("c", "bash", r#"{"command": "true"}"#);
+    for _ in 0..3 {
+        fixture.model.script(call());
+    }
+    let run = fixture.run(&["run", "work", "--max-steps", "2"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(fixture.model.requests().len(), 2);
+    assert!(run.stderr.contains("max_steps"), "{run:?}");
+    for wrong in ["0", "-1", "many"] {
+        let run = fixture.run(&["run", "work", "--max-steps", wrong]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+    }
 }
 
 #[test]
@@ -531,32 +570,20 @@ fn a_price_limit_ends_the_run_before_the_next_call() {
     );
 }
 
-// The first token is visible at most 15 ms after the server sent it. The best of several runs counts, because the machine
-// may be busy.
+// The first token is visible at most 15 ms after the server sent it: the median of several runs, in a pipe and on a
+// terminal. A debug build gets more time, but not enough to wait for a frame or for the next token. The tool `budgets`
+// checks the release build.
 #[test]
 fn the_first_token_is_visible_within_15_ms() {
-    use std::time::{Duration, Instant};
-    let fixture = RunFixture::new();
-    let mut best = Duration::MAX;
-    for _ in 0..20 {
-        let pace = Pace::stopped();
-        let deltas: Vec<String> = (0..3).map(|number| format!("token{number} ")).collect();
-        fixture.model.script(Reply::deltas(deltas).paced(&pace));
-        let before = fixture.model.requests().len();
-        let mut command = fixture.command(&["run", "hello", "--ephemeral"]);
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        bub_testkit::sandbox::wait_until("the request", || fixture.model.requests().len() > before);
-        let mut stdout = child.stdout.take().unwrap();
-        let sent = Instant::now();
-        pace.release();
-        let mut byte = [0];
-        stdout.read_exact(&mut byte).unwrap();
-        best = best.min(sent.elapsed());
-        child.wait().unwrap();
-        if best < Duration::from_millis(15) {
-            break;
-        }
+    use std::time::Duration;
+    const MAX_TIME: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30 } else { 15 });
+    let program = bub_testkit::program::Program::new(bub()).unwrap();
+    for on_terminal in [false, true] {
+        let median = program.measure_first_token(on_terminal, 11).unwrap();
+        println!("on a terminal: {on_terminal}, median {median:?}");
+        assert!(
+            median < MAX_TIME,
+            "on a terminal: {on_terminal}: {median:?}"
+        );
     }
-    assert!(best < Duration::from_millis(15), "{best:?}");
 }

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_testkit::model::{ModelServer, Reply, Request};
+use bub_testkit::{
+    model::{ModelServer, Reply, Request},
+    progress::ProgressBar,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -149,7 +152,8 @@ fn load(
     callback: &str,
     time: Duration,
 ) {
-    let deadline = Instant::now() + time;
+    let started = Instant::now();
+    let deadline = started + time;
     let clients: Vec<_> = (0..6)
         .map(|_| {
             let (address, dice, next) = (gateway.address.clone(), dice.clone(), Arc::clone(next));
@@ -162,6 +166,11 @@ fn load(
             })
         })
         .collect();
+    let mut bar = ProgressBar::new("soak, seconds", time.as_secs());
+    while Instant::now() < deadline {
+        bar.draw(started.elapsed().as_secs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
     for client in clients {
         client.join().unwrap();
     }

@@ -19,6 +19,8 @@ struct PanickingChatHost;
 impl ChatHost for PanickingChatHost {
     async fn submit_line(&self, _line: u64, _text: String) {}
 
+    async fn attach_clipboard_image(&self) {}
+
     async fn cancel_turn(&self) {}
 
     fn withdraw_line(&self) {}

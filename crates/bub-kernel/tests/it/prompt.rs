@@ -102,13 +102,17 @@ fn a_prompt_is_a_string_or_a_list_in_json() {
     }
 }
 
+// P-47: white space before the comma does not matter.
 #[test]
-fn a_comma_after_a_space_is_no_command_in_a_prompt_or_an_envelope() {
+fn a_comma_before_the_first_word_is_a_command_in_a_prompt_or_an_envelope() {
     for (text, expected) in [
         (",help", true),
-        (" ,help", false),
-        ("\n,help", false),
+        (" ,help", true),
+        ("\n\t,help", true),
+        (",", true),
+        ("", false),
         ("a,b", false),
+        ("a ,b", false),
     ] {
         assert_eq!(Prompt::from(text).is_command(), expected, "{text:?}");
         assert_eq!(Envelope::from_text(text).is_command(), expected, "{text:?}");

@@ -1,5 +1,6 @@
 //! What a typed line means: text for the model, a command of the agent, or a command that the chat runs itself.
 
+use bub_kernel::command_line;
 use bub_settings::closest_match;
 
 use crate::editor::CompletionItem;
@@ -18,9 +19,9 @@ pub(crate) enum ChatCommand {
 }
 
 impl ChatCommand {
-    /// Parses a line. A line that starts with a space is text, and a command with arguments is one for the agent.
+    /// Parses a line. A command with arguments is one for the agent.
     pub(crate) fn parse(line: &str) -> Option<Self> {
-        match line.strip_prefix(',')?.trim() {
+        match command_line(line)? {
             "quit" | "exit" => Some(Self::Quit),
             "thinking" => Some(Self::Thinking),
             "output" => Some(Self::Output),

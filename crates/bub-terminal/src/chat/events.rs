@@ -1,5 +1,7 @@
 //! Handling of chat events.
 
+use bub_kernel::command_line;
+
 use super::{ChatExit, ChatScreen, QueuedLine};
 use crate::{
     Line, Style,
@@ -29,6 +31,7 @@ impl ChatScreen {
                 }
             }
             ChatEvent::TurnStarted { line, content } => self.handle_turn_start(line, &content),
+            ChatEvent::ReplacedFiles(texts) => self.state.view.set_replaced_files(texts),
             ChatEvent::Stream(event) => {
                 use bub_kernel::StreamEvent as E;
                 self.state.view.handle_event(&event);
@@ -141,7 +144,7 @@ impl ChatScreen {
     /// Puts a line into the editor. While a question is open, puts it into the draft instead, which is restored after
     /// the question.
     pub(super) fn restore_to_editor(&mut self, text: &str) {
-        let command = text.trim_start().strip_prefix(',');
+        let command = command_line(text);
         // Keep the kind of the line: in shell mode commands have no comma, and text would become a command.
         let is_shell = self.editor.is_shell && command.is_some();
         self.editor.is_shell = is_shell;
@@ -173,7 +176,7 @@ impl ChatScreen {
 
     /// Prints a line that the user typed, after the prompt of the editor and with a dim suffix.
     pub(super) fn echo_line(&mut self, text: &str, suffix: &str) {
-        let (prompt, text) = match text.strip_prefix(',').filter(|_| self.editor.is_shell) {
+        let (prompt, text) = match command_line(text).filter(|_| self.editor.is_shell) {
             Some(command) => (self.prompt(), command),
             None => (self.workspace_prompt(), text),
         };
@@ -183,7 +186,7 @@ impl ChatScreen {
             } else {
                 Line::new("  ", Style::NONE)
             };
-            line.push(&crate::sanitize::expand_tabs(part, 4), Style::NONE);
+            line.push(&crate::sanitize::expand_tabs(part, 0, 4), Style::NONE);
             if index == 0 {
                 line.push(suffix, Style::DIM);
             }

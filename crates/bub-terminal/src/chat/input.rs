@@ -1,6 +1,6 @@
 //! Handling of keyboard input.
 
-use bub_kernel::Result;
+use bub_kernel::{Result, command_line};
 use tokio::time::Instant;
 
 use super::{
@@ -66,6 +66,11 @@ impl ChatScreen {
             EditorAction::End => self.handle_end_of_input(),
             EditorAction::ToggleMode => self.editor.is_shell ^= true,
             EditorAction::ShowOutput => self.state.view.show_hidden_output(),
+            EditorAction::AttachClipboardImage => {
+                if self.state.attach_clipboard_image().is_none() {
+                    self.set_hint("too many lines are pending; press Ctrl-V again after an answer");
+                }
+            }
             EditorAction::ClearScreen => self.screen.clear_screen().map_err(terminal_error)?,
             EditorAction::Suspend => self.suspend()?,
         }
@@ -120,7 +125,7 @@ impl ChatScreen {
         if text.trim().is_empty() {
             return;
         }
-        let is_shell = self.editor.is_shell && !text.trim_start().starts_with(',');
+        let is_shell = self.editor.is_shell && command_line(&text).is_none();
         let is_confirmed = self.unknown_command.take().as_ref() == Some(&text);
         let resolved = if is_shell {
             Ok(format!(",{text}"))
@@ -182,7 +187,7 @@ impl ChatScreen {
             self.set_hint("not sent: too many lines are pending; wait for an answer");
             return;
         };
-        let is_command = text.starts_with(',');
+        let is_command = command_line(&text).is_some();
         if self.state.is_busy() {
             let steers =
                 !is_command && !self.runs_command && self.queued.iter().all(|line| line.steers);

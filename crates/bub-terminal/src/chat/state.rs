@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use bub_kernel::{ApprovalAnswer, MessageKind};
+use bub_kernel::{ApprovalAnswer, MessageKind, command_line};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::Instant,
@@ -52,6 +52,8 @@ enum ChatHostRequest {
     Line(u64, String),
     /// Withdraw the last queued line.
     Withdraw,
+    /// Attach the image in the clipboard to the next message.
+    AttachClipboardImage,
 }
 
 /// The running turn.
@@ -120,6 +122,11 @@ impl ChatState {
         self.request(ChatHostRequest::Withdraw)
     }
 
+    /// Attaches the image in the clipboard to the line that is submitted next. Returns `None` if the queue is full.
+    pub(crate) fn attach_clipboard_image(&self) -> Option<()> {
+        self.request(ChatHostRequest::AttachClipboardImage)
+    }
+
     /// Passes a request to the host; returns `None` if the queue is full. A closed queue does not count, because it is
     /// closed only when the chat ends.
     fn request(&self, request: ChatHostRequest) -> Option<()> {
@@ -129,7 +136,7 @@ impl ChatState {
 
     /// Starts a turn. Returns whether it runs a command.
     pub(crate) fn begin_turn(&mut self, line: Option<u64>, content: &str) -> bool {
-        let is_command = content.starts_with(',');
+        let is_command = command_line(content).is_some();
         self.view.begin_turn(is_command.then_some(content));
         self.running = Some(RunningTurn {
             line,
@@ -219,18 +226,25 @@ impl ChatState {
     /// Answers the first question. Returns `false` if it asks for yes or no, and the text is neither.
     pub(crate) fn answer_question(&mut self, text: &str) -> bool {
         let answer = match self.questions.front() {
-            Some(UserQuestion::Call(request, _)) => {
+            Some(UserQuestion::Call { request, .. }) => {
                 ApprovalAnswer::from_text(text).filter(|answer| request.is_possible(answer))
             }
             _ => None,
         };
         // Ignore send errors: the question may have been withdrawn, or the plugin may have exited.
         match (self.questions.pop_front(), answer) {
-            (Some(question @ UserQuestion::Call(..)), None) => {
+            (Some(question @ UserQuestion::Call { .. }), None) => {
                 self.questions.push_front(question);
                 return false;
             }
-            (Some(UserQuestion::Call(request, sender)), Some(answer)) => {
+            (
+                Some(UserQuestion::Call {
+                    request,
+                    answer: sender,
+                    ..
+                }),
+                Some(answer),
+            ) => {
                 let notice = match &answer {
                     ApprovalAnswer::Approved => "allowed once".to_owned(),
                     ApprovalAnswer::ApprovedForSession => "allowed in this session".to_owned(),
@@ -286,6 +300,7 @@ fn spawn_submitter(host: Arc<dyn ChatHost>) -> mpsc::Sender<ChatHostRequest> {
             match submission {
                 ChatHostRequest::Line(line, text) => host.submit_line(line, text).await,
                 ChatHostRequest::Withdraw => host.withdraw_line(),
+                ChatHostRequest::AttachClipboardImage => host.attach_clipboard_image().await,
             }
         }
     }));

@@ -9,9 +9,9 @@ use unicode_segmentation::UnicodeSegmentation;
 use super::{
     MAX_BLOCK_BYTES, MarkdownStyle,
     inline::InlineText,
-    layout::{self, BlockContext, code_close_line, code_line, code_open_line},
+    layout::{self, BlockContext, code_close_line, code_open_line},
 };
-use crate::{Line, Style};
+use crate::{Line, Style, highlight::Highlighter};
 
 /// Minimum width of the layout in columns.
 const MIN_WIDTH: usize = 4;
@@ -59,6 +59,8 @@ pub(super) struct Blocks {
     open: OpenBlock,
     /// The source of the open block. For code and HTML whose lines are emitted one by one, only the first line.
     block: String,
+    /// Highlights the lines of fenced code.
+    highlighter: Highlighter,
     /// Whether `block` is the rest of a list item that was split. Its marker is not shown.
     is_rest_of_item: bool,
     /// The list that the next item may belong to: its marker and next number.
@@ -81,6 +83,7 @@ impl Blocks {
             style,
             open: OpenBlock::Text,
             block: String::new(),
+            highlighter: Highlighter::default(),
             is_rest_of_item: false,
             list: None,
             after_blank: false,
@@ -166,6 +169,7 @@ impl Blocks {
             OpenBlock::Complete => self.close_block(),
             OpenBlock::FencedCode(info) => {
                 let open_line = code_open_line(info, self.style);
+                self.highlighter = Highlighter::new(info);
                 self.begin_verbatim();
                 self.lines.extend(open_line);
             }
@@ -209,13 +213,13 @@ impl Blocks {
     fn push_verbatim_line(&mut self, line: &str) {
         // Most lines of code need no parser.
         if self.block.starts_with(['`', '~']) && !line.contains(['`', '~']) {
-            self.lines.push(code_line(line));
+            self.lines.push(self.highlighter.line(line));
             return;
         }
         let (text, is_open) = verbatim_line(&self.block, line);
         match (&self.open, text) {
             (OpenBlock::Html, Some(html)) => self.emit_html_line(&html),
-            (_, Some(code)) => self.lines.push(code_line(&code)),
+            (_, Some(code)) => self.lines.push(self.highlighter.line(&code)),
             (_, None) => {}
         }
         if !is_open {
@@ -346,6 +350,7 @@ impl Blocks {
             } else {
                 tail.to_owned()
             },
+            highlighter: self.highlighter.clone(),
             is_rest_of_item: self.is_rest_of_item || (is_truncated && self.open == OpenBlock::Item),
             list: self.list,
             after_blank: self.after_blank,

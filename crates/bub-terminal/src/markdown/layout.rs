@@ -7,11 +7,11 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use super::{MarkdownStyle, inline::InlineText, table::TableBlock};
 use crate::{
     Line, Style, columns,
-    sanitize::{sanitize, sanitize_line},
+    highlight::{CODE_STYLE, Highlighter},
+    sanitize::sanitize_line,
 };
 
 const LINK_STYLE: Style = Style::BLUE;
-const CODE_STYLE: Style = Style::CYAN;
 
 /// How a block is shown: the width, the style, the indentation, and the number of a list item.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +28,6 @@ pub(super) struct BlockContext {
 pub(super) const OPTIONS: Options = Options::ENABLE_TABLES
     .union(Options::ENABLE_STRIKETHROUGH)
     .union(Options::ENABLE_TASKLISTS);
-
-/// Returns a line of code. Tabs are kept, so that the code can be copied.
-pub(super) fn code_line(text: &str) -> Line {
-    Line::new(sanitize(text), CODE_STYLE)
-}
 
 /// Returns the line for a thematic break (a horizontal rule).
 fn rule_line(markdown_style: MarkdownStyle, width: usize) -> Line {
@@ -367,7 +362,9 @@ impl BlockRenderer<'_> {
         self.flush_markers();
         let markdown_style = self.context.markdown_style;
         self.lines.extend(code_open_line(&info, markdown_style));
-        self.lines.extend(code.lines().map(code_line));
+        let mut highlighter = Highlighter::new(&info);
+        self.lines
+            .extend(code.lines().map(|line| highlighter.line(line)));
         self.lines.extend(code_close_line(markdown_style));
         (self.blank, self.after_code) = (true, true);
     }

@@ -21,7 +21,7 @@ const MAX_CALL_CHARS: usize = 1200;
 const MAX_ERROR_CHARS: usize = 4000;
 
 /// Returns the arguments of a tool call as written, and as a map if they are one.
-fn call_arguments(call: &Value) -> (Option<&Value>, Option<Map<String, Value>>) {
+pub(crate) fn call_arguments(call: &Value) -> (Option<&Value>, Option<Map<String, Value>>) {
     let raw = call.get("function").unwrap_or(call).get("arguments");
     let arguments = match raw {
         Some(Value::String(text)) => serde_json::from_str::<Map<String, Value>>(text).ok(),
@@ -31,9 +31,14 @@ fn call_arguments(call: &Value) -> (Option<&Value>, Option<Map<String, Value>>) 
     (raw, arguments)
 }
 
-/// Returns the diff of a tool call that changes a file, indented, or `None` for other calls.
-pub(crate) fn call_changes(call: &Value, width: usize) -> Option<Vec<Line>> {
-    let changes = change_lines(&call_name(call), &call_arguments(call).1?)?;
+/// Returns the diff of a tool call that changes a file, indented, or `None` for other calls. `replaced` is the text of
+/// the file that the call replaces.
+pub(crate) fn call_changes(
+    call: &Value,
+    replaced: Option<&str>,
+    width: usize,
+) -> Option<Vec<Line>> {
+    let changes = change_lines(&call_name(call), &call_arguments(call).1?, replaced)?;
     let indented = |line: &Line| {
         let mut indented = Line::new(indent(width), Style::NONE);
         indented.append(line);
@@ -48,7 +53,7 @@ pub(crate) fn call_lines(call: &Value, width: usize, markdown_style: MarkdownSty
     let (raw, arguments) = call_arguments(call);
     let parts: Vec<(String, String)> = match (arguments, raw) {
         (Some(map), _) => {
-            let has_diff = change_lines(&name, &map).is_some();
+            let has_diff = change_lines(&name, &map, None).is_some();
             let pairs = map.iter();
             let pairs = pairs.filter(|(name, _)| !has_diff || !is_change_argument(name));
             let pairs = pairs.map(|(name, value)| (sanitize_line(name), value_text(value)));
@@ -209,7 +214,7 @@ pub(crate) fn failure_lines(end: &Value) -> Vec<String> {
     failures.collect()
 }
 
-fn call_name(call: &Value) -> String {
+pub(crate) fn call_name(call: &Value) -> String {
     let function = call.get("function").unwrap_or(call);
     let name = function.get("name").and_then(Value::as_str);
     sanitize_line(name.unwrap_or("unknown"))

@@ -14,16 +14,21 @@ const CONTEXT_LINES: usize = 3;
 /// After this time, the rest of a text is shown as removed and added.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Returns the diff of a call, or `None` if the tool does not change a file. The arguments that it shows are those for
+/// Returns the diff of a call, or `None` if the tool does not change a file. `replaced` is the text of the file that the
+/// call replaces. The arguments that it shows are those for
 /// which [`is_change_argument`] returns true.
-pub(crate) fn change_lines(tool: &str, arguments: &Map<String, Value>) -> Option<Vec<Line>> {
+pub(crate) fn change_lines(
+    tool: &str,
+    arguments: &Map<String, Value>,
+    replaced: Option<&str>,
+) -> Option<Vec<Line>> {
     let text = |values: &Map<String, Value>, name: &str| {
         values.get(name).and_then(Value::as_str).map(str::to_owned)
     };
     match tool.replace('.', "_").as_str() {
         "fs_write" => {
             let content = text(arguments, "content")?;
-            Some(diff_lines("", &content))
+            Some(diff_lines(replaced.unwrap_or_default(), &content))
         }
         "fs_edit" => {
             let mut lines = diff_lines(&text(arguments, "old")?, &text(arguments, "new")?);
@@ -37,20 +42,6 @@ pub(crate) fn change_lines(tool: &str, arguments: &Map<String, Value>) -> Option
         }
         _ => None,
     }
-}
-
-/// Returns a line of a unified diff with its color.
-pub(super) fn color_diff(line: &Line) -> Line {
-    let text = line.text();
-    let style = match text.as_bytes() {
-        [b'+', b'+', b'+', ..] | [b'-', b'-', b'-', ..] => Style::BOLD,
-        [b'+', ..] => Style::GREEN,
-        [b'-', ..] => Style::RED,
-        [b'@', b'@', ..] => Style::CYAN,
-        _ if text.starts_with("diff --git ") => Style::BOLD,
-        _ => Style::NONE,
-    };
-    Line::new(text, style)
 }
 
 /// Returns whether the diff of a call shows this argument.
@@ -96,7 +87,7 @@ mod tests {
     use super::*;
 
     fn shown(tool: &str, arguments: &Value) -> Option<Vec<String>> {
-        let lines = change_lines(tool, arguments.as_object().unwrap())?;
+        let lines = change_lines(tool, arguments.as_object().unwrap(), None)?;
         Some(lines.iter().map(Line::text).collect())
     }
 

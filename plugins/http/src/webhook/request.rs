@@ -7,7 +7,7 @@ use std::{
 
 use bub::kernel::{
     ChannelMessage, Envelope, Inbound, InboundReceipt, MediaItem, MessageKind, Role, Sender,
-    UntrustedSource,
+    UntrustedSource, command_line,
 };
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value};
@@ -116,7 +116,7 @@ impl Submission {
         let mut message = ChannelMessage::new(&session_id, CHANNEL_NAME, content)
             .chat_id(chat_id)
             .active();
-        if content.starts_with(',') {
+        if command_line(content).is_some() {
             message = message.kind(MessageKind::Command);
         }
         for (key, value) in request.context_fields()? {

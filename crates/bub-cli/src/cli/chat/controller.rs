@@ -14,7 +14,7 @@ use bub_gateway::GatewayHandle;
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind, Framework,
     Inbound, InboundReceipt, LlmRequest, LlmResult, MediaItem, MessageHandler, MessageOutcome,
-    Result, Sender, SessionId, StatePatch, Turn, TurnReport, async_trait,
+    Result, Sender, SessionId, StatePatch, Turn, TurnReport, async_trait, command_line,
 };
 use bub_model::settings::ModelSettings;
 use bub_model::{Catalog, ModelId};
@@ -32,7 +32,10 @@ use bub_terminal::{
 
 use parking_lot::Mutex;
 
-use super::session::{self, ChatSession};
+use super::{
+    clipboard,
+    session::{self, ChatSession},
+};
 use crate::cli::{approve::TerminalApprover, exit, run::input::read_attachment};
 
 /// How long the controller waits for the end of a turn before it reports the status.
@@ -178,10 +181,14 @@ impl ChatController {
                 let chat_controller =
                     chat_controller.ok_or_else(|| Error::unknown("the chat has ended"))?;
                 if chat_controller.can_ask {
-                    Ok(chat_controller.event_sender.ask_approval(request).await)
+                    let workspace = chat_controller.framework.workspace();
+                    let asking = chat_controller
+                        .event_sender
+                        .ask_approval(request, workspace);
+                    Ok(asking.await)
                 } else {
                     // Stdin is not a terminal, but the process may still have one.
-                    chat_controller.terminal.ask(request).await
+                    chat_controller.terminal.ask(request, None).await
                 }
             })
         });
@@ -291,7 +298,7 @@ impl ChatController {
     fn build_message(&self, text: String) -> Result<Inbound> {
         let session = self.session.lock().clone();
         let mut files = Vec::new();
-        if !text.starts_with(',') {
+        if command_line(&text).is_none() {
             files = self.read_mentions(&text)?;
             files.append(&mut self.attached.lock());
         }
@@ -520,6 +527,17 @@ impl ChatHost for ChatController {
             Ok(()) => self.event_sender.emit(ChatEvent::LineAccepted(line)).await,
             Err(error) => self.reject_line(line, error).await,
         }
+    }
+
+    async fn attach_clipboard_image(&self) {
+        let notice = match clipboard::read_image(&self.settings).await {
+            Ok(image) => {
+                self.attach_to_next(vec![image]);
+                "attached the image in the clipboard to your next message".to_owned()
+            }
+            Err(error) => error.message().to_owned(),
+        };
+        self.event_sender.emit(ChatEvent::Notice(notice)).await;
     }
 
     async fn cancel_turn(&self) {

@@ -1,5 +1,6 @@
 //! The session of a chat: selects it at the start and follows `,new` and `,resume`.
 
+use bub_agent::record_session_switch;
 use bub_kernel::{Framework, Result, SessionId, tape_error};
 use bub_tape::{EntryKind, EntryRange, TapeListFilter, TapeName, message_text};
 use bub_terminal::{channel::CHANNEL_NAME, chat::LastExchange};
@@ -138,6 +139,7 @@ pub(super) async fn offer_former_session(
         "this chat uses session `{DEFAULT_SESSION}`; `bub run` and chats of the first release use `{FORMER_SESSION}`, which has entries"
     );
     if can_ask && prompt::confirm(&format!("Continue `{FORMER_SESSION}`?"), false).await? {
+        record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
         return Ok(Some(FORMER_SESSION));
     }
     notice!("to continue it later, type `,resume {FORMER_SESSION}`");

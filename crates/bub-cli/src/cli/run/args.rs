@@ -8,7 +8,8 @@ use bub_agent::settings::{
     AgentSettings, POLICY_RUN_ALLOW, POLICY_RUN_ASK, POLICY_RUN_DENY, UsageSettings,
 };
 use bub_kernel::{
-    ChannelMessage, Error, Framework, Inbound, Result, Sender, ToolSpec, settings::TAPE_STORAGE,
+    ChannelMessage, Error, Framework, Inbound, Result, Sender, ToolSpec, command_line,
+    settings::TAPE_STORAGE,
 };
 use bub_settings::{SettingKey, SettingSource, Settings};
 use bub_terminal::channel::CHANNEL_NAME;
@@ -180,7 +181,7 @@ impl RunArgs {
         match self.message.as_str() {
             "-" => input::read_message().await,
             // A command has its own arguments.
-            message if self.no_stdin || message.starts_with(',') => Ok(message.to_owned()),
+            message if self.no_stdin || command_line(message).is_some() => Ok(message.to_owned()),
             message => Ok(match input::read_piped_text(self.quiet).await? {
                 Some(text) => format!("{message}\n\n{text}"),
                 None => message.to_owned(),

@@ -11,7 +11,7 @@ use crate::cli::parse_non_blank;
 /// Maximum size of a message from stdin, in bytes.
 const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
 /// Maximum size of an attached file, in bytes.
-const MAX_ATTACHMENT_BYTES: u64 = 32 * 1024 * 1024;
+pub(in crate::cli) const MAX_ATTACHMENT_BYTES: u64 = 32 * 1024 * 1024;
 /// How long bub waits for stdin before it says so.
 const WAIT_NOTICE_DELAY: Duration = Duration::from_secs(1);
 

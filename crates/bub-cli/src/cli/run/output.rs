@@ -4,7 +4,7 @@ use std::{io::IsTerminal as _, time::Instant};
 
 use bub::output;
 use bub_kernel::{
-    CancellationToken, Error, Framework, Inbound, Result, StreamEvent, TurnReport,
+    CancellationToken, Error, Framework, Inbound, Result, StreamEvent, TurnReport, command_line,
     hooks::{HookPoint as _, point::RenderOutbound},
 };
 use bub_settings::{Redactor, Settings};
@@ -39,7 +39,7 @@ impl TurnOutput {
         let target = match args.output {
             OutputFormat::Text => {
                 let mode = print_mode(args, settings);
-                let command = content.starts_with(',').then_some(content);
+                let command = command_line(content).is_some().then_some(content);
                 OutputTarget::Printer(TurnPrinter::new(mode, command, redactor), mode)
             }
             format => OutputTarget::Json(JsonOutput::new(format, redactor)),
@@ -105,7 +105,12 @@ impl TurnOutput {
         chat_events: &mut mpsc::Receiver<ChatEvent>,
         approver: &TerminalApprover,
     ) -> Result<()> {
-        let UserQuestion::Call(request, answer) = question else {
+        let UserQuestion::Call {
+            request,
+            replaced,
+            answer,
+        } = question
+        else {
             return Ok(());
         };
         if let OutputTarget::Printer(printer, _) = &mut self.target {
@@ -113,7 +118,7 @@ impl TurnOutput {
         }
         let mut later = Vec::new();
         {
-            let asking = approver.ask(&request);
+            let asking = approver.ask(&request, replaced.as_deref());
             tokio::pin!(asking);
             loop {
                 tokio::select! {

@@ -319,6 +319,61 @@ fn diff_shows_what_changed_in_color() {
     assert!(bytes.contains("\x1b[31m-one\x1b[0m"), "{bytes:?}");
 }
 
+/// Returns a `PATH` whose first program has this name and script.
+fn path_with(sandbox: &Sandbox, name: &str, script: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let file = format!("bin/{name}");
+    sandbox.write(&file, &format!("#!/bin/sh\n{script}\n"));
+    let directory = sandbox.home().with_file_name("bin");
+    let mode = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.join(name), mode).unwrap();
+    format!("{}:/usr/bin:/bin", directory.display())
+}
+
+// The programs of the desktop read the clipboard, without bub's secrets.
+#[test]
+fn control_v_attaches_the_image_in_the_clipboard() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("An answer."));
+    std::fs::write(sandbox.workspace().join("dot.png"), TINY_PNG).unwrap();
+    let path = path_with(
+        &sandbox,
+        "wl-paste",
+        "env > seen\ntest \"$*\" = \"--no-newline --type image/png\" && cat dot.png",
+    );
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let chat = options.set("PATH", &path).start();
+    chat.wait_idle();
+    chat.send("see \x16this\r");
+    chat.wait_for("attached the image in the clipboard to your next message");
+    chat.wait_for("An answer.");
+    assert!(messages(&server).contains("data:image/png;base64,"));
+    let seen = std::fs::read_to_string(sandbox.workspace().join("seen")).unwrap();
+    assert!(!seen.contains("key-of-the-tests"), "{seen}");
+    // The image belongs to one message only.
+    chat.wait_idle();
+    chat.send("and this\r");
+    chat.wait_until(|screen| screen.matches("An answer.").count() == 2);
+    let last = server.requests().pop().unwrap().json();
+    let content = &last["messages"].as_array().unwrap().last().unwrap()["content"];
+    assert!(!content.to_string().contains("data:image"), "{content}");
+    // A clipboard with text.
+    std::fs::write(sandbox.workspace().join("dot.png"), "only text").unwrap();
+    chat.wait_idle();
+    chat.send("\x16");
+    chat.wait_for("no image in the clipboard; copy one, or attach a file with `@PATH`");
+}
+
+#[test]
+fn without_a_program_for_the_clipboard_the_chat_says_which_to_install() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let chat = options.set("PATH", "/nonexistent").start();
+    chat.wait_idle();
+    chat.send("\x16");
+    chat.wait_for("cannot read the clipboard: install `wl-paste`");
+}
+
 #[test]
 fn a_file_is_completed_and_attached_with_an_at_sign() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());

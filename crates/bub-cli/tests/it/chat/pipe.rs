@@ -79,12 +79,14 @@ fn how_the_stream_is_cut_does_not_matter() {
     }
 }
 
-// A comma is a command only at the start of a line, in the chat as everywhere else.
+// P-47: white space before the comma does not matter; other text does.
 #[test]
 fn only_a_line_that_starts_with_the_comma_leaves_the_chat() {
     for (line, answers) in [
-        (" ,quit\n", 2),
-        ("\t,exit\n", 2),
+        ("please ,quit\n", 2),
+        ("quit\n", 2),
+        (" ,quit\n", 0),
+        ("\t,exit\n", 0),
         (", quit\n", 0),
         (",exit \n", 0),
     ] {

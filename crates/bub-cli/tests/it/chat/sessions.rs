@@ -497,13 +497,8 @@ fn a_chat_offers_to_finish_a_turn_that_was_killed() {
     assert!(partial.starts_with("Once upon "), "{partial}");
 }
 
-// P-3: the chat uses the session of the Python version. A chat of the first release is offered once.
-#[test]
-fn a_chat_of_the_first_release_is_offered_once() {
-    let model = ModelServer::start();
-    model.otherwise(Reply::text("an answer"));
-    let sandbox = Sandbox::new();
-    let begin = || TerminalOptions::new(&sandbox).model(&model).start();
+/// Runs one turn in `cli:local`, where chats of the first release are.
+fn run_once(sandbox: &Sandbox, model: &ModelServer) {
     let base = format!("{}/v1", model.url());
     let mut command = sandbox.command(&bub());
     command
@@ -511,6 +506,16 @@ fn a_chat_of_the_first_release_is_offered_once() {
         .envs([("BUB_MODEL", "openai:small"), ("BUB_API_BASE", &base)])
         .env("BUB_API_KEY", "key-of-the-tests");
     assert!(command.output().unwrap().status.success());
+}
+
+// P-3: the chat uses the session of the Python version. A chat of the first release is offered once.
+#[test]
+fn a_chat_of_the_first_release_is_offered_once() {
+    let model = ModelServer::start();
+    model.otherwise(Reply::text("an answer"));
+    let sandbox = Sandbox::new();
+    let begin = || TerminalOptions::new(&sandbox).model(&model).start();
+    run_once(&sandbox, &model);
     let mut chat = begin();
     chat.wait_for("Continue `cli:local`? [y/N]");
     chat.send("y\r");
@@ -518,6 +523,22 @@ fn a_chat_of_the_first_release_is_offered_once() {
     chat.wait_idle();
     chat.send("\x04");
     assert_eq!(chat.wait_end().0, Some(0));
+    // The answer is kept.
+    let mut chat = begin();
+    let screen = chat.wait_for("session: cli:local (continued; ");
+    assert!(!screen.contains("Continue `"), "{screen}");
+    chat.wait_idle();
+    chat.send("\x04");
+    assert_eq!(chat.wait_end().0, Some(0));
+}
+
+#[test]
+fn a_chat_of_the_first_release_can_be_left_alone() {
+    let model = ModelServer::start();
+    model.otherwise(Reply::text("an answer"));
+    let sandbox = Sandbox::new();
+    let begin = || TerminalOptions::new(&sandbox).model(&model).start();
+    run_once(&sandbox, &model);
     let mut chat = begin();
     chat.wait_for("Continue `cli:local`? [y/N]");
     chat.send("\r");

@@ -22,7 +22,7 @@ use crate::sandbox::{Sandbox, bub, example, signal};
 /// Timeout of a wait. Nothing takes longer, even on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     child: Child,
     master: File,
     seen: Arc<(Mutex<ScreenState>, Condvar)>,
@@ -35,7 +35,7 @@ struct ScreenState {
 }
 
 /// Options of a chat to start.
-pub(super) struct TerminalOptions<'a> {
+pub(crate) struct TerminalOptions<'a> {
     sandbox: &'a Sandbox,
     program: PathBuf,
     args: Vec<String>,
@@ -44,7 +44,7 @@ pub(super) struct TerminalOptions<'a> {
 }
 
 impl<'a> TerminalOptions<'a> {
-    pub(super) fn new(sandbox: &'a Sandbox) -> Self {
+    pub(crate) fn new(sandbox: &'a Sandbox) -> Self {
         // A terminal like the emulator: it does not rewrap its lines.
         // No server listens there: without a model, the chat would offer to set one up.
         let variables = [
@@ -63,12 +63,12 @@ impl<'a> TerminalOptions<'a> {
         }
     }
 
-    pub(super) fn program(mut self, path: &Path) -> Self {
+    pub(crate) fn program(mut self, path: &Path) -> Self {
         path.clone_into(&mut self.program);
         self
     }
 
-    pub(super) fn model(mut self, server: &ModelServer) -> Self {
+    pub(crate) fn model(mut self, server: &ModelServer) -> Self {
         let base = format!("{}/v1", server.url());
         for (name, value) in [
             ("BUB_MODEL", "openai:small"),
@@ -80,22 +80,34 @@ impl<'a> TerminalOptions<'a> {
         self
     }
 
-    pub(super) fn set(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn set(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    pub(super) fn args(mut self, args: &[&str]) -> Self {
+    pub(crate) fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
         self
     }
 
-    pub(super) fn size(mut self, columns: u16, rows: u16) -> Self {
+    /// Removes the model and its key from the environment.
+    pub(crate) fn without_model(mut self) -> Self {
+        self.variables.retain(|(name, _)| !name.starts_with("BUB_"));
+        self
+    }
+
+    /// Starts this command instead of a chat.
+    pub(crate) fn command(mut self, args: &[&str]) -> Self {
+        self.args.clear();
+        self.args(args)
+    }
+
+    pub(crate) fn size(mut self, columns: u16, rows: u16) -> Self {
         self.size = (columns, rows);
         self
     }
 
-    pub(super) fn start(self) -> Terminal {
+    pub(crate) fn start(self) -> Terminal {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -173,14 +185,14 @@ impl Terminal {
     }
 
     /// Types text; `\r` is Enter.
-    pub(super) fn send(&self, keys: impl AsRef<[u8]>) -> &Self {
+    pub(crate) fn send(&self, keys: impl AsRef<[u8]>) -> &Self {
         (&self.master).write_all(keys.as_ref()).unwrap();
         self
     }
 
     /// Waits until the screen satisfies the condition, and returns it.
     #[track_caller]
-    pub(super) fn wait_until(&self, condition: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn wait_until(&self, condition: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut seen = self.seen.0.lock().unwrap();
         loop {
@@ -199,13 +211,13 @@ impl Terminal {
 
     /// Waits until a text is on the screen.
     #[track_caller]
-    pub(super) fn wait_for(&self, text: &str) -> String {
+    pub(crate) fn wait_for(&self, text: &str) -> String {
         self.wait_until(|screen| screen.contains(text))
     }
 
     /// Waits until the prompt is empty and no turn runs.
     #[track_caller]
-    pub(super) fn wait_idle(&self) -> String {
+    pub(crate) fn wait_idle(&self) -> String {
         self.wait_until(|screen| {
             let lines: Vec<&str> = screen.lines().collect();
             let at = lines.iter().rposition(|line| line.ends_with(" >"));
@@ -218,7 +230,7 @@ impl Terminal {
     }
 
     /// Returns the scrollback and the screen as lines.
-    pub(super) fn scrollback(&self) -> String {
+    pub(crate) fn scrollback(&self) -> String {
         let mut seen = self.seen.0.lock().unwrap();
         let mut text = String::new();
         let rows = usize::from(seen.parser.screen().size().0);
@@ -234,7 +246,7 @@ impl Terminal {
         text + &visible_text(&seen.parser)
     }
 
-    pub(super) fn resize(&self, columns: u16, rows: u16) {
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
         self.seen
             .0
             .lock()
@@ -246,12 +258,12 @@ impl Terminal {
     }
 
     /// Returns all bytes of the output so far.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.seen.0.lock().unwrap().bytes.clone()
     }
 
     /// Limits the file size of the program from now on.
-    pub(super) fn limit_files(&self, bytes: Option<u64>) {
+    pub(crate) fn limit_files(&self, bytes: Option<u64>) {
         use rustix::process::{Pid, Resource, Rlimit, prlimit};
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         prlimit(
@@ -265,12 +277,12 @@ impl Terminal {
         .unwrap();
     }
 
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         signal(&self.child, name);
     }
 
     /// Returns whether the terminal echoes keys and edits lines, as before the chat.
-    pub(super) fn is_restored(&self) -> bool {
+    pub(crate) fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.master).unwrap().local_modes;
         let bytes = self.bytes();
         let last = |one: &[u8]| bytes.windows(one.len()).rposition(|window| window == one);
@@ -281,7 +293,7 @@ impl Terminal {
 
     /// Waits for the end of the program. Returns the exit code and the screen.
     #[track_caller]
-    pub(super) fn wait_end(&mut self) -> (Option<i32>, String) {
+    pub(crate) fn wait_end(&mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         let mut seen = self.seen.0.lock().unwrap();
         while !seen.is_closed {

@@ -108,10 +108,14 @@ fn an_edit_is_shown_as_a_colored_diff() {
     for columns in [40, 80, 200] {
         let (sandbox, server) = (Sandbox::new(), ModelServer::start());
         sandbox.write("workspace/a.txt", "one\ntwo\nthree\n");
+        sandbox.write("workspace/c.txt", "1\n2\n3\n4\nold\n6\n7\n8\n9\n");
         let edit = r#"{"path":"a.txt","old":"one\ntwo\nthree","new":"one\n2\nthree\nfour"}"#;
         server.script(Reply::new().call("c1", "fs_edit", edit));
         let write = r#"{"path":"b.txt","content":"first\nsecond\n"}"#;
         server.script(Reply::new().call("c2", "fs_write", write));
+        // Over an existing file, the diff shows what changes.
+        let write = r#"{"path":"c.txt","content":"1\n2\n3\n4\nnew\n6\n7\n8\n9\n"}"#;
+        server.script(Reply::new().call("c3", "fs_write", write));
         server.script(Reply::text("All done."));
         let chat = TerminalOptions::new(&sandbox)
             .model(&server)
@@ -126,6 +130,7 @@ fn an_edit_is_shown_as_a_colored_diff() {
         let bytes = String::from_utf8_lossy(&chat.bytes()).into_owned();
         assert!(bytes.contains("\x1b[31m- two\x1b[0m"), "{bytes:?}");
         assert!(bytes.contains("\x1b[32m+ 2\x1b[0m"), "{bytes:?}");
+        assert!(bytes.contains("\x1b[31m- old\x1b[0m"), "{bytes:?}");
     }
 }
 
@@ -178,6 +183,25 @@ fn an_approval_shows_the_command_or_the_diff_and_the_answers() {
         let results = server.requests().pop().unwrap().json().to_string();
         assert!(results.contains("leave it as it is"), "{results}");
     }
+}
+
+// The question shows what the file has now.
+#[test]
+fn an_approval_shows_what_a_written_file_replaces() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    ask_about(&sandbox, "fs.write");
+    sandbox.write("workspace/a.txt", "one\ntwo\n");
+    let write = r#"{"path":"a.txt","content":"one\n2\n"}"#;
+    server.script(Reply::new().call("c1", "fs_write", write));
+    server.script(Reply::text("All done."));
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_for("workspace >");
+    chat.send("go\r");
+    let screen = chat.wait_for("allow? [y/s/a/N]");
+    let diff = "  │ path: a.txt\n  │   one\n  │ - two\n  │ + 2\n";
+    assert!(screen.contains(diff), "{screen}");
+    chat.send("y\r");
+    chat.wait_for("All done.");
 }
 
 #[test]
@@ -260,6 +284,14 @@ fn escape_and_control_c_cancel_the_turn_that_runs_now() {
         let has_hint = screen.contains("press Ctrl-C again to leave");
         assert!(key == "\x03" || !has_hint, "{screen}");
     }
+    // Without another key, both hints go with the time in which a second Ctrl-C leaves.
+    server.script(Reply::deltas(["Fifth part", " never"]).paced(&pace));
+    chat.send("again\r");
+    pace.allow(2);
+    chat.wait_for("Fifth");
+    chat.send("\x03");
+    chat.wait_for("cancelled; press Ctrl-C again to leave");
+    chat.wait_until(|screen| !screen.contains("press Ctrl-C again"));
     chat.send("\x03");
     chat.wait_for("press Ctrl-C again or type ,quit to leave");
     let screen = chat.wait_until(|screen| !screen.contains("press Ctrl-C again"));

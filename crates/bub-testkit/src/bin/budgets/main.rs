@@ -70,6 +70,14 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> BudgetResult<()> {
     budgets.check_minimum("bub chat: first prompt", (RUN_COUNT, limit), hint, || {
         Ok(program.measure_first_prompt()?)
     })?;
+    for (place, on_terminal) in [("in a pipe", false), ("on a terminal", true)] {
+        let label = format!("bub run: first token {place}, median");
+        let hint = "what stands between the stream and stdout: bub-terminal/src/turn_printer.rs";
+        budgets.try_measure(&label, hint, |budgets| {
+            let median = program.measure_first_token(on_terminal, 21)?;
+            budgets.check_time(&label, median, Duration::from_millis(15), hint)
+        })?;
+    }
     check_doctor(budgets, &program, "bub doctor --offline")?;
     gateway::check_start(budgets, &program, "")?;
     gateway::check_sessions_and_turns(budgets, &program)?;
