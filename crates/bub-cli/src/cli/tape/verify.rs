@@ -7,10 +7,15 @@ use bub_tape::{ChainReport, Result};
 use super::{check::tape_label, text, workspace_tapes::HomeTapes};
 use crate::cli::progress::ProgressBar;
 
+/// What is said about a tape whose end is not proven.
+const END_TEXT: &str = "no entry was altered, but entries may be missing at the end: the lock record of the tape, or the \
+                        end mark of the export, is missing; to prove the end, pass `--head HASH`";
+
 /// Prove that tapes were not altered
 ///
 /// Checks the hash chain that entries get if `tape.integrity` is `chain`: nothing was altered, removed or reordered since.
-/// Exits with 1 if a chain is broken, and names the first bad entry.
+/// Exits with 1 if a chain is broken, and names the first bad entry. Also exits with 1 if a tape is missing, or if entries
+/// may be missing at the end.
 #[derive(clap::Args)]
 pub(super) struct VerifyArgs {
     /// Session id, tape name, or a unique prefix [default: all tapes]
@@ -39,6 +44,13 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
             let report = files.store.verify_chain(name).await?;
             is_broken |= write_report(&mut lines, &label, &report, &args);
         }
+        if args.tapes.is_empty() {
+            for name in files.store.missing_chained_tapes().await? {
+                let _ = writeln!(lines, "{name}: missing");
+                lines.push_str("  the tape had chained entries, and its file was removed\n");
+                is_broken = true;
+            }
+        }
     }
     files.tapes.print(if lines.is_empty() {
         "(no tapes)\n"
@@ -48,38 +60,50 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
     Ok(ExitCode::from(u8::from(is_broken)))
 }
 
-/// Adds the report of one tape. Returns whether its chain is broken.
+/// Adds the report of one tape. Returns whether the tape is not proven to be complete and unaltered.
 fn write_report(lines: &mut String, label: &str, report: &ChainReport, args: &VerifyArgs) -> bool {
-    let other_head = args
+    let is_expected = args
         .head
         .as_ref()
-        .filter(|head| Some(*head) != report.head.as_ref());
-    let problem = match (&report.problem, other_head) {
-        (Some(problem), _) => Some(problem.to_string()),
-        (None, Some(head)) => Some(format!(
-            "the last chained entry does not have the hash {head}"
-        )),
-        (None, None) => None,
+        .map(|head| Some(head) == report.head.as_ref());
+    let (status, problem) = match (&report.problem, is_expected) {
+        (Some(problem), _) => ("broken", Some(problem.to_string())),
+        (None, Some(false)) => {
+            let head = args.head.as_deref().unwrap_or_default();
+            let text = format!("the last chained entry does not have the hash {head}");
+            ("broken", Some(text))
+        }
+        (None, _) if report.chained == 0 => ("not chained", None),
+        (None, None) if !report.is_complete => ("not proven", Some(END_TEXT.to_owned())),
+        (None, _) => ("ok", None),
     };
     let chained = text::format_count(report.chained, "chained entry", "chained entries");
-    let status = match &problem {
-        Some(_) => "broken",
-        None if report.chained == 0 => "not chained",
-        None => "ok",
-    };
     let _ = write!(lines, "{label}: {status} ({chained}");
     for (count, what) in [
         (report.before, "before the chain"),
         (report.unchained, "unchained"),
+        (report.gaps.len() as u64, "after repairs"),
     ] {
         if count > 0 {
             let _ = write!(lines, ", {count} {what}");
         }
     }
     let _ = writeln!(lines, ")");
+    for gap in &report.gaps {
+        let entry = gap
+            .id
+            .map_or_else(String::new, |id| format!("entry {id}, "));
+        let _ = writeln!(
+            lines,
+            "  before {entry}line {}, a repair removed invalid lines; they are kept in: {}",
+            gap.line,
+            text::sanitize_line(&gap.kept.display().to_string())
+        );
+    }
     if let Some(problem) = &problem {
         let _ = writeln!(lines, "  {problem}");
-    } else if let Some(head) = &report.head {
+    }
+    if let (true, Some(head)) = (report.problem.is_none(), &report.head) {
         let _ = writeln!(lines, "  head: {head}");
     }
     problem.is_some()
