@@ -57,6 +57,7 @@ pub use sandbox::Sandbox;
 #[doc(hidden)]
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
+pub use tool_definition::tool_definition;
 
 /// Returns at most `max_chars` characters of a text, with an ellipsis if the text is longer.
 pub(crate) fn truncate(text: &str, max_chars: usize) -> String {
