@@ -5,7 +5,7 @@ mod text;
 
 use bub::{
     agent::usage::TokenCounts,
-    model::{Catalog, ModelId},
+    model::{Catalog, ModelId, Price},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -97,8 +97,7 @@ impl CallTotals {
         let mut sum = Self::default();
         for call in calls {
             let tokens = call.usage.as_ref().and_then(TokenCounts::from_usage);
-            let model: Option<ModelId> = call.model.as_ref().and_then(|model| model.parse().ok());
-            let price = model.and_then(|model| catalog.price(&model));
+            let price = price(call, catalog);
             let tokens = tokens.unwrap_or_default();
             sum.add(&Self {
                 input_tokens: tokens.input,
@@ -121,6 +120,12 @@ impl CallTotals {
         let (input, output) = (self.input_tokens, self.output_tokens);
         format!("{input} + {output} tokens, {cost}, {} ms", self.elapsed_ms)
     }
+}
+
+/// Returns the price of the model of a call.
+pub(crate) fn price(call: &RecordedCall, catalog: &Catalog) -> Option<Price> {
+    let model: ModelId = call.model.as_ref()?.parse().ok()?;
+    catalog.price(&model)
 }
 
 impl ReplayReport {

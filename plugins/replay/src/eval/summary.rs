@@ -95,7 +95,7 @@ pub(super) fn to_junit(outcomes: &[CaseOutcome]) -> String {
         outcomes.len()
     );
     for outcome in outcomes {
-        let (name, class) = (escape(&outcome.case), escape(&outcome.variant));
+        let (name, class) = (xml_text(&outcome.case), xml_text(&outcome.variant));
         let seconds = outcome.totals.elapsed_ms as f64 / 1000.0;
         let _ = write!(
             out,
@@ -121,8 +121,12 @@ pub(super) fn to_junit(outcomes: &[CaseOutcome]) -> String {
     out
 }
 
-/// Escapes a text and removes characters that XML does not allow.
+/// Escapes a text and replaces characters that XML 1.0 does not allow.
 fn xml_text(text: &str) -> String {
-    let allowed = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
-    escape(&text.chars().filter(allowed).collect::<String>())
+    let letters = text.chars().map(|letter| match letter {
+        '\t' | '\n' | '\r' => letter,
+        '\0'..' ' | '\u{fffe}' | '\u{ffff}' => char::REPLACEMENT_CHARACTER,
+        _ => letter,
+    });
+    escape(&letters.collect::<String>())
 }
