@@ -21,11 +21,11 @@ use super::{
 use crate::{Entry, EntryId, Result, TapeError, TapeName, codec};
 
 impl TapeFile {
-    fn verify_chain(&mut self) -> Result<ChainReport> {
+    fn verify_chain(&mut self, known_head: Option<&str>) -> Result<ChainReport> {
         let not_found = || TapeError::NotFound(format!("unknown tape `{}`", self.tape));
         let expected = recorded_head(&self.store, &self.tape)?;
         let snapshot = Snapshot::capture(&self.store, &self.tape)?.ok_or_else(not_found)?;
-        let mut verifier = ChainVerifier::default();
+        let mut verifier = ChainVerifier::new(known_head);
         snapshot.for_each_line(0, |offset, line| {
             verifier.add_line(offset + line.len() as u64, line, expected);
             Ok(())
@@ -35,9 +35,16 @@ impl TapeFile {
 }
 
 impl FileStore {
-    /// Reads a complete tape and checks its hash chain. Changes nothing.
-    pub async fn verify_chain(&self, tape: &TapeName) -> Result<ChainReport> {
-        self.with_tape_file(tape, TapeFile::verify_chain).await
+    /// Reads a complete tape and checks its hash chain. Changes nothing. `known_head` is the head of an earlier report, which
+    /// [`ChainReport::proven`] refers to.
+    pub async fn verify_chain(
+        &self,
+        tape: &TapeName,
+        known_head: Option<&str>,
+    ) -> Result<ChainReport> {
+        let known_head = known_head.map(str::to_owned);
+        self.with_tape_file(tape, move |file| file.verify_chain(known_head.as_deref()))
+            .await
     }
 
     /// Returns the tapes that had chained entries and whose files are missing. The lock record of a tape shows this, so
@@ -88,12 +95,26 @@ pub struct ChainReport {
     /// Whether the end of the tape is proven: the lock record of the tape, or the end mark of an export, has the hash of
     /// the last chained entry. Otherwise entries may be missing at the end.
     pub is_complete: bool,
+    /// The entry with the known head. It proves all entries up to that one. `None` if the tape has no such entry.
+    pub proven: Option<ProvenEntry>,
     /// Number of entries whose hash does not match.
     pub broken: u64,
     /// Entries whose hash does not match because a repair removed lines before them, as a chained event says.
     pub gaps: Vec<ChainGap>,
     /// The first entry at which the chain is broken.
     pub problem: Option<ChainProblem>,
+}
+
+/// A chained entry whose hash is known from elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProvenEntry {
+    /// The id of the entry, if the line is an entry.
+    pub id: Option<EntryId>,
+    /// The number of the line.
+    pub line: u64,
+    /// Number of chained entries after it.
+    pub following: u64,
 }
 
 /// An entry before which a repair removed lines.
@@ -133,24 +154,24 @@ fn entry_text(id: Option<EntryId>) -> String {
 }
 
 impl ChainReport {
-    /// Checks the chain of a file, such as an export.
+    /// Checks the chain of a file, such as an export. See [`FileStore::verify_chain`].
     ///
     /// # Errors
     ///
     /// Fails if the file cannot be read.
-    pub fn of_file(path: &Path) -> Result<Self> {
+    pub fn of_file(path: &Path, known_head: Option<&str>) -> Result<Self> {
         let file = std::fs::File::open(path).describe("read", path)?;
         let reader = std::io::BufReader::with_capacity(1 << 18, file);
-        Self::of_lines(reader).describe("read", path)
+        Self::of_lines(reader, known_head).describe("read", path)
     }
 
-    /// Checks the chain of the lines of a tape or an export.
+    /// Checks the chain of the lines of a tape or an export. See [`FileStore::verify_chain`].
     ///
     /// # Errors
     ///
     /// Fails if the reader fails.
-    pub fn of_lines(mut reader: impl BufRead) -> std::io::Result<Self> {
-        let (mut verifier, mut line) = (ChainVerifier::default(), Vec::new());
+    pub fn of_lines(mut reader: impl BufRead, known_head: Option<&str>) -> std::io::Result<Self> {
+        let (mut verifier, mut line) = (ChainVerifier::new(known_head), Vec::new());
         while reader.read_until(b'\n', &mut line)? > 0 {
             verifier.add_line(0, &line, None);
             line.clear();
@@ -168,6 +189,7 @@ struct ChainVerifier {
     has_expected: bool,
     /// The hash before the end mark, if the last line is a valid end mark.
     export_head: Option<ChainHash>,
+    known_head: Option<ChainHash>,
     /// The lines whose hash does not match.
     broken: Vec<BrokenLine>,
     report: ChainReport,
@@ -180,21 +202,20 @@ struct BrokenLine {
     line: u64,
 }
 
-impl Default for ChainVerifier {
-    fn default() -> Self {
+impl ChainVerifier {
+    fn new(known_head: Option<&str>) -> Self {
         Self {
             state: ChainState::new(None),
             lines: 0,
             entries: 0,
             has_expected: false,
             export_head: None,
+            known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
             broken: Vec::new(),
             report: ChainReport::default(),
         }
     }
-}
 
-impl ChainVerifier {
     /// Adds the line that ends at the offset `end`.
     fn add_line(&mut self, end: u64, line: &[u8], expected: Option<ChainHead>) {
         self.lines += 1;
@@ -205,6 +226,17 @@ impl ChainVerifier {
             return;
         }
         self.export_head = None;
+        if status != LineStatus::Unchained
+            && self.known_head.is_some()
+            && self.state.last_hash() == self.known_head
+        {
+            self.report.proven = Some(ProvenEntry {
+                id: codec::decode(line).map(|entry| entry.id),
+                line: self.lines,
+                // Until the end is known.
+                following: self.report.chained + 1,
+            });
+        }
         let report = &mut self.report;
         match status {
             LineStatus::Chained => {
@@ -280,6 +312,9 @@ impl ChainVerifier {
         } else {
             report.is_complete = self.has_expected;
             report.head = self.state.last_hash().map(hash_text);
+        }
+        if let Some(proven) = &mut report.proven {
+            proven.following = report.chained.saturating_sub(proven.following);
         }
         report
     }

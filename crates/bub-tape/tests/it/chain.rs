@@ -3,8 +3,8 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use bub_tape::{
-    ChainProblem, ChainReport, Durability, Entry, EntryId, EntryRange, ExportSeal, FileStore,
-    ResetRequest, Tape, TapeName, TapeStore, ViewOptions, codec,
+    ChainProblem, ChainReport, Durability, Entry, EntryId, EntryKind, EntryRange, ExportSeal,
+    FileStore, ResetRequest, Tape, TapeName, TapeStore, ViewOptions, codec,
 };
 use tempfile::TempDir;
 
@@ -39,7 +39,7 @@ impl ChainFixture {
     }
 
     async fn verify(&self) -> ChainReport {
-        self.store().verify_chain(&self.name).await.unwrap()
+        self.store().verify_chain(&self.name, None).await.unwrap()
     }
 
     async fn with_entries(count: usize) -> Self {
@@ -81,13 +81,15 @@ async fn export(fixture: &ChainFixture) -> Vec<String> {
     let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let mut seal = ExportSeal::default();
-    entries.iter().for_each(|entry| seal.add_entry(entry));
+    for entry in &entries {
+        seal.add_entry(entry);
+    }
     let all = entries.into_iter().chain(seal.end_mark());
     all.map(|entry| codec::encode(&entry)).collect()
 }
 
 fn verify_lines(lines: &[String]) -> ChainReport {
-    ChainReport::of_lines(lines.concat().as_bytes()).unwrap()
+    ChainReport::of_lines(lines.concat().as_bytes(), None).unwrap()
 }
 
 #[tokio::test]
@@ -97,7 +99,10 @@ async fn an_export_has_the_chain_of_its_tape_and_every_truncation_of_it_is_found
     assert_eq!(lines.len(), 251);
     let path = fixture.root.path().join("export.jsonl");
     fs::write(&path, lines.concat()).unwrap();
-    assert_eq!(ChainReport::of_file(&path).unwrap(), fixture.verify().await);
+    assert_eq!(
+        ChainReport::of_file(&path, None).unwrap(),
+        fixture.verify().await
+    );
     for count in 1..lines.len() {
         let report = verify_lines(&lines[..count]);
         assert_eq!(
@@ -119,6 +124,29 @@ async fn an_export_has_the_chain_of_its_tape_and_every_truncation_of_it_is_found
     let mut seal = ExportSeal::default();
     seal.add_entry(&entry);
     assert_eq!((seal.end_mark(), seal.entry_count()), (None, 1));
+}
+
+/// A head that was kept elsewhere, such as the hash of an anchor, proves the entries up to it, also after further entries.
+#[tokio::test]
+async fn a_known_head_proves_all_entries_up_to_it() {
+    let fixture = ChainFixture::with_entries(5).await;
+    let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
+    tape.handoff("phase", None).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
+    let anchor = entries.iter().find(|entry| entry.kind == EntryKind::Anchor);
+    let anchor = anchor.unwrap();
+    let head = anchor.extra["chain"].as_str().unwrap();
+    fixture.append(["later".to_owned()]).await;
+    let store = fixture.store();
+    let report = store.verify_chain(&fixture.name, Some(head)).await.unwrap();
+    let proven = report.proven.unwrap();
+    assert_eq!((proven.id, proven.line), (Some(anchor.id), 6));
+    // The event of the handoff, and the new message.
+    assert_eq!(proven.following, 2);
+    for other in ["0", &"0".repeat(64), "head"] {
+        let report = store.verify_chain(&fixture.name, Some(other)).await;
+        assert_eq!(report.unwrap().proven, None);
+    }
 }
 
 /// An export can be used as a tape, also by the Python version: the end mark is an event outside of the context.
@@ -143,10 +171,8 @@ async fn a_removed_tape_is_missing_unless_the_store_discarded_it() {
     let store = fixture.store();
     assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
     fs::remove_file(fixture.path()).unwrap();
-    assert_eq!(
-        store.missing_chained_tapes().await.unwrap(),
-        [fixture.name.clone()]
-    );
+    let missing = store.missing_chained_tapes().await.unwrap();
+    assert_eq!(missing, std::slice::from_ref(&fixture.name));
     // A new entry does not hide that the others were removed.
     fixture.append(["again".to_owned()]).await;
     assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
@@ -210,7 +236,7 @@ async fn every_changed_byte_is_found() {
     let fixture = ChainFixture::with_entries(ENTRIES).await;
     let (path, original) = (fixture.path(), fs::read(fixture.path()).unwrap());
     let lines: Vec<(usize, usize)> = line_ranges(&original);
-    let broken = |lines: &[u8]| ChainReport::of_lines(lines).unwrap().broken;
+    let broken = |lines: &[u8]| ChainReport::of_lines(lines, None).unwrap().broken;
     // Reading the complete tape for each of its bytes would take minutes. A change breaks the chain at its line or at the
     // next one, so it is enough to read these two and the one before. That one is broken, because its own predecessor is
     // missing.
@@ -391,7 +417,7 @@ async fn the_chain_of_a_copied_entry_is_not_copied() {
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let copy = TapeName::new("chain__copy").unwrap();
     fixture.store().append(&copy, entries).await.unwrap();
-    let report = fixture.store().verify_chain(&copy).await.unwrap();
+    let report = fixture.store().verify_chain(&copy, None).await.unwrap();
     assert_eq!((report.chained, report.problem), (3, None));
 }
 

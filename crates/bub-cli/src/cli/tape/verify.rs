@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
-use bub_tape::{ChainReport, Result};
+use bub_tape::{ChainReport, EntryId, Result, TapeError};
 
 use super::{check::tape_label, text, workspace_tapes::HomeTapes};
 use crate::cli::progress::ProgressBar;
@@ -24,25 +24,40 @@ pub(super) struct VerifyArgs {
     /// Check a file, such as an export
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Hash that the last chained entry must have, as an earlier `verify` printed it
-    #[arg(long, value_name = "HASH")]
+    /// Head that an earlier `verify` printed; an entry must have it, which proves all entries up to that one
+    #[arg(long, value_name = "HASH", value_parser = parse_head)]
     head: Option<String>,
 }
 
+fn parse_head(text: &str) -> std::result::Result<String, &'static str> {
+    let head = text.trim().to_ascii_lowercase();
+    let is_valid = head.len() == 64 && head.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_valid
+        .then_some(head)
+        .ok_or("expected 64 hexadecimal digits")
+}
+
 pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode> {
+    let head = args.head.as_deref();
+    if head.is_some() && args.file.is_none() && args.tapes.len() != 1 {
+        let text = "`--head` belongs to one tape; name the tape, or pass `--file`";
+        return Err(TapeError::InvalidInput(text.to_owned()));
+    }
     let mut lines = String::new();
     let mut is_broken = false;
     if let Some(path) = &args.file {
-        let report = ChainReport::of_file(path)?;
-        is_broken |= write_report(&mut lines, &path.display().to_string(), &report, &args);
+        let report = ChainReport::of_file(path, head)?;
+        is_broken |= write_report(&mut lines, &path.display().to_string(), &report, head);
     } else {
         let names = files.resolve_names(&args.tapes).await?;
         let progress = ProgressBar::new("verifying", names.len(), &files.tapes.settings);
-        for name in &names {
+        for (index, name) in names.iter().enumerate() {
             let label = tape_label(files, name).await;
             progress.advance(&label);
-            let report = files.store.verify_chain(name).await?;
-            is_broken |= write_report(&mut lines, &label, &report, &args);
+            // The other names are sidecars of the tape, which have their own chains.
+            let head = head.filter(|_| index == 0);
+            let report = files.store.verify_chain(name, head).await?;
+            is_broken |= write_report(&mut lines, &label, &report, head);
         }
         if args.tapes.is_empty() {
             for name in files.store.missing_chained_tapes().await? {
@@ -61,16 +76,11 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
 }
 
 /// Adds the report of one tape. Returns whether the tape is not proven to be complete and unaltered.
-fn write_report(lines: &mut String, label: &str, report: &ChainReport, args: &VerifyArgs) -> bool {
-    let is_expected = args
-        .head
-        .as_ref()
-        .map(|head| Some(head) == report.head.as_ref());
-    let (status, problem) = match (&report.problem, is_expected) {
+fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Option<&str>) -> bool {
+    let (status, problem) = match (&report.problem, head) {
         (Some(problem), _) => ("broken", Some(problem.to_string())),
-        (None, Some(false)) => {
-            let head = args.head.as_deref().unwrap_or_default();
-            let text = format!("the last chained entry does not have the hash {head}");
+        (None, Some(head)) if report.proven.is_none() => {
+            let text = format!("no chained entry has the hash {head}");
             ("broken", Some(text))
         }
         (None, _) if report.chained == 0 => ("not chained", None),
@@ -89,15 +99,24 @@ fn write_report(lines: &mut String, label: &str, report: &ChainReport, args: &Ve
         }
     }
     let _ = writeln!(lines, ")");
-    for gap in &report.gaps {
-        let entry = gap
-            .id
-            .map_or_else(String::new, |id| format!("entry {id}, "));
+    let place = |id: Option<EntryId>, line: u64| match id {
+        Some(id) => format!("entry {id} (line {line})"),
+        None => format!("line {line}"),
+    };
+    if let Some(proven) = &report.proven {
+        let count = text::format_count(proven.following, "chained entry", "chained entries");
+        let place = place(proven.id, proven.line);
         let _ = writeln!(
             lines,
-            "  before {entry}line {}, a repair removed invalid lines; they are kept in: {}",
-            gap.line,
-            text::sanitize_line(&gap.kept.display().to_string())
+            "  the given head is that of {place}; {count} after it"
+        );
+    }
+    for gap in &report.gaps {
+        let place = place(gap.id, gap.line);
+        let kept = text::sanitize_line(&gap.kept.display().to_string());
+        let _ = writeln!(
+            lines,
+            "  before {place}, a repair removed invalid lines; they are kept in: {kept}"
         );
     }
     if let Some(problem) = &problem {
