@@ -4,6 +4,7 @@ use bub_kernel::{Result, TurnTape, tape_error};
 use bub_settings::Settings;
 use bub_tape::{AnchorQuery, Entry, EntryKind, EntryRange, Tape};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::settings::SpillSettings;
 
@@ -35,7 +36,12 @@ pub(crate) async fn spill(
     if tool == SPILL_READ_TOOL || fits_threshold(settings, &text) {
         return text;
     }
-    let handle = format!("{:032x}", crate::random_bits());
+    // The same output has the same handle, so that a replay sees the same result.
+    let digest = Sha256::digest(&text);
+    let handle = format!(
+        "{:032x}",
+        u128::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 16]))
+    );
     let chunks = split_chunks(&text);
     let stored = store_chunks(turn, &handle, &chunks, &text, tool).await;
     let bytes = text.len();
