@@ -6,7 +6,7 @@ use bub::{
     AppCommand, CommandContext, Error, Framework, OMIT_PLUGINS, PLUGIN_SELECTION, Result,
     SessionId, SettingFlag, Settings, Tape, clap,
     kernel::tape_error,
-    model::{Catalog, ModelId},
+    model::{Catalog, ModelId, ParseModelIdError},
     output::{print, print_stderr},
     plugin::{DamagedRecord, InstalledPlugins},
     tape::{EntryRange, TapeListFilter},
@@ -156,12 +156,10 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
 
 /// Checks the name of a model.
 pub(crate) fn check_model(model: &str) -> Result<()> {
-    let parsed: std::result::Result<ModelId, _> = model.parse();
-    parsed.map(drop).map_err(|_| {
-        Error::invalid_input(format!(
-            "invalid model `{model}`: expected provider:model, for example openai:gpt-6-luna; run `bub models` to list models"
-        ))
-    })
+    let parsed: std::result::Result<ModelId, ParseModelIdError> = model.parse();
+    parsed
+        .map(drop)
+        .map_err(|error| Error::invalid_input(format!("{error}; run `bub models` to list models")))
 }
 
 /// Reads the tape of a session, or the tape with this name.

@@ -10,12 +10,12 @@ use bub::{
     kernel::tape_error,
     tape::{
         BlobStore, Durability, EntryId, EntryRange, FileStore, MemoryStore, TapeListFilter,
-        TapeName, ViewOptions, codec, media,
+        TapeName, ViewOptions, codec, media, message_text,
     },
 };
 use serde_json::{Value, json};
 
-use crate::surroundings::{Surroundings, without_headers};
+use crate::surroundings::Surroundings;
 
 /// Name of the event that records which call of which model a tape answered a request with.
 pub(crate) const ANSWER_EVENT: &str = "replay.answer";
@@ -148,21 +148,11 @@ impl Recording {
 
     /// Returns the text of a turn's message, without the context in its prompt.
     pub(crate) fn prompt_text(&self, turn: &RecordedTurn) -> String {
-        let message = turn
-            .message
-            .as_ref()
-            .and_then(|message| message.get("content"));
-        let prompt = || self.entries.get(turn.prompt)?.payload.get("content");
-        let text = match message.or_else(prompt) {
-            Some(Value::String(text)) => text.clone(),
-            Some(parts) => parts
-                .pointer("/0/text")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
-            None => String::new(),
-        };
-        without_headers(&text)
+        let message = turn.message.as_ref();
+        let text = message.and_then(|message| message.get("content")?.as_str());
+        let prompt = || message_text(&self.entries.get(turn.prompt)?.payload);
+        let text = text.or_else(|| prompt().map(|(_, text)| text));
+        text.unwrap_or_default().to_owned()
     }
 
     /// Returns all entries of the tape.

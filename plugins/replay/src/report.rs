@@ -81,7 +81,7 @@ pub(crate) struct CallTotals {
 }
 
 impl CallTotals {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.input_tokens += other.input_tokens;
         self.output_tokens += other.output_tokens;
         self.cost += other.cost;
@@ -110,14 +110,18 @@ impl CallTotals {
         sum
     }
 
-    /// Returns the totals in one line.
-    pub(crate) fn to_line(&self) -> String {
-        let cost = match self.calls_of_unknown_price {
+    /// Returns the cost as text.
+    pub(crate) fn cost_text(&self) -> String {
+        match self.calls_of_unknown_price {
             0 => format!("${:.4}", self.cost),
             _ if self.cost == 0.0 => "cost unknown".to_owned(),
             _ => format!("more than ${:.4}", self.cost),
-        };
-        let (input, output) = (self.input_tokens, self.output_tokens);
+        }
+    }
+
+    /// Returns the totals in one line.
+    pub(crate) fn to_line(&self) -> String {
+        let (input, output, cost) = (self.input_tokens, self.output_tokens, self.cost_text());
         format!("{input} + {output} tokens, {cost}, {} ms", self.elapsed_ms)
     }
 }

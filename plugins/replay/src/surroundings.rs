@@ -145,7 +145,7 @@ impl Normalizer {
 }
 
 /// Returns a text without the headers of messages: the line with the sender and the chat, and the line with the date.
-pub(crate) fn without_headers(text: &str) -> String {
+fn without_headers(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, dated)) = rest.split_once(DATE_START) {
         match dated.split_once(DATE_END) {

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use bub_testkit::pty::Pty;
+use bub_testkit::{model::Reply, pty::Pty};
 use serde_json::{Value, json};
 
 use crate::{
@@ -171,6 +171,23 @@ fn a_session_becomes_a_case() {
     assert!(run.stdout.contains("1 of 1 passed"), "{run:?}");
 }
 
+#[test]
+fn a_recorded_case_has_the_complete_messages() {
+    let session = RecordedSession::new();
+    session.model.otherwise(Reply::text("Noted."));
+    let message = "A title\n---\nA text\n---Date: today---\nThe end";
+    let run = session
+        .command(&["run", "--session-id", "notes", message])
+        .output();
+    assert!(run.unwrap().status.success());
+    let record = ["eval", "record", "notes", "--output", "case"];
+    let run = Run::from_output(session.command(&record).output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let case = fs::read_to_string(session.sandbox.workspace().join("case/case.yml")).unwrap();
+    let case: Value = serde_json::from_str(&case).unwrap();
+    assert_eq!(case["messages"], json!(["Write a note.", message]));
+}
+
 /// Writes a case with an expectation, and returns what `bub eval` says about it.
 fn eval_expecting(sandbox: &Sandbox, expect: &Value) -> Run {
     let cases = sandbox.workspace().join("cases");
@@ -235,6 +252,8 @@ fn a_maximum_cost_needs_a_known_price() {
     let expected =
         "the cost is unknown, so `max_cost` cannot be checked: unknown price of acme:new";
     assert!(unknown.stdout.contains(expected), "{unknown:?}");
+    let last = unknown.stdout.lines().last().unwrap();
+    assert!(last.ends_with("tokens, cost unknown"), "{last}");
 }
 
 #[test]
@@ -347,7 +366,7 @@ fn invalid_arguments_and_files_of_an_evaluation_are_named() {
         ),
         (
             ["cases", "--model", "foo"],
-            "invalid model `foo`: expected provider:model",
+            "invalid model `foo`: expected `provider:model`",
         ),
         (
             ["cases", "--program", "no-program"],

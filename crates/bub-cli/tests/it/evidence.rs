@@ -39,11 +39,24 @@ fn a_chained_tape_is_verified_and_its_export_too() {
         .bub(["tape", "verify", "cli:local", "--head", &head])
         .ok();
     sandbox.bub(["tape", "export", "cli:local", "--output", "export.jsonl"]);
-    for args in [&[][..], &["--head", &head]] {
-        let args = [&["tape", "verify", "--file", "export.jsonl"], args].concat();
-        let export = sandbox.bub(args).ok();
-        assert_eq!(export, verified.replace("cli:local", "export.jsonl"));
-    }
+    let export = ["tape", "verify", "--file", "export.jsonl"];
+    let shown = sandbox.bub(export).ok();
+    assert_eq!(shown, verified.replace("cli:local", "export.jsonl"));
+    let with_head = sandbox.bub([&export[..], &["--head", &head]].concat()).ok();
+    assert!(
+        with_head.contains("0 chained entries after it"),
+        "{with_head}"
+    );
+    // A head that was kept still proves what was recorded until then.
+    chained(&sandbox, &["run", ",echo three"]).ok();
+    let later = sandbox
+        .bub(["tape", "verify", "cli:local", "--head", &head])
+        .ok();
+    assert!(
+        later.contains("the given head is that of entry "),
+        "{later}"
+    );
+    assert!(!later.contains("; 0 chained entries after it"), "{later}");
     let other = sandbox.bub([
         "tape",
         "verify",
@@ -53,6 +66,17 @@ fn a_chained_tape_is_verified_and_its_export_too() {
         &"0".repeat(64),
     ]);
     assert_eq!(other.code, Some(1), "{other:?}");
+    for (args, expected) in [
+        (
+            ["cli:local", "--head", "zz"],
+            "expected 64 hexadecimal digits",
+        ),
+        (["--head", &head, "--"], "`--head` belongs to one tape"),
+    ] {
+        let run = sandbox.bub([&["tape", "verify"], &args[..]].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains(expected), "{run:?}");
+    }
     let tape = tape_file(&sandbox);
     let content = fs::read_to_string(&tape).unwrap();
     let forged = content.replacen("echo one", "echo 111", 1);

@@ -13,7 +13,7 @@ use crate::{
 /// A session in which the model writes a file and runs a command.
 pub(crate) struct RecordedSession {
     pub(crate) sandbox: Sandbox,
-    model: ModelServer,
+    pub(crate) model: ModelServer,
 }
 
 impl RecordedSession {
@@ -276,12 +276,47 @@ fn a_recorded_session_is_a_model_also_in_another_workspace_session_and_home() {
 }
 
 #[test]
+fn a_replay_starts_at_an_anchor_or_an_entry_and_sums_up_only_what_it_runs() {
+    let session = RecordedSession::new();
+    session.model.otherwise(Reply::text("Noted."));
+    let bub = |args: &[&str]| Run::from_output(session.command(args).output().unwrap()).ok();
+    bub(&["run", "--session-id", "notes", ",tape.handoff name=phase-2"]);
+    bub(&["run", "--session-id", "notes", "And a second one."]);
+    let tape = session.sandbox.only_tape();
+    let entries = tape
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let anchor = entries
+        .filter(|entry| entry["kind"] == "anchor")
+        .last()
+        .unwrap();
+    assert_eq!(anchor["payload"]["name"], "phase-2");
+    for from in ["phase-2", &anchor["id"].to_string()] {
+        let report = session.replay(&["--from", from]).ok();
+        assert!(report.contains("turn 2: And a second one."), "{report}");
+        assert!(!report.contains("turn 1:"), "{report}");
+        assert!(report.ends_with("no difference\n"), "{report}");
+    }
+    let totals = |args: &[&str]| -> Value {
+        let args = [&["--format", "json"], args].concat();
+        serde_json::from_str(&session.replay(&args).ok()).unwrap()
+    };
+    let (all, part) = (totals(&[]), totals(&["--from", "phase-2"]));
+    for side in ["recorded", "replayed"] {
+        let tokens = |report: &Value| report[side]["input_tokens"].as_u64().unwrap();
+        assert!(tokens(&all) > tokens(&part), "{all} {part}");
+        assert!(all[side]["cost"].is_number(), "{all}");
+        assert!(all[side]["elapsed_ms"].is_number(), "{all}");
+    }
+}
+
+#[test]
 fn an_invalid_model_or_file_of_a_replay_is_named() {
     let session = RecordedSession::new();
     for (args, expected) in [
         (
             ["--model", "foo"],
-            "invalid model `foo`: expected provider:model",
+            "invalid model `foo`: expected `provider:model`",
         ),
         (["--system", "no-file.md"], "cannot read no-file.md: "),
         (

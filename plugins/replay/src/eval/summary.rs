@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bub::output::sanitize;
 
 use super::run::CaseOutcome;
-use crate::report::escape;
+use crate::report::{CallTotals, escape};
 
 /// Returns the results as text: one line per case and variant, the reasons of failures, and one line per variant.
 pub(super) fn to_text(outcomes: &[CaseOutcome]) -> String {
@@ -58,15 +58,18 @@ pub(super) fn to_text(outcomes: &[CaseOutcome]) -> String {
             .iter()
             .filter(|outcome| outcome.failures.is_empty())
             .count();
-        let tokens: u64 = of_variant
-            .iter()
-            .map(|outcome| outcome.totals.input_tokens + outcome.totals.output_tokens)
-            .sum();
-        let cost: f64 = of_variant.iter().map(|outcome| outcome.totals.cost).sum();
+        let mut totals = CallTotals::default();
+        for outcome in &of_variant {
+            totals.add(&outcome.totals);
+        }
+        let (tokens, cost) = (
+            totals.input_tokens + totals.output_tokens,
+            totals.cost_text(),
+        );
         let count = of_variant.len();
         let _ = writeln!(
             out,
-            "{passed} of {count} passed{}, {tokens} tokens, ${cost:.4}",
+            "{passed} of {count} passed{}, {tokens} tokens, {cost}",
             label(variant)
         );
     }

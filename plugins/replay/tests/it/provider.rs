@@ -50,8 +50,8 @@ async fn a_tape_answers_step_by_step_in_another_workspace_and_session_and_its_to
     let yesterday = |line: &str| line.replace("---Date: 2026", "---Date: 1999");
     let text = std::fs::read_to_string(&tape).unwrap();
     std::fs::write(&tape, yesterday(&text)).unwrap();
-    let test = turn("write a note", &tape);
-    let first = test.run().await.unwrap();
+    let turn = turn("write a note", &tape);
+    let first = turn.run().await.unwrap();
     first.assert_reply("I wrote the note to notes.md.");
     let note = std::fs::read_to_string(first.workspace().join("notes.md")).unwrap();
     assert_eq!(note, "Buy milk");
@@ -101,6 +101,21 @@ async fn paths_in_the_recorded_workspace_lead_to_the_current_one() {
     assert_eq!(std::fs::read_to_string(&current).unwrap(), "milk");
     turn.assert_reply(&format!("It is in {}.", current.display()));
     assert!(!std::path::Path::new(&note).exists());
+}
+
+/// The handle of a spilled result depends only on the result.
+#[tokio::test]
+async fn a_spilled_result_is_the_same_in_each_run() {
+    let directory = TempDir::new().unwrap();
+    let steps = vec![
+        call("bash", json!({"cmd": "seq 1 60000"})),
+        say("These are many numbers."),
+    ];
+    let tape = write_tape(&directory, &[exchange("count", steps)]).await;
+    let recorded = std::fs::read_to_string(&tape).unwrap();
+    assert!(recorded.contains("[tool output spilled: "), "{recorded}");
+    let turn = turn("count", &tape).run().await.unwrap();
+    turn.assert_reply("These are many numbers.");
 }
 
 #[tokio::test]
