@@ -286,10 +286,8 @@ fn a_replay_starts_at_an_anchor_or_an_entry_and_sums_up_only_what_it_runs() {
     let entries = tape
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let anchor = entries
-        .filter(|entry| entry["kind"] == "anchor")
-        .last()
-        .unwrap();
+    let mut anchors = entries.rev().filter(|entry| entry["kind"] == "anchor");
+    let anchor = anchors.next().unwrap();
     assert_eq!(anchor["payload"]["name"], "phase-2");
     for from in ["phase-2", &anchor["id"].to_string()] {
         let report = session.replay(&["--from", from]).ok();
