@@ -4,7 +4,6 @@ use bub_kernel::{Result, TurnTape, tape_error};
 use bub_settings::Settings;
 use bub_tape::{AnchorQuery, Entry, EntryKind, EntryRange, Tape};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::settings::SpillSettings;
 
@@ -37,11 +36,7 @@ pub(crate) async fn spill(
         return text;
     }
     // The same output has the same handle, so that a replay sees the same result.
-    let digest = Sha256::digest(&text);
-    let handle = format!(
-        "{:032x}",
-        u128::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 16]))
-    );
+    let handle = format!("{:032x}", crate::content_bits(&text));
     let chunks = split_chunks(&text);
     let stored = store_chunks(turn, &handle, &chunks, &text, tool).await;
     let bytes = text.len();
