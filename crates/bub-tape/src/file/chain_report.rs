@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::{
@@ -19,6 +20,9 @@ use super::{
     tape_file::TapeFile,
 };
 use crate::{Entry, EntryId, Result, TapeError, TapeName, codec};
+
+/// The text before the names of [`EXPORT_EVENT`] and [`REPAIRED_EVENT`] in a line.
+const EVENT_PREFIX: &str = "\"tape.";
 
 impl TapeFile {
     fn verify_chain(&mut self, known_head: Option<&str>) -> Result<ChainReport> {
@@ -190,6 +194,8 @@ struct ChainVerifier {
     /// The hash before the end mark, if the last line is a valid end mark.
     export_head: Option<ChainHash>,
     known_head: Option<ChainHash>,
+    /// Finds lines that may be events about the chain. Parsing each line would be slow.
+    event_finder: Finder<'static>,
     /// The lines whose hash does not match.
     broken: Vec<BrokenLine>,
     report: ChainReport,
@@ -211,6 +217,7 @@ impl ChainVerifier {
             has_expected: false,
             export_head: None,
             known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
+            event_finder: Finder::new(EVENT_PREFIX),
             broken: Vec::new(),
             report: ChainReport::default(),
         }
@@ -260,8 +267,7 @@ impl ChainVerifier {
     /// Reads a valid line if it is an event about the chain: the end mark of an export, or the record of a repair.
     /// `before` is the hash before the line.
     fn read_event(&mut self, line: &[u8], before: Option<ChainHash>) {
-        let contains = |name: &str| memchr::memmem::find(line, name.as_bytes()).is_some();
-        if !contains(EXPORT_EVENT) && !contains(REPAIRED_EVENT) {
+        if self.event_finder.find(line).is_none() {
             return;
         }
         let entry = codec::decode(line);
