@@ -20,6 +20,7 @@ use std::{
 };
 
 use bub_kernel::State;
+use sha2::{Digest as _, Sha256};
 
 mod agent;
 mod agent_loop;
@@ -58,6 +59,7 @@ pub use sessions::record_session_switch;
 #[doc(hidden)]
 pub use skills::read_skill;
 pub use skills::{LoadedSkills, Skill, SkillProblem, SkillSource, Skills};
+pub use tool_definition::tool_definition;
 
 /// Returns at most `max_chars` characters of a text, with an ellipsis if the text is longer.
 pub(crate) fn truncate(text: &str, max_chars: usize) -> String {
@@ -81,6 +83,12 @@ pub(crate) fn read_head(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Returns 128 bits that depend only on a text, for names that a replay must repeat.
+pub(crate) fn content_bits(text: &str) -> u128 {
+    let digest = Sha256::digest(text);
+    u128::from_be_bytes(*digest.first_chunk().unwrap_or(&[0; 16]))
 }
 
 /// Returns 128 random bits from the system's secure generator.

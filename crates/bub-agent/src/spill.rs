@@ -35,7 +35,8 @@ pub(crate) async fn spill(
     if tool == SPILL_READ_TOOL || fits_threshold(settings, &text) {
         return text;
     }
-    let handle = format!("{:032x}", crate::random_bits());
+    // The same output has the same handle, so that a replay sees the same result.
+    let handle = format!("{:032x}", crate::content_bits(&text));
     let chunks = split_chunks(&text);
     let stored = store_chunks(turn, &handle, &chunks, &text, tool).await;
     let bytes = text.len();

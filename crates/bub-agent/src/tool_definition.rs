@@ -4,7 +4,7 @@ use bub_kernel::ToolSpec;
 use serde_json::{Map, Value, json};
 
 /// Returns the definition of a tool in the chat-completions format.
-pub(crate) fn tool_definition(spec: &ToolSpec) -> Value {
+pub fn tool_definition(spec: &ToolSpec) -> Value {
     let mut parameters = spec.parameters.clone();
     compact_schema(&mut parameters);
     json!({

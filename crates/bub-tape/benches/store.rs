@@ -136,7 +136,7 @@ fn verify_hash_chain(bencher: Bencher) {
     let bytes = std::fs::metadata(store.path(&name)).unwrap().len();
     bencher
         .counter(BytesCount::new(bytes))
-        .bench(|| runtime.block_on(store.verify_chain(&name)).unwrap());
+        .bench(|| runtime.block_on(store.verify_chain(&name, None)).unwrap());
 }
 
 /// Opens a store and reads what a view needs: the last anchor and all entries after it.

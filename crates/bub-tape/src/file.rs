@@ -23,6 +23,7 @@
 
 mod blobs;
 mod chain;
+mod chain_report;
 mod commit;
 mod context;
 mod drafts;
@@ -43,7 +44,8 @@ mod unused;
 mod verify;
 
 pub use self::{
-    chain::{ChainProblem, ChainReport},
+    chain::ExportSeal,
+    chain_report::{ChainGap, ChainProblem, ChainReport, ProvenEntry},
     repair::RepairReport,
     unused::{UnusedFile, UnusedFileKind},
     verify::{Damage, VerifyReport},

@@ -52,8 +52,8 @@ pub use context::{AnchorSelector, Selector, TapeContext};
 pub use entry::{Entry, EntryId, EntryKind};
 pub use error::{TapeError, TapeErrorKind};
 pub use file::{
-    ChainProblem, ChainReport, Damage, Durability, FileStore, RepairReport, UnusedFile,
-    UnusedFileKind, VerifyReport,
+    ChainGap, ChainProblem, ChainReport, Damage, Durability, ExportSeal, FileStore, ProvenEntry,
+    RepairReport, UnusedFile, UnusedFileKind, VerifyReport,
 };
 pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover_forks};
 pub use json::parse_json_lossy;

@@ -57,11 +57,15 @@ pub enum LogFormat {
     Json,
 }
 
-/// Installed plugins to use although they are disabled; `!name` omits an enabled one. Options of commands set it.
+/// Item of [`PLUGIN_SELECTION`] that omits all plugins that are not named.
+pub const OMIT_PLUGINS: &str = "!*";
+
+/// Installed plugins to use although they are disabled; `!name` omits an enabled one, and `!*` all that are not named.
+/// Options of commands set it.
 pub static PLUGIN_SELECTION: &SettingKey<Vec<String>> = &SettingKey::new(
     "plugin_selection",
     "",
-    "Installed plugins to use although they are disabled; `!name` omits an enabled plugin.",
+    "Installed plugins to use although they are disabled; `!name` omits an enabled plugin, `!*` all others.",
 );
 
 /// Returns the sections with the settings of the program.

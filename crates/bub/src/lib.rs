@@ -35,7 +35,7 @@ pub mod testing;
 pub mod trust;
 
 pub use app::{App, SettingsProblems, check_settings, core_sections};
-pub use app_settings::PLUGIN_SELECTION;
+pub use app_settings::{OMIT_PLUGINS, PLUGIN_SELECTION};
 pub use bub_agent as agent;
 pub use bub_gateway as gateway;
 pub use bub_kernel as kernel;

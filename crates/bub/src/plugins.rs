@@ -15,7 +15,7 @@ use bub_plugin::{
 use bub_settings::{AnySetting as _, LookupValue, Settings};
 use serde_json::{Map, Value};
 
-use crate::app_settings::{AppSettings, PLUGIN_SELECTION};
+use crate::app_settings::{AppSettings, OMIT_PLUGINS, PLUGIN_SELECTION};
 
 /// Name of the internal plugin that denies every tool call if a guard plugin cannot be loaded. It
 /// contains a space, so that no installed plugin can have this name.
@@ -50,13 +50,15 @@ pub(crate) fn load(settings: &mut Settings) -> LoadedPlugins {
         }
     };
     let selection = settings.get(PLUGIN_SELECTION);
-    let is_selected = |record: &InstalledPlugin| {
-        let name = &record.manifest.name;
-        let is_omitted = |item: &String| item.strip_prefix('!') == Some(name);
-        (record.enabled || selection.contains(name)) && !selection.iter().any(is_omitted)
+    let has = |item: &str| selection.iter().any(|selected| selected == item);
+    let is_selected = |name: &str, is_enabled: bool| {
+        let is_enabled = is_enabled && !has(OMIT_PLUGINS);
+        (is_enabled || has(name)) && !has(&format!("!{name}"))
     };
-    let enabled = installed.plugins.into_iter().filter(is_selected);
-    for record in enabled {
+    for record in installed.plugins {
+        if !is_selected(&record.manifest.name, record.enabled) {
+            continue;
+        }
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
         let configured = check_declarations(&record).and_then(|()| {
@@ -69,6 +71,9 @@ pub(crate) fn load(settings: &mut Settings) -> LoadedPlugins {
         loaded.add_plugin(name, is_guard, configured);
     }
     for damaged in installed.damaged {
+        if !is_selected(damaged.name(), true) {
+            continue;
+        }
         loaded.add_plugin(
             damaged.name().to_owned(),
             damaged.is_guard(),

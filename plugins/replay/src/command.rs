@@ -3,15 +3,17 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use bub::{
-    AppCommand, CommandContext, Error, Framework, PLUGIN_SELECTION, Result, SessionId, SettingFlag,
-    Tape, clap,
+    AppCommand, CommandContext, Error, Framework, OMIT_PLUGINS, PLUGIN_SELECTION, Result,
+    SessionId, SettingFlag, Settings, Tape, clap,
     kernel::tape_error,
-    model::Catalog,
+    model::{Catalog, ModelId, ParseModelIdError},
     output::{print, print_stderr},
+    plugin::{DamagedRecord, InstalledPlugins},
     tape::{EntryRange, TapeListFilter},
 };
 
 use crate::{
+    files::FileResultExt as _,
     plugin::ActiveReplay,
     recording::Recording,
     report::{ReplayReport, to_html, to_text},
@@ -23,7 +25,7 @@ use crate::{
 #[command(
     long_about = "Run the messages of a recorded session again, on a copy of its tape in memory, and show what differs. \
                   Without `--model`, the answers come from the tape, too: then a difference comes from a changed prompt, \
-                  plugin, tool or version of bub.",
+                  plugin, tool or version of bub. Unless `--tools live` is given, only plugins that `--plugin` names start.",
     after_help = "Exit codes: 0 no difference, 1 a difference or a failure, 2 invalid arguments"
 )]
 struct ReplayArgs {
@@ -38,7 +40,7 @@ struct ReplayArgs {
     /// File with a system prompt that replaces the one of bub
     #[arg(long, value_name = "FILE")]
     system: Option<PathBuf>,
-    /// Installed plugin to use although it is disabled; `!NAME` omits an enabled one; can be repeated
+    /// Installed plugin to use; `!NAME` omits an enabled one with `--tools live`; can be repeated
     #[arg(long, value_name = "NAME")]
     plugin: Vec<String>,
     /// Where the results of tool calls come from
@@ -64,24 +66,56 @@ pub(crate) fn command(active: &ActiveReplay) -> AppCommand {
 }
 
 fn setting_flags(matches: &clap::ArgMatches) -> Vec<SettingFlag> {
-    let mut flags = vec![SettingFlag::new(ReplaySettings::SESSION, "replay", "true")];
-    if let Some(plugins) = matches.get_many::<String>("plugin") {
-        let plugins: Vec<&String> = plugins.collect();
-        let list = serde_json::json!(plugins).to_string();
-        flags.push(SettingFlag::new(PLUGIN_SELECTION, "--plugin", list));
+    let named = matches.get_many::<String>("plugin");
+    let named = named.into_iter().flatten().map(String::as_str);
+    // A plugin is a process. Without `--tools live`, only those that the user names may start.
+    let is_live = matches.get_one::<ToolSource>("tools") == Some(&ToolSource::Live);
+    let omit_others = (!is_live).then_some(OMIT_PLUGINS);
+    let plugins: Vec<&str> = omit_others.into_iter().chain(named).collect();
+    let list = serde_json::json!(plugins).to_string();
+    vec![
+        SettingFlag::new(ReplaySettings::SESSION, "replay", "true"),
+        SettingFlag::new(PLUGIN_SELECTION, "--plugin", list),
+    ]
+}
+
+/// Checks that the named plugins are installed, and reports the enabled ones that the replay does not use.
+fn check_plugins(settings: &Settings, args: &ReplayArgs) -> Result<()> {
+    let installed = InstalledPlugins::load(settings.home())?;
+    let names: Vec<&str> = installed
+        .plugins
+        .iter()
+        .map(|plugin| plugin.manifest.name.as_str())
+        .chain(installed.damaged.iter().map(DamagedRecord::name))
+        .collect();
+    for name in &args.plugin {
+        if !names.contains(&name.strip_prefix('!').unwrap_or(name)) {
+            return Err(Error::invalid_input(format!(
+                "unknown plugin `{name}`; run `bub plugin list` to list plugins"
+            )));
+        }
     }
-    flags
+    let enabled = installed.plugins.iter().filter(|plugin| plugin.enabled);
+    let unused: Vec<&str> = enabled
+        .map(|plugin| plugin.manifest.name.as_str())
+        .filter(|name| !args.plugin.iter().any(|named| named == name))
+        .collect();
+    if args.tools != ToolSource::Live && !unused.is_empty() {
+        print_stderr(&format!(
+            "not started: {}; to use a plugin, pass `--plugin NAME`\n",
+            unused.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) -> Result<ExitCode> {
     let (framework, settings) = (&context.framework, &context.settings);
     let catalog = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
-    let system = args.system.as_ref().map(|path| {
-        let text = std::fs::read_to_string(path);
-        text.map_err(|error| {
-            Error::invalid_input(format!("cannot read {}: {error}", path.display()))
-        })
-    });
+    args.model.iter().try_for_each(|model| check_model(model))?;
+    check_plugins(settings, &args)?;
+    let system = args.system.as_ref();
+    let system = system.map(|path| std::fs::read_to_string(path).at("read", path));
     let (session_id, recording) = framework
         .run_scoped(read_session(framework, &args.session))
         .await?;
@@ -112,12 +146,20 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
     let text = settings.redactor().redact(&text);
     match &args.output {
         Some(path) => {
-            std::fs::write(path, text.as_bytes())?;
+            std::fs::write(path, text.as_bytes()).at("write", path)?;
             print_stderr(&format!("wrote the report to {}\n", path.display()));
         }
         None => drop(print(&text)?),
     }
     Ok(ExitCode::from(u8::from(report.first_divergence.is_some())))
+}
+
+/// Checks the name of a model.
+pub(crate) fn check_model(model: &str) -> Result<()> {
+    let parsed: std::result::Result<ModelId, ParseModelIdError> = model.parse();
+    parsed
+        .map(drop)
+        .map_err(|error| Error::invalid_input(format!("{error}; run `bub models` to list models")))
 }
 
 /// Reads the tape of a session, or the tape with this name.

@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use bub::{
     AppCommand, CancellationToken, CommandContext, Error, Result, Settings,
-    agent::{estimate_tokens, usage::TokenCounts},
+    agent::usage::TokenCounts,
     clap,
     model::{Catalog, ModelId},
     output::print,
@@ -17,8 +17,9 @@ use tempfile::TempDir;
 
 use self::texts::Texts;
 use crate::{
+    files::{FileResultExt as _, temporary_directory},
     program,
-    recording::{Recording, RequestReader},
+    recording::Recording,
 };
 
 /// The session of the demo.
@@ -38,7 +39,9 @@ const PASSED_VARIABLES: [&str; 7] = [
 #[command(
     long_about = "Show bub at work, without a model and without a key. The answers of the model are replayed from a \
                   bundled tape. Tools, sandbox, approval and tape are real. The demo uses a temporary home and project, \
-                  and removes them at the end."
+                  and removes them at the end.",
+    after_help = "Exit codes: 0 the check of the project passes at the end, 1 it does not, for example because you denied \
+                  the edit"
 )]
 struct DemoArgs {
     /// Approve the edit without a question
@@ -66,7 +69,7 @@ async fn run(context: CommandContext, args: DemoArgs) -> Result<ExitCode> {
         return Err(Error::invalid_input(text));
     }
     let stop = signals::listen_for_stop();
-    let directory = tempfile::Builder::new().prefix("bub-demo-").tempdir()?;
+    let directory = temporary_directory("bub-demo-")?;
     let demo = Demo {
         texts: texts::for_language(args.lang.as_deref().unwrap_or(language(settings))),
         program: program::current_program()?,
@@ -128,11 +131,14 @@ struct Demo<'a> {
 impl Demo<'_> {
     async fn show(&self) -> Result<ExitCode> {
         let texts = self.texts;
-        std::fs::create_dir_all(&self.home)?;
-        std::fs::create_dir_all(&self.project)?;
-        std::fs::write(&self.tape, texts.tape)?;
-        for (name, content) in texts.files {
-            std::fs::write(self.project.join(name), content)?;
+        for directory in [&self.home, &self.project] {
+            std::fs::create_dir_all(directory).at("create", directory)?;
+        }
+        let project = texts
+            .files
+            .map(|(name, text)| (self.project.join(name), text));
+        for (path, text) in [(self.tape.clone(), texts.tape)].into_iter().chain(project) {
+            std::fs::write(&path, text).at("write", &path)?;
         }
         print(texts.intro)?;
         let can_confine = self.run_silently(&["sandbox", "true"]).await?;
@@ -164,15 +170,17 @@ impl Demo<'_> {
                 is_confined,
             )
             .await?;
-        if !is_fixed {
+        if is_fixed {
+            print(texts.question)?;
+            self.bub(
+                &["run", "--session-id", SESSION, texts.question_message],
+                is_confined,
+            )
+            .await?;
+        } else {
+            // The question is about the fix.
             print(texts.not_fixed)?;
         }
-        print(texts.question)?;
-        self.bub(
-            &["run", "--session-id", SESSION, texts.question_message],
-            is_confined,
-        )
-        .await?;
         print(texts.record)?;
         self.bub(
             &[
@@ -188,7 +196,12 @@ impl Demo<'_> {
         )
         .await?;
         print(&self.cost().await?)?;
-        print(texts.next_steps)
+        print(texts.next_steps)?;
+        if is_fixed {
+            return Ok(ExitCode::SUCCESS);
+        }
+        print(texts.unsuccessful)?;
+        Ok(ExitCode::FAILURE)
     }
 
     /// Runs a command of this program and shows it. Returns whether it succeeded.
@@ -203,7 +216,7 @@ impl Demo<'_> {
         });
         print(&format!("$ bub {}\n", quoted.collect::<Vec<_>>().join(" ")))?;
         let mut command = self.command(arguments, is_confined);
-        let status = program::wait(&mut command.spawn()?, &self.stop).await?;
+        let status = program::wait(&mut program::spawn(&mut command)?, &self.stop).await?;
         self.check_stop()?;
         print("\n")?;
         Ok(status.success())
@@ -213,11 +226,8 @@ impl Demo<'_> {
     async fn run_silently(&self, arguments: &[&str]) -> Result<bool> {
         let mut command = self.command(arguments, true);
         let null = std::process::Stdio::null;
-        let mut child = command
-            .stdin(null())
-            .stdout(null())
-            .stderr(null())
-            .spawn()?;
+        command.stdin(null()).stdout(null()).stderr(null());
+        let mut child = program::spawn(&mut command)?;
         let status = program::wait(&mut child, &self.stop).await?;
         self.check_stop()?;
         Ok(status.success())
@@ -251,16 +261,13 @@ impl Demo<'_> {
         command
     }
 
-    /// Returns what the model calls would have cost, estimated from the requests that the tape shows.
+    /// Returns what the model calls would have cost, from the usage on the tape. The provider `replay` has estimated it.
     async fn cost(&self) -> Result<String> {
         let recording = Recording::of_home(&self.home).await?;
-        let mut views = RequestReader::new()?;
         let mut tokens = TokenCounts::default();
-        for call in &recording.calls {
-            let request = views.request(&recording, call).await?;
-            tokens.input += estimate_tokens(&request);
-            tokens.output +=
-                estimate_tokens(&[call.text.as_str().into(), call.tool_calls.clone().into()]);
+        let usages = recording.calls.iter().flat_map(|call| &call.usage);
+        for counts in usages.filter_map(TokenCounts::from_usage) {
+            tokens += counts;
         }
         let catalog =
             Catalog::new(self.settings).map_err(|error| Error::config(error.to_string()))?;

@@ -3,6 +3,7 @@
 mod case;
 mod check;
 mod run;
+mod schema;
 mod summary;
 
 use std::{
@@ -26,7 +27,11 @@ use self::{
     run::{CaseOutcome, Runner, Variant},
     summary::{to_junit, to_text},
 };
-use crate::{command::read_session, program};
+use crate::{
+    command::{check_model, read_session},
+    files::FileResultExt as _,
+    program,
+};
 
 /// Width of the progress bar.
 const BAR_WIDTH: usize = 30;
@@ -51,13 +56,13 @@ struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     program: Vec<PathBuf>,
     /// How often each case runs
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    repeat: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
     /// Maximum number of cases that run at the same time
-    #[arg(long, short, value_name = "N", default_value_t = 8)]
-    jobs: usize,
+    #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
     /// Seconds after which a case fails
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Print JSON, one line per run of a case
     #[arg(long)]
@@ -103,13 +108,13 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
     let mut jobs: Vec<BoxFuture<'_, CaseOutcome>> = Vec::new();
     for case in &cases {
         for variant in &variants {
-            for run in 1..=args.repeat.max(1) {
+            for run in 1..=args.repeat {
                 jobs.push(Box::pin(runner.run(case, variant, run)));
             }
         }
     }
     let (total, stop) = (jobs.len(), signals::listen_for_stop());
-    let mut running = stream::iter(jobs).buffered(args.jobs.max(1));
+    let mut running = stream::iter(jobs).buffered(args.jobs.into());
     let mut progress = ProgressBar::new(total);
     let mut outcomes: Vec<CaseOutcome> = Vec::with_capacity(total);
     let stopped = stop.token();
@@ -129,18 +134,14 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
         return Ok(stop.exit_code());
     }
     if let Some(path) = &args.junit {
-        std::fs::write(path, to_junit(&outcomes))?;
+        std::fs::write(path, to_junit(&outcomes)).at("write", path)?;
     }
     let text = if args.json {
         let lines: Vec<String> = outcomes
             .iter()
             .map(|outcome| json!(outcome).to_string())
             .collect();
-        lines.join(
-            "
-",
-        ) + "
-"
+        lines.join("\n") + "\n"
     } else {
         to_text(&outcomes)
     };
@@ -151,9 +152,10 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
 
 /// Returns the variants to compare: each program with each model.
 fn variants(args: &EvalArgs) -> Result<Vec<Variant>> {
+    args.model.iter().try_for_each(|model| check_model(model))?;
     let mut programs = vec![(String::new(), program::current_program()?)];
     for path in &args.program {
-        let path = std::path::absolute(path)?;
+        let path = path.canonicalize().at("run", path)?;
         programs.push((path.display().to_string(), path));
     }
     let mut variants = Vec::new();
@@ -214,20 +216,12 @@ async fn record(
     });
     let tape: String = recording.entries().iter().map(codec::encode).collect();
     let redactor = context.settings.redactor();
-    let failed = |error: std::io::Error| {
-        Error::invalid_input(format!(
-            "cannot write the case to {}: {error}",
-            directory.display()
-        ))
-    };
-    std::fs::create_dir(&directory).map_err(failed)?;
+    std::fs::create_dir(&directory).at("create", &directory)?;
     let case_file = format!("{case_file:#}\n");
-    std::fs::write(
-        directory.join(CASE_FILE),
-        redactor.redact(&case_file).as_bytes(),
-    )
-    .map_err(failed)?;
-    std::fs::write(directory.join(TAPE_FILE), redactor.redact(&tape).as_bytes()).map_err(failed)?;
+    for (name, text) in [(CASE_FILE, &case_file), (TAPE_FILE, &tape)] {
+        let path = directory.join(name);
+        std::fs::write(&path, redactor.redact(text).as_bytes()).at("write", &path)?;
+    }
     let text = format!(
         "wrote the case to {}; add the files that it needs, and what you expect\n",
         directory.display()

@@ -26,6 +26,7 @@ mod command;
 mod demo;
 mod difference;
 mod eval;
+mod files;
 mod plugin;
 mod program;
 mod provider;
@@ -33,11 +34,13 @@ mod recording;
 mod report;
 mod session;
 pub mod settings;
+mod surroundings;
 
 pub use plugin::{ActiveReplay, ReplayPlugin};
 pub use provider::RecordedModel;
 pub use recording::{RecordedCall, RecordedTurn, Recording};
 pub use session::{ReplayOptions, ReplaySession, ToolSource};
+pub use surroundings::Surroundings;
 
 /// Returns the commands `bub replay`, `bub eval` and `bub demo`. `active` is the replay of the plugin
 /// ([`ReplayPlugin::with_replay`]).

@@ -9,6 +9,7 @@ use std::{
 use bub::{
     ApprovalAnswer, Envelope, Error, LlmDecision, LlmRequest, ModelStream, Plugin, Prompt,
     Provided, Result, SessionId, StatePatch, TapeStore, ToolCall, ToolDecision, Turn,
+    agent::tool_definition,
     futures::stream,
     hooks,
     kernel::{hooks::HookSet, tape_error},
@@ -18,7 +19,8 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::{
-    provider::RecordedModel, recording::Recording, session::ReplaySession, settings::ReplaySettings,
+    provider::RecordedModel, recording::Recording, session::ReplaySession,
+    settings::ReplaySettings, surroundings::Surroundings,
 };
 
 /// The prefix of models that are recorded tapes.
@@ -67,20 +69,39 @@ impl Plugin for ReplayPlugin {
 #[derive(Debug)]
 struct RecordedModels {
     settings: ReplaySettings,
-    models: Mutex<HashMap<String, Arc<RecordedModel>>>,
+    /// By tape and session, because each session has its own position on the tape.
+    models: Mutex<HashMap<(String, SessionId), Arc<RecordedModel>>>,
 }
 
 impl RecordedModels {
     /// Returns the model of a tape. It keeps its position for the next call.
     async fn recorded_model(&self, tape: &str, turn: &Turn) -> Result<Arc<RecordedModel>> {
+        let key = (tape.to_owned(), turn.session_id().clone());
         let mut models = self.models.lock().await;
-        if let Some(model) = models.get(tape) {
+        if let Some(model) = models.get(&key) {
             return Ok(Arc::clone(model));
         }
         let recording = Arc::new(open_tape(tape, turn).await?);
-        let model = Arc::new(RecordedModel::new(recording).await?);
-        models.insert(tape.to_owned(), Arc::clone(&model));
+        let model = RecordedModel::new(recording, Surroundings::of_turn(turn)).await?;
+        let model = Arc::new(model);
+        models.insert(key, Arc::clone(&model));
         Ok(model)
+    }
+}
+
+impl RecordedModels {
+    /// Answers a request from a tape, and records where the answer comes from.
+    async fn answer(&self, tape: &str, request: &LlmRequest, turn: &Turn) -> Result<ModelStream> {
+        let model = self.recorded_model(tape, turn).await?;
+        let tools = turn.framework().current_tools();
+        let specs = tools.iter().map(|tool| tool.spec());
+        let offered = specs.filter(|spec| request.tool_names.contains(&spec.model_name()));
+        let tools: Vec<Value> = offered.map(tool_definition).collect();
+        let answer = model.answer(&request.messages, &tools, self.settings);
+        let (stream, event) = answer.await?;
+        let tape = turn.tape();
+        tape.append_later(tape.with_run_id(event));
+        Ok(stream)
     }
 }
 
@@ -88,10 +109,8 @@ impl RecordedModels {
 impl RecordedModels {
     async fn before_llm_call(&self, request: &LlmRequest, turn: &Turn) -> Option<LlmDecision> {
         let tape = request.model.strip_prefix(MODEL_PREFIX)?;
-        let answer = match self.recorded_model(tape, turn).await {
-            Ok(model) => model.answer(&request.messages, self.settings).await,
-            Err(error) => failed_answer(error),
-        };
+        let answer = self.answer(tape, request, turn).await;
+        let answer = answer.unwrap_or_else(failed_answer);
         Some(LlmDecision::Answer(answer))
     }
 }

@@ -9,6 +9,8 @@ use std::{
 use bub::{CancellationToken, Error, Result, Settings};
 use tokio::process::{Child, Command};
 
+use crate::files::FileResultExt as _;
+
 /// How long a child process has to end after a signal, before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -26,6 +28,12 @@ pub(crate) fn command(program: &Path, workspace: &Path) -> Command {
         .current_dir(workspace)
         .kill_on_drop(true);
     command
+}
+
+/// Starts a child process. The error names the program.
+pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
+    let program = PathBuf::from(command.as_std().get_program());
+    command.spawn().at("start", &program)
 }
 
 /// Adds variables of this process.

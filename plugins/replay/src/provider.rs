@@ -7,16 +7,18 @@ use std::{
 };
 
 use bub::{
-    Error, ErrorKind, ModelStream, Result, StreamEvent,
+    Entry, Error, ErrorKind, ModelStream, Result, StreamEvent,
+    agent::estimate_tokens,
     futures::{StreamExt as _, stream},
 };
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     difference::first_difference,
-    recording::{RecordedCall, Recording, RequestReader, normalize},
+    recording::{ANSWER_EVENT, RecordedCall, Recording, RequestReader},
     settings::{Divergence, ReplaySettings},
+    surroundings::{Normalizer, Surroundings},
 };
 
 /// Length in characters of the pieces in which a text is streamed.
@@ -27,55 +29,96 @@ const PIECE_CHARS: usize = 12;
 /// A call gets the answer that was recorded for the same request. The search starts after the previous answer, so that
 /// equal requests get their answers in order. If no recorded request is equal, the call gets the next answer whose
 /// request ends with the same message, or else the next answer; this is a divergence.
+///
+/// Requests are compared without workspace, session, and origin and date of messages. In an answer, the recorded
+/// workspace is replaced by the current one.
 #[derive(Debug)]
 pub struct RecordedModel {
     recording: Arc<Recording>,
+    recorded: Surroundings,
+    current: Surroundings,
+    normalizer: Normalizer,
     /// The hashes of all requests: the complete request, and its last message.
     requests: Vec<(u64, u64)>,
     next: Mutex<usize>,
 }
 
 impl RecordedModel {
-    /// Creates a model that answers from a recording.
-    pub async fn new(recording: Arc<Recording>) -> Result<Self> {
+    /// Creates a model that answers the calls of a run from a recording.
+    pub async fn new(recording: Arc<Recording>, current: Surroundings) -> Result<Self> {
+        let recorded = recording.surroundings();
+        let normalizer = Normalizer::new(&recorded, &current);
         let mut views = RequestReader::new()?;
         let mut requests = Vec::with_capacity(recording.calls.len());
         for call in &recording.calls {
-            requests.push(hashes(&views.request(&recording, call).await?));
+            let request = views.request(&recording, call).await?;
+            requests.push(hashes(&normalizer.messages(&request)));
         }
         Ok(Self {
             recording,
+            recorded,
+            current,
+            normalizer,
             requests,
             next: Mutex::default(),
         })
     }
 
-    /// Returns the answer to a request. The stream fails if the tape has no answer, or if the request differs and
-    /// `divergence` is strict.
-    pub async fn answer(&self, messages: &[Value], settings: ReplaySettings) -> ModelStream {
-        match self.find_answer(messages, settings.divergence).await {
-            Ok(call) => stream_answer(&call, settings.pace),
-            Err(error) => ModelStream::new(stream::iter([Err(error)])),
+    /// Returns the answer to a request with these messages and definitions of tools, and the event that records where the
+    /// answer comes from.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the tape has no answer, or if the messages differ and `divergence` is strict.
+    pub async fn answer(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        settings: ReplaySettings,
+    ) -> Result<(ModelStream, Entry)> {
+        let (index, difference) = self.find_answer(messages, settings.divergence).await?;
+        let mut call = self.translate(index)?;
+        let origin = json!({
+            "call": index + 1, "model": call.model, "difference": difference, "is_usage_estimated": call.usage.is_none(),
+        });
+        if call.usage.is_none() {
+            call.usage = Some(estimate_usage(&call, messages, tools));
         }
+        let event = Entry::event(ANSWER_EVENT, Some(origin)).exclude_from_context();
+        Ok((stream_answer(&call, settings.pace), event))
     }
 
+    /// Returns a recorded call with the workspace of this run.
+    fn translate(&self, index: usize) -> Result<RecordedCall> {
+        let count = self.recording.calls.len();
+        let call = self.recording.calls.get(index).ok_or_else(|| {
+            replay_error(format!(
+                "the tape has no further answer: all {count} recorded model calls are used"
+            ))
+        })?;
+        let translate = |value: &Value| self.recorded.translate(&self.current, value);
+        let text = translate(&call.text.as_str().into());
+        Ok(RecordedCall {
+            text: text.as_str().unwrap_or_default().to_owned(),
+            tool_calls: call.tool_calls.iter().map(translate).collect(),
+            ..call.clone()
+        })
+    }
+
+    /// Returns the index of the recorded call that answers a request, and the first difference between the requests.
     async fn find_answer(
         &self,
         messages: &[Value],
         divergence: Divergence,
-    ) -> Result<RecordedCall> {
-        let messages: Vec<Value> = messages.iter().map(normalize).collect();
+    ) -> Result<(usize, Option<String>)> {
+        let messages = self.normalizer.messages(messages);
         let (index, is_equal) = self.take_position(&messages);
-        let Some(call) = self.recording.calls.get(index) else {
-            let count = self.recording.calls.len();
-            return Err(replay_error(format!(
-                "the tape has no further answer: all {count} recorded model calls are used"
-            )));
+        let call = self.recording.calls.get(index).filter(|_| !is_equal);
+        let Some(call) = call else {
+            return Ok((index, None));
         };
-        if is_equal {
-            return Ok(call.clone());
-        }
         let recorded = self.recording.request(call).await?;
+        let recorded = self.normalizer.messages(&recorded);
         let difference = first_difference(&recorded, &messages).unwrap_or_default();
         let step = index + 1;
         if divergence == Divergence::Strict {
@@ -85,7 +128,7 @@ impl RecordedModel {
             )));
         }
         tracing::warn!(step, %difference, "replay.diverged");
-        Ok(call.clone())
+        Ok((index, Some(difference)))
     }
 
     /// Returns the index of the recorded call that answers a request, and whether its request is equal.
@@ -111,6 +154,16 @@ impl RecordedModel {
         *next = index + 1;
         (index, equal.is_some())
     }
+}
+
+/// Returns the estimated usage of a call, in the format of the tape.
+fn estimate_usage(call: &RecordedCall, messages: &[Value], tools: &[Value]) -> Value {
+    let answer = [call.text.as_str().into(), call.tool_calls.clone().into()];
+    let (input, output) = (
+        estimate_tokens(messages) + estimate_tokens(tools),
+        estimate_tokens(&answer),
+    );
+    json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output})
 }
 
 fn hashes(messages: &[Value]) -> (u64, u64) {

@@ -10,10 +10,15 @@ use bub::{
     kernel::tape_error,
     tape::{
         BlobStore, Durability, EntryId, EntryRange, FileStore, MemoryStore, TapeListFilter,
-        TapeName, ViewOptions, codec, media,
+        TapeName, ViewOptions, codec, media, message_text,
     },
 };
 use serde_json::{Value, json};
+
+use crate::surroundings::Surroundings;
+
+/// Name of the event that records which call of which model a tape answered a request with.
+pub(crate) const ANSWER_EVENT: &str = "replay.answer";
 
 /// Model calls and turns of a tape, in tape order.
 #[derive(Debug, Default)]
@@ -60,15 +65,32 @@ pub struct RecordedTurn {
 impl Recording {
     /// Reads a tape file, with the media that are in its directory.
     pub async fn open(path: &Path) -> Result<Self> {
+        let shown = path.display();
         let failed = |error: std::io::Error| {
-            Error::invalid_input(format!("cannot read the tape {}: {error}", path.display()))
+            Error::invalid_input(format!("cannot read the tape {shown}: {error}"))
         };
         let bytes = std::fs::read(path).map_err(failed)?;
-        let entries = bytes.split(|byte| *byte == b'\n').filter_map(codec::decode);
+        let mut entries = Vec::new();
+        for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            match codec::decode(line) {
+                Some(entry) => entries.push(entry),
+                None if line.trim_ascii().is_empty() => {}
+                None => {
+                    return Err(Error::invalid_input(format!(
+                        "{shown}: line {} is not an entry of a tape",
+                        index + 1
+                    )));
+                }
+            }
+        }
+        if entries.is_empty() {
+            let text = format!("{shown}: the tape has no entries");
+            return Err(Error::invalid_input(text));
+        }
         let directory = path.parent().unwrap_or(Path::new("."));
         let store = FileStore::new(directory, Durability::Os);
         let blobs = store.blobs();
-        Ok(Self::new(entries.collect(), &*blobs).await)
+        Ok(Self::new(entries, &*blobs).await)
     }
 
     /// Reads the only session of a home. Returns an empty recording if the home has no tape.
@@ -126,23 +148,11 @@ impl Recording {
 
     /// Returns the text of a turn's message, without the context in its prompt.
     pub(crate) fn prompt_text(&self, turn: &RecordedTurn) -> String {
-        let message = turn
-            .message
-            .as_ref()
-            .and_then(|message| message.get("content"));
-        let prompt = || self.entries.get(turn.prompt)?.payload.get("content");
-        let text = match message.or_else(prompt) {
-            Some(Value::String(text)) => text.clone(),
-            Some(parts) => parts
-                .pointer("/0/text")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
-            None => String::new(),
-        };
-        text.rsplit_once("---\n")
-            .map_or(text.as_str(), |(_, text)| text)
-            .to_owned()
+        let message = turn.message.as_ref();
+        let text = message.and_then(|message| message.get("content")?.as_str());
+        let prompt = || message_text(&self.entries.get(turn.prompt)?.payload);
+        let text = text.or_else(|| prompt().map(|(_, text)| text));
+        text.unwrap_or_default().to_owned()
     }
 
     /// Returns all entries of the tape.
@@ -150,13 +160,17 @@ impl Recording {
         &self.entries
     }
 
+    /// Returns the surroundings in which the tape was recorded.
+    pub(crate) fn surroundings(&self) -> Surroundings {
+        Surroundings::of_entries(&self.entries)
+    }
+
     /// Returns the number of turns.
     pub fn turn_count(&self) -> usize {
         self.turns.len()
     }
 
-    /// Returns the messages of the request of a call, with the system prompt first. Dates and data of the provider are
-    /// removed; see [`normalize`].
+    /// Returns the messages of the request of a call, with the system prompt first.
     pub(crate) async fn request(&self, call: &RecordedCall) -> Result<Vec<Value>> {
         RequestReader::new()?.request(self, call).await
     }
@@ -211,7 +225,7 @@ impl RequestReader {
         let view = self.tape.view(&options).await.map_err(tape_error)?;
         let mut messages = vec![json!({"role": "system", "content": system_prompt(before, call)})];
         messages.extend(view.messages.into_iter().map(Value::Object));
-        Ok(messages.iter().map(normalize).collect())
+        Ok(messages)
     }
 }
 
@@ -228,39 +242,6 @@ fn system_prompt(before: &[Entry], call: &RecordedCall) -> String {
     });
     let text = prompt.and_then(|entry| entry.payload.get("content")?.as_str());
     text.unwrap_or_default().to_owned()
-}
-
-/// Returns a message without what differs between two equal runs: the date in the header of a prompt, and data of the
-/// provider such as signatures.
-pub(crate) fn normalize(message: &Value) -> Value {
-    let mut message = message.clone();
-    let Some(fields) = message.as_object_mut() else {
-        return message;
-    };
-    fields.remove("provider_state");
-    match fields.get_mut("content") {
-        Some(Value::String(text)) => remove_date(text),
-        Some(Value::Array(parts)) => {
-            for part in parts {
-                if let Some(Value::String(text)) = part.get_mut("text") {
-                    remove_date(text);
-                }
-            }
-        }
-        _ => {}
-    }
-    message
-}
-
-fn remove_date(text: &mut String) {
-    const START: &str = "\n---Date: ";
-    let Some(start) = text.find(START).map(|start| start + START.len()) else {
-        return;
-    };
-    let end = text.get(start..).and_then(|rest| rest.find("---\n"));
-    if let Some(end) = end.filter(|end| *end < 40) {
-        text.replace_range(start..start + end, "");
-    }
 }
 
 pub(crate) fn run_id(entry: &Entry) -> &str {
@@ -280,6 +261,7 @@ fn list(entry: &Entry, key: &str) -> Vec<Value> {
 fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
     let mut calls: Vec<RecordedCall> = Vec::new();
     let mut open: HashMap<&str, RecordedCall> = HashMap::new();
+    let mut replayed: HashMap<&str, &Value> = HashMap::new();
     for (index, entry) in entries.iter().enumerate() {
         let run = run_id(entry);
         let started = || RecordedCall {
@@ -325,8 +307,14 @@ fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
                     let mut call = open.remove(run).unwrap_or_else(started);
                     call.end = call.end.max(index);
                     call.usage = data.get("usage").cloned();
-                    call.model = data.get("model").and_then(Value::as_str).map(str::to_owned);
+                    let model = replayed.remove(run).or_else(|| data.get("model"));
+                    call.model = model.and_then(Value::as_str).map(str::to_owned);
                     calls.push(call);
+                }
+                (Some(ANSWER_EVENT), Some(data)) => {
+                    // The price of the recorded model applies.
+                    let model = data.get("model").filter(|model| model.is_string());
+                    replayed.extend(model.map(|model| (run, model)));
                 }
                 // Events of the Python version name no run. They follow their call.
                 (Some("loop.step"), Some(data)) => {

@@ -5,7 +5,7 @@ mod text;
 
 use bub::{
     agent::usage::TokenCounts,
-    model::{Catalog, ModelId},
+    model::{Catalog, ModelId, Price},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -81,7 +81,7 @@ pub(crate) struct CallTotals {
 }
 
 impl CallTotals {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.input_tokens += other.input_tokens;
         self.output_tokens += other.output_tokens;
         self.cost += other.cost;
@@ -97,8 +97,7 @@ impl CallTotals {
         let mut sum = Self::default();
         for call in calls {
             let tokens = call.usage.as_ref().and_then(TokenCounts::from_usage);
-            let model: Option<ModelId> = call.model.as_ref().and_then(|model| model.parse().ok());
-            let price = model.and_then(|model| catalog.price(&model));
+            let price = price(call, catalog);
             let tokens = tokens.unwrap_or_default();
             sum.add(&Self {
                 input_tokens: tokens.input,
@@ -111,16 +110,26 @@ impl CallTotals {
         sum
     }
 
-    /// Returns the totals in one line.
-    pub(crate) fn to_line(&self) -> String {
-        let cost = match self.calls_of_unknown_price {
+    /// Returns the cost as text.
+    pub(crate) fn cost_text(&self) -> String {
+        match self.calls_of_unknown_price {
             0 => format!("${:.4}", self.cost),
             _ if self.cost == 0.0 => "cost unknown".to_owned(),
             _ => format!("more than ${:.4}", self.cost),
-        };
-        let (input, output) = (self.input_tokens, self.output_tokens);
+        }
+    }
+
+    /// Returns the totals in one line.
+    pub(crate) fn to_line(&self) -> String {
+        let (input, output, cost) = (self.input_tokens, self.output_tokens, self.cost_text());
         format!("{input} + {output} tokens, {cost}, {} ms", self.elapsed_ms)
     }
+}
+
+/// Returns the price of the model of a call.
+pub(crate) fn price(call: &RecordedCall, catalog: &Catalog) -> Option<Price> {
+    let model: ModelId = call.model.as_ref()?.parse().ok()?;
+    catalog.price(&model)
 }
 
 impl ReplayReport {

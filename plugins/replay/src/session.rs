@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 use crate::{
     difference::first_difference,
     provider::{replay_error, stream_answer},
-    recording::{RecordedCall, Recording, normalize, run_id},
+    recording::{RecordedCall, Recording, run_id},
+    surroundings::{Normalizer, Surroundings},
 };
 
 /// Field of a replayed message with the prompt that the tape has for it.
@@ -157,7 +158,7 @@ impl ReplaySession {
         self.progress.lock().differences.clone()
     }
 
-    /// Returns the requests to the model, without dates.
+    /// Returns the requests to the model.
     pub fn requests(&self) -> Vec<Vec<Value>> {
         self.progress.lock().requests.clone()
     }
@@ -249,15 +250,19 @@ impl ReplaySession {
                 *first = system;
             }
         }
-        let messages: Vec<Value> = request.messages.iter().map(normalize).collect();
         let recorded = self.recorded_call(turn_index, call_index);
         let difference = match recorded {
-            Some((_, call)) => first_difference(&self.recording.request(call).await?, &messages),
+            Some((_, call)) => {
+                let (before, now) = (self.recording.surroundings(), Surroundings::of_turn(turn));
+                let normalizer = Normalizer::new(&before, &now);
+                let expected = normalizer.messages(&self.recording.request(call).await?);
+                first_difference(&expected, &normalizer.messages(&*request.messages))
+            }
             None => Some("the tape has no further model call in this turn".to_owned()),
         };
         {
             let mut progress = self.progress.lock();
-            progress.requests.push(messages);
+            progress.requests.push(request.messages.to_vec());
             progress
                 .differences
                 .extend(difference.map(|text| (turn_index, call_index, text)));

@@ -144,7 +144,9 @@ impl CodeSession {
         call_tool: impl Fn(String, Map<String, Value>) -> F,
     ) -> io::Result<RunEnd> {
         let deadline = Instant::now() + Duration::from_secs(request.timeout_seconds);
-        let filename = format!("<run_code-{:08x}>", crate::random_bits() & 0xffff_ffff);
+        // The name is part of tracebacks, which a replay must repeat.
+        let bits = crate::content_bits(request.code) & 0xffff_ffff;
+        let filename = format!("<run_code-{bits:08x}>");
         let message = json!({
             "type": "run", "code": request.code, "filename": filename, "tools": request.names,
         });

@@ -214,6 +214,19 @@ print("é\ud800", end="")
     running.close().await.unwrap();
 }
 
+/// A recorded conversation is a test, so the result of a tool must not contain random names.
+#[tokio::test]
+async fn the_error_of_equal_code_is_equal_in_each_run() {
+    let fixture = CodeFixture::new();
+    let running = fixture.fixture.framework.open_scope().await.unwrap();
+    for code in ["def f():\n    raise ValueError('bad')\nf()", "1 +"] {
+        let first = fixture.run(json!({"code": code})).await;
+        assert!(first.to_string().contains("<run_code-"), "{first}");
+        assert_eq!(first, fixture.run(json!({"code": code})).await);
+    }
+    running.close().await.unwrap();
+}
+
 // P-63
 #[tokio::test]
 async fn errors_of_code_have_the_output_so_far() {

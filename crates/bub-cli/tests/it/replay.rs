@@ -1,28 +1,23 @@
-//! Tests `bub replay`, `bub eval` and `bub demo`, and the hash chain of tapes, as users run them.
+//! Tests `bub replay` and the provider `replay`, as users run them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, process::Command};
 
-use bub_testkit::{
-    model::{ModelServer, Reply},
-    pty::Pty,
-};
+use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
-use crate::sandbox::{Run, Sandbox, bub, example};
+use crate::{
+    plugin::add_described_plugin,
+    sandbox::{Run, Sandbox, bub},
+};
 
 /// A session in which the model writes a file and runs a command.
-struct RecordedSession {
-    sandbox: Sandbox,
-    model: ModelServer,
+pub(crate) struct RecordedSession {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) model: ModelServer,
 }
 
 impl RecordedSession {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (sandbox, model) = (Sandbox::new(), ModelServer::start());
         let session = Self { sandbox, model };
         let write = json!({"path": "note.txt", "content": "Buy milk"}).to_string();
@@ -38,7 +33,7 @@ impl RecordedSession {
         session
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.sandbox.command(&bub());
         command
             .env("BUB_MODEL", "openai:small")
@@ -137,373 +132,198 @@ fn wrong_arguments_of_a_replay_are_named() {
     assert_eq!(session.replay(&["--from", "session/start"]).code, Some(0));
 }
 
-fn has_strace() -> bool {
+pub(crate) fn has_strace() -> bool {
     let strace = Command::new("strace")
         .args(["-o", "/dev/null", "true"])
         .output();
     strace.is_ok_and(|output| output.status.success())
 }
 
-/// L7: a replay with recorded tools makes no connection and starts no process.
+/// Runs a command under strace. Returns its outcome, and its calls of `execve`, `connect` and `bind`.
+pub(crate) fn trace(command: &Command) -> (Run, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("calls");
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "-e", "trace=execve,connect,bind", "-o"])
+        .arg(&file)
+        .arg(command.get_program())
+        .args(command.get_args())
+        .current_dir(command.get_current_dir().unwrap())
+        .env_clear();
+    for (name, value) in command.get_envs() {
+        strace.env(name, value.unwrap_or_default());
+    }
+    let run = Run::from_output(strace.output().unwrap());
+    (run, fs::read_to_string(file).unwrap())
+}
+
+/// Returns the number of programs that were started. A search in `PATH` tries several.
+fn started(calls: &str) -> usize {
+    let is_start = |line: &&str| line.contains("execve(") && line.ends_with("= 0");
+    calls.lines().filter(is_start).count()
+}
+
+/// L7: a replay with recorded tools makes no connection and starts no process, also if a plugin is enabled.
 #[test]
 fn a_replay_of_recorded_tools_has_no_effects_as_its_trace_shows() {
     if !has_strace() {
         return;
     }
     let session = RecordedSession::new();
-    let traces = tempfile::tempdir().unwrap();
-    let trace = |tools: &str| {
-        let file = traces.path().join(tools);
-        let mut command = session.command(&[]);
-        let mut strace = Command::new("strace");
-        strace
-            .args(["-f", "-e", "trace=execve,connect,bind", "-o"])
-            .arg(&file)
-            .arg(bub())
-            .args(["replay", "notes", "--tools", tools])
-            .current_dir(session.sandbox.workspace())
-            .env_clear();
-        for (name, value) in command.args([""]).get_envs() {
-            strace.env(name, value.unwrap_or_default());
-        }
-        let run = Run::from_output(strace.output().unwrap());
-        (run, fs::read_to_string(file).unwrap())
-    };
-    let (run, calls) = trace("recorded");
-    assert_eq!(run.code, Some(0), "{run:?}");
-    assert_eq!(calls.matches("execve(").count(), 1, "{calls}");
-    assert!(
-        !calls.contains("connect(") && !calls.contains("bind("),
-        "{calls}"
-    );
-    // The same check sees the processes of a live replay.
-    let (_, calls) = trace("live");
-    assert!(calls.matches("execve(").count() > 1, "{calls}");
-}
-
-/// Returns a demo whose temporary directories are in the workspace of a sandbox.
-fn demo(sandbox: &Sandbox, args: &[&str]) -> Command {
-    demo_of(sandbox, sandbox.command(&bub()), args)
-}
-
-/// Returns a demo for a pseudo-terminal, at which it asks.
-fn demo_in_terminal(sandbox: &Sandbox, args: &[&str]) -> Command {
-    let mut command = sandbox.command(&example("in_terminal"));
-    command.arg(bub());
-    demo_of(sandbox, command, args)
-}
-
-fn demo_of(sandbox: &Sandbox, mut command: Command, args: &[&str]) -> Command {
-    let temporary = sandbox.workspace().join("tmp");
-    fs::create_dir_all(&temporary).unwrap();
-    command.arg("demo").args(args).env("TMPDIR", temporary);
-    command.env("TERM", "xterm");
-    command
-}
-
-fn has_left_nothing(sandbox: &Sandbox) -> bool {
-    let temporary = sandbox.workspace().join("tmp");
-    fs::read_dir(temporary).unwrap().next().is_none() && !sandbox.home().join("tapes").exists()
-}
-
-#[test]
-fn the_demo_runs_without_a_person_and_leaves_nothing_behind() {
-    for (lang, texts) in [
-        (
-            ["--lang", "en"],
-            [
-                "ok: the total is 42",
-                "FAIL: expected 42, got 6`. I found this",
-                "would have cost about $",
-                "Next steps",
-            ],
-        ),
-        (
-            ["--lang", "zh"],
-            [
-                "ok: the total is 42",
-                "FAIL: expected 42, got 6`。这是我在磁带上找到的",
-                "大约需要 $",
-                "下一步",
-            ],
-        ),
-    ] {
-        let sandbox = Sandbox::new();
-        let started = Instant::now();
-        let mut command = demo(&sandbox, &["--yes"]);
-        let run = Run::from_output(command.args(lang).output().unwrap());
+    let hooks = r#"{"protocol":1,"hooks":["system_prompt","load_state"]}"#;
+    add_described_plugin(&session.sandbox, "listener", "", hooks).ok();
+    let trace = |args: &[&str]| trace(&session.command(&[&["replay", "notes"], args].concat()));
+    for tools in ["recorded", "dry"] {
+        let (run, calls) = trace(&["--tools", tools]);
+        assert!(run.stdout.contains("turn 1: Write a note."), "{run:?}");
+        assert_eq!(started(&calls), 1, "{calls}");
         assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            started.elapsed()
+            !calls.contains("connect(") && !calls.contains("bind("),
+            "{calls}"
         );
-        let stdout = run.ok();
-        for text in texts {
-            assert!(stdout.contains(text), "{text}: {stdout}");
-        }
-        assert!(has_left_nothing(&sandbox));
+        let expected = "not started: listener; to use a plugin, pass `--plugin NAME`";
+        assert!(run.stderr.contains(expected), "{run:?}");
     }
+    // The same check sees the process of a plugin that is named, and those of a live replay.
+    let (run, calls) = trace(&["--plugin", "listener"]);
+    assert!(started(&calls) > 1, "{calls}");
+    assert!(!run.stderr.contains("not started"), "{run:?}");
+    let (run, live) = trace(&["--tools", "live"]);
+    assert!(started(&live) > started(&calls), "{live}");
+    assert!(!run.stderr.contains("not started"), "{run:?}");
+    let (_, without) = trace(&["--tools", "live", "--plugin", "!listener"]);
+    assert!(started(&without) < started(&live), "{without}");
 }
 
+/// The plugin changes the system prompt, so a replay without it differs at the first step.
 #[test]
-fn the_demo_asks_at_a_terminal_and_uses_the_language_of_the_locale() {
-    let sandbox = Sandbox::new();
-    let mut command = demo_in_terminal(&sandbox, &[]);
-    command.env("LANG", "zh_CN.UTF-8");
-    let mut terminal = Pty::spawn_sized(command, 50, 120);
-    terminal.expect("allow fs.edit?");
-    terminal.expect("or `n REASON`: ");
-    terminal.send("y\r");
-    let shown = terminal.expect("下一步");
-    assert!(shown.contains("ok: the total is 42"), "{shown}");
-    let (code, _) = terminal.finish();
-    assert_eq!(code, Some(0));
-    assert!(has_left_nothing(&sandbox));
-}
-
-#[test]
-fn a_denied_edit_is_admitted() {
-    let sandbox = Sandbox::new();
-    let mut terminal = Pty::spawn_sized(
-        demo_in_terminal(&sandbox, &["--lang", "en", "--pace", "0"]),
-        50,
-        120,
-    );
-    terminal.expect("or `n REASON`: ");
-    terminal.send("n\r");
-    terminal.expect("The check still fails, because the edit was not approved.");
-    let (code, _) = terminal.finish();
-    assert_eq!(code, Some(0));
-}
-
-#[test]
-fn an_interrupted_demo_leaves_nothing_behind() {
-    let sandbox = Sandbox::new();
-    let mut terminal = Pty::spawn_sized(demo_in_terminal(&sandbox, &["--lang", "en"]), 50, 120);
-    terminal.expect("or `n REASON`: ");
-    terminal.send("\u{3}");
-    let (code, _) = terminal.finish();
-    assert_eq!(code, Some(130));
-    assert!(has_left_nothing(&sandbox));
-    let without_terminal = Run::from_output(demo(&sandbox, &[]).output().unwrap());
-    assert_eq!(without_terminal.code, Some(2));
-    assert!(
-        without_terminal.stderr.contains("pass `--yes`"),
-        "{without_terminal:?}"
-    );
-}
-
-/// Writes a tape whose model answers each first message with a text.
-fn write_answer_tape(path: &Path, text: &str) {
-    let entries = [
-        json!({"id": 1, "kind": "message", "payload": {"role": "assistant", "content": text}, "meta": {"run_id": "r"}, "date": "2026-11-18T08:00:00+00:00"}),
-        json!({"id": 2, "kind": "event", "payload": {"name": "run", "data": {"status": "ok", "model": "openai:gpt-6-luna", "usage": {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}}}, "meta": {"run_id": "r"}, "date": "2026-11-18T08:00:00+00:00"}),
-    ];
-    let lines = entries.map(|entry| entry.to_string() + "\n").concat();
-    fs::write(path, lines).unwrap();
-}
-
-fn write_cases(directory: &Path, count: usize, pace: &str) {
-    fs::create_dir_all(directory.join("tapes")).unwrap();
-    write_answer_tape(
-        &directory.join("tapes/answer.jsonl"),
-        r#"{"total": 42, "unit": "kg"}"#,
-    );
-    for number in 0..count {
-        let case = json!({
-            "messages": [format!("question {number}")],
-            "model": "replay:tapes/answer.jsonl",
-            "env": {"BUB_REPLAY_DIVERGENCE": "lenient", "BUB_REPLAY_PACE": pace, "BUB_LOG": "error"},
-            "expect": {
-                "text": ["42"], "not_text": ["sorry"], "not_tools": ["bash"], "max_steps": 1, "max_tokens": 2000,
-                "files": {"gone.txt": null},
-                "schema": {"type": "object", "required": ["total"], "properties": {"total": {"type": "integer"}}},
-            },
-        });
-        fs::write(
-            directory.join(format!("case{number:02}.yml")),
-            case.to_string(),
-        )
-        .unwrap();
-    }
-}
-
-fn eval(sandbox: &Sandbox, args: &[&str]) -> Run {
-    let mut command = sandbox.command(&bub());
-    command.arg("eval").args(args);
-    Run::from_output(command.output().unwrap())
-}
-
-#[test]
-fn forty_cases_run_in_parallel_with_stable_results() {
-    let sandbox = Sandbox::new();
-    let cases = sandbox.workspace().join("cases");
-    // 27 characters at 60 per second: each case waits for 450 ms.
-    write_cases(&cases, 40, "60");
-    let timed = |jobs: &str| {
-        let started = Instant::now();
-        let results = eval(&sandbox, &["cases", "--json", "--jobs", jobs]).ok();
-        let names: Vec<Value> = results
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap())
-            .collect();
-        let names: Vec<String> = names
-            .iter()
-            .map(|line| format!("{} {}", line["case"], line["failures"]))
-            .collect();
-        (started.elapsed(), names)
-    };
-    let (parallel, results) = timed("20");
-    let (sequential, same) = timed("1");
-    assert_eq!(results.len(), 40);
-    assert_eq!(results, same);
-    let speed_up = sequential.as_secs_f64() / parallel.as_secs_f64();
-    println!(
-        "40 cases: {sequential:?} with 1 job, {parallel:?} with 20 jobs: {speed_up:.1} times as fast"
-    );
-    assert!(
-        speed_up >= 3.0,
-        "{sequential:?} and {parallel:?}: {speed_up:.1}"
-    );
-}
-
-#[test]
-fn a_failed_case_explains_itself() {
-    let sandbox = Sandbox::new();
-    let cases = sandbox.workspace().join("cases");
-    write_cases(&cases, 2, "0");
-    let case = json!({
-        "messages": ["how much?"], "model": "replay:tapes/answer.jsonl",
-        "env": {"BUB_REPLAY_DIVERGENCE": "lenient", "BUB_LOG": "error"},
-        "expect": {"text": ["43"], "tools": ["fs.read"], "files": {"note.txt": "x"}, "max_tokens": 10,
-                   "schema": {"properties": {"unit": {"enum": ["g"]}}}},
-    });
-    fs::write(cases.join("wrong.yml"), case.to_string()).unwrap();
-    let junit = sandbox.workspace().join("junit.xml");
-    let run = eval(
-        &sandbox,
-        &["cases", "--repeat", "2", "--junit", "junit.xml"],
-    );
-    assert_eq!(run.code, Some(1), "{run:?}");
-    for text in [
-        "ok   case00 2/2",
-        "FAIL wrong 0/2",
-        "the tool `fs.read` is not called in the expected order; called: none",
-        "the answer does not contain `43`: `{\"total\": 42, \"unit\": \"kg\"}`",
-        "the file `note.txt` cannot be read",
-        "1020 tokens are used, more than 10",
-        "the field `unit` is not one of the allowed values: `\"kg\"`",
-        "4 of 6 passed",
-    ] {
-        assert!(run.stdout.contains(text), "{text}: {run:?}");
-    }
-    let junit = fs::read_to_string(junit).unwrap();
-    assert!(junit.contains("tests=\"6\" failures=\"2\""), "{junit}");
-    assert!(junit.contains("<testcase name=\"wrong #1\""), "{junit}");
-    fs::write(cases.join("invalid.yml"), "expect: {}").unwrap();
-    let invalid = eval(&sandbox, &["cases"]);
-    assert_eq!(invalid.code, Some(2), "{invalid:?}");
-    assert!(
-        invalid.stderr.contains("a case needs `messages`"),
-        "{invalid:?}"
-    );
-}
-
-#[test]
-fn models_and_programs_are_compared() {
-    let sandbox = Sandbox::new();
-    let cases = sandbox.workspace().join("cases");
-    write_cases(&cases, 3, "0");
-    let other = sandbox.workspace().join("other.jsonl");
-    write_answer_tape(&other, "I am sorry.");
-    let program = bub();
-    let models = [cases.join("tapes/answer.jsonl"), other]
-        .map(|path: PathBuf| format!("replay:{}", path.display()));
-    let args = [
-        "cases",
-        "--model",
-        &models[0],
-        "--model",
-        &models[1],
-        "--program",
-        program.to_str().unwrap(),
-    ];
-    let run = eval(&sandbox, &args);
-    assert_eq!(run.code, Some(1), "{run:?}");
-    let passed = |count: usize, label: &str| format!("{count} of 3 passed [{label}]");
-    assert!(run.stdout.contains(&passed(3, &models[0])), "{run:?}");
-    assert!(run.stdout.contains(&passed(0, &models[1])), "{run:?}");
-    let both = format!("{} {}", models[0], program.display());
-    assert!(run.stdout.contains(&passed(3, &both)), "{run:?}");
-}
-
-#[test]
-fn a_session_becomes_a_case() {
+fn a_replay_shows_what_a_plugin_changes() {
     let session = RecordedSession::new();
-    let mut record = session.command(&["eval", "record", "notes", "--output", "cases/note"]);
-    fs::create_dir(session.sandbox.workspace().join("cases")).unwrap();
-    let run = Run::from_output(record.output().unwrap());
-    assert_eq!(run.code, Some(0), "{run:?}");
-    let mut eval = session.command(&["eval", "cases"]);
-    let run = Run::from_output(eval.output().unwrap());
-    assert!(run.stdout.contains("ok   note"), "{run:?}");
-    assert!(run.stdout.contains("1 of 1 passed"), "{run:?}");
+    let plugin = session.sandbox.workspace().join("polite");
+    fs::create_dir(&plugin).unwrap();
+    fs::write(
+        plugin.join("bub-plugin.yml"),
+        "name: polite\ncommand: [sh, run.sh]\n",
+    )
+    .unwrap();
+    fs::write(plugin.join("run.sh"), POLITE_PLUGIN).unwrap();
+    let bub = |args: &[&str]| Run::from_output(session.command(args).output().unwrap());
+    bub(&["plugin", "add", "polite", "--yes"]).ok();
+    bub(&["plugin", "disable", "polite"]).ok();
+    assert_eq!(session.replay(&[]).code, Some(0));
+    let with = session.replay(&["--plugin", "polite"]);
+    assert_eq!(with.code, Some(1), "{with:?}");
+    assert!(with.stdout.contains("Always say please."), "{with:?}");
+    assert!(
+        with.stdout.contains("first difference: turn 1, step 1"),
+        "{with:?}"
+    );
+    for name in ["nosuch", "!nosuch"] {
+        let unknown = session.replay(&["--plugin", name]);
+        assert_eq!(unknown.code, Some(2), "{unknown:?}");
+        let expected = format!("unknown plugin `{name}`; run `bub plugin list` to list plugins");
+        assert!(unknown.stderr.contains(&expected), "{unknown:?}");
+    }
+}
+
+/// A plugin that adds a sentence to the system prompt.
+const POLITE_PLUGIN: &str = r#"while read -r line; do
+  id=$(printf '%s\n' "$line" | sed -n 's/^{"jsonrpc":"2.0","id":\([0-9]*\),.*/\1/p')
+  case "$line" in
+    *'"initialize"'*) result='{"protocol":1,"hooks":["system_prompt"]}' ;;
+    *'"hook/system_prompt"'*) result='{"value":"Always say please."}' ;;
+    *) result='{}' ;;
+  esac
+  [ -z "$id" ] || printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+done
+"#;
+
+/// A session is a model: in its own workspace by its id, and elsewhere as a file. The run is strict, in another session,
+/// another workspace and another home than the recorded one, and no model server is used.
+#[test]
+fn a_recorded_session_is_a_model_also_in_another_workspace_session_and_home() {
+    let session = RecordedSession::new();
+    let requests = session.model.requests().len();
+    let run = |command: &mut Command, tape: &str, id: &str| {
+        let args = ["run", "--session-id", id, "--model", tape, "Write a note."];
+        Run::from_output(command.args(args).output().unwrap())
+    };
+    let same = run(&mut session.command(&[]), "replay:notes", "again");
+    assert!(same.stdout.contains("The note says: Buy milk"), "{same:?}");
+    assert_eq!(session.runs(), 2);
+    let export = ["tape", "export", "notes", "--output", "notes.jsonl"];
+    session.sandbox.bub(export).ok();
+    let other = Sandbox::new();
+    let tape = session.sandbox.workspace().join("notes.jsonl");
+    fs::copy(tape, other.workspace().join("notes.jsonl")).unwrap();
+    let mut command = other.command(&bub());
+    command.env("BUB_SANDBOX_PROFILE", "off");
+    let there = run(&mut command, "replay:notes.jsonl", "elsewhere");
+    assert!(
+        there.stdout.contains("The note says: Buy milk"),
+        "{there:?}"
+    );
+    let note = fs::read_to_string(other.workspace().join("note.txt")).unwrap();
+    assert_eq!(note, "Buy milk");
+    assert_eq!(session.model.requests().len(), requests);
+    let mut command = other.command(&bub());
+    let args = ["run", "--model", "replay:notes.jsonl", "Write a letter."];
+    let different = Run::from_output(command.args(args).output().unwrap());
+    assert_ne!(different.code, Some(0));
+    let expected = "message 1 (user) differs: recorded `Write a note.`, now `Write a letter.`";
+    assert!(different.stderr.contains(expected), "{different:?}");
 }
 
 #[test]
-fn a_chained_tape_is_verified_and_its_export_too() {
-    let sandbox = Sandbox::new();
-    let run = |text: &str| {
-        let mut command = sandbox.command(&bub());
-        command
-            .args(["run", text])
-            .env("BUB_TAPE_INTEGRITY", "chain");
-        Run::from_output(command.output().unwrap()).ok()
-    };
-    run(",echo one");
-    run(",echo two");
-    let verified = sandbox.bub(["tape", "verify"]).ok();
-    assert!(verified.starts_with("cli:local: ok ("), "{verified}");
-    let head = verified
+fn a_replay_starts_at_an_anchor_or_an_entry_and_sums_up_only_what_it_runs() {
+    let session = RecordedSession::new();
+    session.model.otherwise(Reply::text("Noted."));
+    let bub = |args: &[&str]| Run::from_output(session.command(args).output().unwrap()).ok();
+    bub(&["run", "--session-id", "notes", ",tape.handoff name=phase-2"]);
+    bub(&["run", "--session-id", "notes", "And a second one."]);
+    let tape = session.sandbox.only_tape();
+    let entries = tape
         .lines()
-        .nth(1)
-        .unwrap()
-        .trim()
-        .strip_prefix("head: ")
-        .unwrap()
-        .to_owned();
-    sandbox
-        .bub(["tape", "verify", "cli:local", "--head", &head])
-        .ok();
-    sandbox.bub(["tape", "export", "cli:local", "--output", "export.jsonl"]);
-    let export = sandbox
-        .bub(["tape", "verify", "--file", "export.jsonl", "--head", &head])
-        .ok();
-    assert!(export.starts_with("export.jsonl: ok ("), "{export}");
-    let other = sandbox.bub([
-        "tape",
-        "verify",
-        "--file",
-        "export.jsonl",
-        "--head",
-        &"0".repeat(64),
-    ]);
-    assert_eq!(other.code, Some(1), "{other:?}");
-    let tapes = fs::read_dir(sandbox.home().join("tapes"))
-        .unwrap()
-        .flatten();
-    let tape = tapes
-        .map(|file| file.path())
-        .find(|path| path.extension().is_some_and(|end| end == "jsonl"));
-    let tape = tape.unwrap();
-    let content = fs::read_to_string(&tape).unwrap();
-    let forged = content.replacen("echo one", "echo 111", 1);
-    assert_ne!(content, forged);
-    fs::write(&tape, forged).unwrap();
-    let broken = sandbox.bub(["tape", "verify"]);
-    assert_eq!(broken.code, Some(1), "{broken:?}");
-    assert!(
-        broken.stdout.contains("was altered, removed or reordered"),
-        "{broken:?}"
-    );
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut anchors = entries.rev().filter(|entry| entry["kind"] == "anchor");
+    let anchor = anchors.next().unwrap();
+    assert_eq!(anchor["payload"]["name"], "phase-2");
+    for from in ["phase-2", &anchor["id"].to_string()] {
+        let report = session.replay(&["--from", from]).ok();
+        assert!(report.contains("turn 2: And a second one."), "{report}");
+        assert!(!report.contains("turn 1:"), "{report}");
+        assert!(report.ends_with("no difference\n"), "{report}");
+    }
+    let totals = |args: &[&str]| -> Value {
+        let args = [&["--format", "json"], args].concat();
+        serde_json::from_str(&session.replay(&args).ok()).unwrap()
+    };
+    let (all, part) = (totals(&[]), totals(&["--from", "phase-2"]));
+    for side in ["recorded", "replayed"] {
+        let tokens = |report: &Value| report[side]["input_tokens"].as_u64().unwrap();
+        assert!(tokens(&all) > tokens(&part), "{all} {part}");
+        assert!(all[side]["cost"].is_number(), "{all}");
+        assert!(all[side]["elapsed_ms"].is_number(), "{all}");
+    }
+}
+
+#[test]
+fn an_invalid_model_or_file_of_a_replay_is_named() {
+    let session = RecordedSession::new();
+    for (args, expected) in [
+        (
+            ["--model", "foo"],
+            "invalid model `foo`: expected `provider:model`",
+        ),
+        (["--system", "no-file.md"], "cannot read no-file.md: "),
+        (
+            ["--output", "no-directory/report"],
+            "cannot write no-directory/report: ",
+        ),
+    ] {
+        let run = session.replay(&args);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains(expected), "{run:?}");
+    }
 }

@@ -7,18 +7,14 @@
 //! The lock record has the last value, so that a missing end is detected, too. New entries continue from that value,
 //! even if the end of the tape was removed.
 
-use std::{io::BufRead, path::Path};
-
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    FileStore,
-    context::IoResultExt as _,
     lock_record::LockRecord,
-    snapshot::Snapshot,
     tape_file::{TapeFile, WritableTape},
 };
-use crate::{EntryId, Result, TapeError, TapeName, codec};
+use crate::{Entry, EntryId, Result, codec};
 
 /// Key of a line with its hash in the chain.
 pub(crate) const CHAIN_KEY: &str = "chain";
@@ -28,6 +24,9 @@ const PREFIX: &[u8] = b", \"chain\": \"";
 const SUFFIX: &[u8] = b"\"}\n";
 /// Length of a hash in hexadecimal digits.
 const HASH_DIGITS: usize = 64;
+
+/// Name of the event at the end of the export of a chained tape.
+pub(crate) const EXPORT_EVENT: &str = "tape.export";
 
 /// A value of the chain.
 pub(crate) type ChainHash = [u8; 32];
@@ -49,7 +48,7 @@ pub(crate) struct ChainState {
 
 /// The place of a line in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineStatus {
+pub(crate) enum LineStatus {
     Chained,
     /// The hash does not match the line and what precedes it.
     Broken,
@@ -63,7 +62,7 @@ impl ChainState {
     }
 
     /// Adds a line that is on the tape.
-    fn add_line(&mut self, line: &[u8]) -> LineStatus {
+    pub(crate) fn add_line(&mut self, line: &[u8]) -> LineStatus {
         let Some((content, hash)) = split_chained_line(line) else {
             if self.head.is_some() {
                 self.next.update(line);
@@ -92,6 +91,11 @@ impl ChainState {
         bytes.extend_from_slice(SUFFIX);
     }
 
+    /// Returns the value of the last chained line.
+    pub(crate) fn last_hash(&self) -> Option<ChainHash> {
+        self.head
+    }
+
     /// Returns the value of the last chained line, whose end is `end`.
     pub(crate) fn head(&self, end: u64) -> Option<ChainHead> {
         self.head.map(|hash| ChainHead { hash, end })
@@ -106,6 +110,11 @@ fn hex_digits(hash: ChainHash) -> impl Iterator<Item = u8> {
     })
 }
 
+/// Returns a hash in hexadecimal digits.
+pub(crate) fn hash_text(hash: ChainHash) -> String {
+    hex_digits(hash).map(char::from).collect()
+}
+
 /// Returns a chained line without the key `chain`, and the hash.
 fn split_chained_line(line: &[u8]) -> Option<(&[u8], ChainHash)> {
     let line = line.strip_suffix(SUFFIX)?;
@@ -113,7 +122,12 @@ fn split_chained_line(line: &[u8]) -> Option<(&[u8], ChainHash)> {
     Some((content.strip_suffix(PREFIX)?, parse_hash(digits)?))
 }
 
-fn parse_hash(digits: &[u8]) -> Option<ChainHash> {
+/// Returns the hash of a chained line.
+pub(crate) fn line_hash(line: &[u8]) -> Option<ChainHash> {
+    split_chained_line(line).map(|(_, hash)| hash)
+}
+
+pub(crate) fn parse_hash(digits: &[u8]) -> Option<ChainHash> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -149,152 +163,48 @@ impl TapeFile {
         })?;
         Ok(Some(state))
     }
-
-    fn verify_chain(&mut self) -> Result<ChainReport> {
-        let not_found = || TapeError::NotFound(format!("unknown tape `{}`", self.tape));
-        let lock_path = self.store.paths.lock_file(&self.tape);
-        let lock_file = self.store.open_existing(&lock_path)?;
-        let record = lock_file.as_deref().map_or(Ok(None), LockRecord::read);
-        let record = record.describe("read", &self.path)?;
-        let snapshot = Snapshot::capture(&self.store, &self.tape)?.ok_or_else(not_found)?;
-        let mut verifier = ChainVerifier::default();
-        let expected = record.and_then(|record| record.head);
-        snapshot.for_each_line(0, |offset, line| {
-            verifier.add_line(offset + line.len() as u64, line, expected);
-            Ok(())
-        })?;
-        Ok(verifier.finish(expected))
-    }
 }
 
-impl FileStore {
-    /// Reads a complete tape and checks its hash chain. Changes nothing.
-    pub async fn verify_chain(&self, tape: &TapeName) -> Result<ChainReport> {
-        self.with_tape_file(tape, TapeFile::verify_chain).await
-    }
-}
-
-/// The result of checking the hash chain of a tape.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChainReport {
-    /// Number of chained entries.
-    pub chained: u64,
-    /// Number of entries before the first chained one. The chain proves nothing about them.
-    pub before: u64,
-    /// Number of entries after the first chained one that have no hash, for example because the Python version appended
-    /// them. The next chained entry covers them.
-    pub unchained: u64,
-    /// The hash of the last chained entry. If you keep it elsewhere, it proves all entries up to that one.
-    pub head: Option<String>,
-    /// Number of entries whose hash does not match.
-    pub broken: u64,
-    /// The first entry at which the chain is broken.
-    pub problem: Option<ChainProblem>,
-}
-
-/// The first entry at which a hash chain is broken.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChainProblem {
-    /// The entry, or what precedes it, was altered.
-    #[error("{} (line {line}) or a line since the previous chained entry was altered, removed or reordered", entry_text(*.id))]
-    Altered {
-        /// The id of the entry, if the line is an entry.
-        id: Option<EntryId>,
-        /// The number of the line.
-        line: u64,
-    },
-    /// The end of the tape was removed or altered.
-    #[error("the end of the tape was removed or altered after line {line}")]
-    Truncated {
-        /// The number of the last line.
-        line: u64,
-    },
-}
-
-fn entry_text(id: Option<EntryId>) -> String {
-    id.map_or_else(|| "an invalid line".to_owned(), |id| format!("entry {id}"))
-}
-
-impl ChainReport {
-    /// Checks the chain of a file, such as an export.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the file cannot be read.
-    pub fn of_file(path: &Path) -> Result<Self> {
-        let file = std::fs::File::open(path).describe("read", path)?;
-        let reader = std::io::BufReader::with_capacity(1 << 18, file);
-        Self::of_lines(reader).describe("read", path)
-    }
-
-    /// Checks the chain of the lines of a tape or an export.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the reader fails.
-    pub fn of_lines(mut reader: impl BufRead) -> std::io::Result<Self> {
-        let (mut verifier, mut line) = (ChainVerifier::default(), Vec::new());
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            verifier.add_line(0, &line, None);
-            line.clear();
-        }
-        Ok(verifier.finish(None))
-    }
-}
-
+/// Creates the end mark for the export of a chained tape: an event with the number of entries and the last hash. It is
+/// chained, too. So `bub tape verify` finds that the end of an export is missing.
 #[derive(Debug)]
-struct ChainVerifier {
+pub struct ExportSeal {
     state: ChainState,
-    lines: u64,
-    /// Whether the line that the lock record names was found.
-    has_expected: bool,
-    report: ChainReport,
+    entries: u64,
+    max_id: i64,
 }
 
-impl Default for ChainVerifier {
+impl Default for ExportSeal {
     fn default() -> Self {
         Self {
             state: ChainState::new(None),
-            lines: 0,
-            has_expected: false,
-            report: ChainReport::default(),
+            entries: 0,
+            max_id: 0,
         }
     }
 }
 
-impl ChainVerifier {
-    /// Adds the line that ends at the offset `end`.
-    fn add_line(&mut self, end: u64, line: &[u8], expected: Option<ChainHead>) {
-        self.lines += 1;
-        let status = self.state.add_line(line);
-        self.has_expected |= expected.is_some() && self.state.head(end) == expected;
-        let report = &mut self.report;
-        match status {
-            LineStatus::Chained => report.chained += 1,
-            LineStatus::Unchained if line.trim_ascii().is_empty() => {}
-            LineStatus::Unchained if report.chained == 0 => report.before += 1,
-            LineStatus::Unchained => report.unchained += 1,
-            LineStatus::Broken => {
-                (report.chained, report.broken) = (report.chained + 1, report.broken + 1);
-                let id = codec::decode(line).map(|entry| entry.id);
-                let line = self.lines;
-                report
-                    .problem
-                    .get_or_insert(ChainProblem::Altered { id, line });
-            }
-        }
+impl ExportSeal {
+    /// Adds the next entry of the export.
+    pub fn add_entry(&mut self, entry: &Entry) {
+        self.state.add_line(codec::encode(entry).as_bytes());
+        self.entries += 1;
+        self.max_id = self.max_id.max(entry.id.get());
     }
 
-    fn finish(mut self, expected: Option<ChainHead>) -> ChainReport {
-        if expected.is_some() && !self.has_expected {
-            let line = self.lines;
-            let truncated = ChainProblem::Truncated { line };
-            self.report.problem.get_or_insert(truncated);
-        }
-        let text = |hash| hex_digits(hash).map(char::from).collect();
-        self.report.head = self.state.head.map(text);
-        self.report
+    /// Returns the number of entries, without the end mark.
+    pub fn entry_count(&self) -> u64 {
+        self.entries
+    }
+
+    /// Returns the end mark, or `None` if no entry is chained.
+    pub fn end_mark(&self) -> Option<Entry> {
+        let head = self.state.last_hash().map(hash_text)?;
+        let data = json!({"entries": self.entries, "head": head});
+        let mut mark = Entry::event(EXPORT_EVENT, Some(data)).exclude_from_context();
+        mark.id = EntryId::new(self.max_id + 1);
+        let mut line = codec::encode(&mark).into_bytes();
+        self.state.clone().seal_line(&mut line, 0);
+        codec::decode(&line)
     }
 }

@@ -35,8 +35,12 @@ impl StorePaths {
         self.private_dir("forks")
     }
 
+    pub(crate) fn locks_dir(&self) -> PathBuf {
+        self.private_dir("locks")
+    }
+
     pub(crate) fn lock_file(&self, tape: &TapeName) -> PathBuf {
-        self.private_dir("locks").join(format!("{tape}.lock"))
+        self.locks_dir().join(format!("{tape}.lock"))
     }
 
     pub(crate) fn lease_file(&self, tape: &TapeName) -> PathBuf {

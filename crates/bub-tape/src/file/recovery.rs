@@ -15,6 +15,7 @@ use super::{
     context::{IoResultExt as _, length_to_usize},
     lines,
     lock_record::{LockPhase, LockRecord},
+    repair::REPAIRED_EVENT,
     tape_file::{OpenFile, TapeFile, TapeLock, WritableTape},
 };
 use crate::{Durability, Entry, Result, TapeError, fs::FsFile, time};
@@ -146,7 +147,7 @@ impl TapeFile {
         let kept_path = kept_path.display().to_string();
         tracing::warn!(tape = %self.tape, reason, offset, bytes, kept = %kept_path, "tape.repaired");
         let data = json!({"what": reason, "offset": offset, "bytes": bytes, "kept": kept_path});
-        Ok(Entry::event("tape.repaired", Some(data)).exclude_from_context())
+        Ok(Entry::event(REPAIRED_EVENT, Some(data)).exclude_from_context())
     }
 
     /// Returns the path of a new file for bytes that are removed from the tape. `part` says which bytes they are.

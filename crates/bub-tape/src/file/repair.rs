@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     FileStore,
+    chain::{self, hash_text},
     context::IoResultExt as _,
     replace::NewContent,
     tape_file::{TapeFile, TapeLock, WritableTape},
@@ -14,6 +15,11 @@ use super::{
 use crate::{
     Damage, Entry, EntryId, LeaseWait, Result, TapeName, TapeStore as _, codec, fs::OpenMode,
 };
+
+/// Name of the event that records a repair.
+pub(crate) const REPAIRED_EVENT: &str = "tape.repaired";
+/// Field of the event with the hashes of the entries that cover removed lines.
+pub(crate) const GAPS_FIELD: &str = "chain_gaps";
 
 /// The result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,10 +77,14 @@ impl TapeFile {
                 .and_then(Value::as_str);
             report.kept.extend(kept_path.map(PathBuf::from));
         }
+        let gaps = self.find_gaps(&writable)?;
         if let Some((removed, kept_path)) = self.remove_invalid_lines(&lock, &writable)? {
             let kept_text = kept_path.display().to_string();
-            let data = json!({"what": "invalid lines", "lines": removed, "kept": kept_text});
-            events.push(Entry::event("tape.repaired", Some(data)).exclude_from_context());
+            let mut data = json!({"what": "invalid lines", "lines": removed, "kept": kept_text});
+            if let (Some(fields), false) = (data.as_object_mut(), gaps.is_empty()) {
+                fields.insert(GAPS_FIELD.to_owned(), gaps.into());
+            }
+            events.push(Entry::event(REPAIRED_EVENT, Some(data)).exclude_from_context());
             let plural = if removed == 1 { "" } else { "s" };
             report
                 .done
@@ -90,6 +100,23 @@ impl TapeFile {
         }
         drop(lock);
         Ok((report, events))
+    }
+
+    /// Returns the hash of each chained entry that covers invalid lines before it. It cannot be checked without them, so the
+    /// repair records it.
+    fn find_gaps(&self, writable: &WritableTape) -> Result<Vec<String>> {
+        let (mut gaps, mut is_open) = (Vec::new(), false);
+        let source = self.snapshot_of(&writable.open, writable.record.end);
+        source.for_each_line(0, |_, line| {
+            if !is_kept(line) {
+                is_open = true;
+            } else if let Some(hash) = chain::line_hash(line) {
+                gaps.extend(is_open.then(|| hash_text(hash)));
+                is_open = false;
+            }
+            Ok(())
+        })?;
+        Ok(gaps)
     }
 
     /// Copies the invalid lines to one file and the valid lines to another, then replaces the tape with the latter.
@@ -129,8 +156,7 @@ impl TapeFile {
         let source = self.snapshot_of(&writable.open, writable.record.end);
         let file = self.store.open_for_writing(path, OpenMode::Truncate)?;
         source.for_each_line(0, |_, line| {
-            let is_valid = line.trim_ascii().is_empty() || codec::decode(line).is_some();
-            if is_valid == valid {
+            if is_kept(line) == valid {
                 file.write_all_at(line, size).describe("write", path)?;
                 lines += 1;
                 size += line.len() as u64;
@@ -140,4 +166,9 @@ impl TapeFile {
         file.sync().describe("write", path)?;
         Ok((lines, size))
     }
+}
+
+/// Returns whether a repair keeps a line.
+fn is_kept(line: &[u8]) -> bool {
+    line.trim_ascii().is_empty() || codec::decode(line).is_some()
 }

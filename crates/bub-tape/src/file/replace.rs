@@ -178,6 +178,9 @@ impl TapeFile {
             let paths = &self.store.paths;
             self.store.remove_file(&paths.lock_file(&self.tape))?;
             self.store.remove_file(&paths.lease_file(&self.tape))?;
+        } else {
+            // The chain of the tape ends, so that `verify` does not report it as missing.
+            self.write_lock_record(&lock, LockRecord::idle(0, 0, 0))?;
         }
         drop(lock);
         self.close_files();

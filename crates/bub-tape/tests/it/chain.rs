@@ -3,8 +3,8 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use bub_tape::{
-    ChainProblem, ChainReport, Durability, Entry, EntryId, EntryRange, FileStore, ResetRequest,
-    Tape, TapeName, TapeStore, codec,
+    ChainProblem, ChainReport, Durability, Entry, EntryId, EntryKind, EntryRange, ExportSeal,
+    FileStore, ResetRequest, Tape, TapeName, TapeStore, ViewOptions, codec,
 };
 use tempfile::TempDir;
 
@@ -39,7 +39,7 @@ impl ChainFixture {
     }
 
     async fn verify(&self) -> ChainReport {
-        self.store().verify_chain(&self.name).await.unwrap()
+        self.store().verify_chain(&self.name, None).await.unwrap()
     }
 
     async fn with_entries(count: usize) -> Self {
@@ -74,11 +74,161 @@ async fn a_chained_tape_is_valid_and_readable() {
         ),
         "{line}"
     );
-    // An export is the same text, and so it has the same chain.
-    let export: String = entries.iter().map(codec::encode).collect();
+}
+
+/// Returns the lines of an export with its end mark.
+async fn export(fixture: &ChainFixture) -> Vec<String> {
+    let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
+    let mut seal = ExportSeal::default();
+    for entry in &entries {
+        seal.add_entry(entry);
+    }
+    let all = entries.into_iter().chain(seal.end_mark());
+    all.map(|entry| codec::encode(&entry)).collect()
+}
+
+fn verify_lines(lines: &[String]) -> ChainReport {
+    ChainReport::of_lines(lines.concat().as_bytes(), None).unwrap()
+}
+
+#[tokio::test]
+async fn an_export_has_the_chain_of_its_tape_and_every_truncation_of_it_is_found() {
+    let fixture = ChainFixture::with_entries(250).await;
+    let lines = export(&fixture).await;
+    assert_eq!(lines.len(), 251);
     let path = fixture.root.path().join("export.jsonl");
-    fs::write(&path, export).unwrap();
-    assert_eq!(ChainReport::of_file(&path).unwrap(), report);
+    fs::write(&path, lines.concat()).unwrap();
+    assert_eq!(
+        ChainReport::of_file(&path, None).unwrap(),
+        fixture.verify().await
+    );
+    for count in 1..lines.len() {
+        let report = verify_lines(&lines[..count]);
+        assert_eq!(
+            (report.problem, report.is_complete),
+            (None, false),
+            "{count}"
+        );
+    }
+    // Entries that are missing before the end mark break the chain, and a line after it is not part of the export.
+    for missing in 0..250 {
+        let mut part = lines.clone();
+        part.remove(missing);
+        assert_ne!(verify_lines(&part).problem, None, "{missing}");
+    }
+    let foreign = lines[0].replace(", \"chain\"", ", \"other\"");
+    assert!(!verify_lines(&[lines, vec![foreign]].concat()).is_complete);
+    // A tape without a chain is exported as it is.
+    let entry = Entry::message("user", "plain");
+    let mut seal = ExportSeal::default();
+    seal.add_entry(&entry);
+    assert_eq!((seal.end_mark(), seal.entry_count()), (None, 1));
+}
+
+/// A head that was kept elsewhere, such as the hash of an anchor, proves the entries up to it, also after further entries.
+#[tokio::test]
+async fn a_known_head_proves_all_entries_up_to_it() {
+    let fixture = ChainFixture::with_entries(5).await;
+    let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
+    tape.handoff("phase", None).await.unwrap();
+    let entries = tape.entries(EntryRange::ALL).await.unwrap();
+    let anchor = entries.iter().find(|entry| entry.kind == EntryKind::Anchor);
+    let anchor = anchor.unwrap();
+    let head = anchor.extra["chain"].as_str().unwrap();
+    fixture.append(["later".to_owned()]).await;
+    let store = fixture.store();
+    let report = store.verify_chain(&fixture.name, Some(head)).await.unwrap();
+    let proven = report.proven.unwrap();
+    assert_eq!((proven.id, proven.line), (Some(anchor.id), 6));
+    // The event of the handoff, and the new message.
+    assert_eq!(proven.following, 2);
+    for other in ["0", &"0".repeat(64), "head"] {
+        let report = store.verify_chain(&fixture.name, Some(other)).await;
+        assert_eq!(report.unwrap().proven, None);
+    }
+}
+
+/// An export can be used as a tape, also by the Python version: the end mark is an event outside of the context.
+#[tokio::test]
+async fn an_export_is_a_tape_to_which_entries_can_be_appended() {
+    let fixture = ChainFixture::with_entries(5).await;
+    let lines = export(&fixture).await;
+    let copy = ChainFixture::new();
+    fs::write(copy.path(), lines.concat()).unwrap();
+    copy.append(["more".to_owned()]).await;
+    let report = copy.verify().await;
+    assert_eq!((report.chained, report.problem), (7, None));
+    assert!(report.is_complete);
+    let tape = Tape::new(Arc::new(copy.store()), copy.name.clone());
+    let view = tape.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(view.messages.len(), 6);
+}
+
+#[tokio::test]
+async fn a_removed_tape_is_missing_unless_the_store_discarded_it() {
+    let fixture = ChainFixture::with_entries(3).await;
+    let store = fixture.store();
+    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    fs::remove_file(fixture.path()).unwrap();
+    let missing = store.missing_chained_tapes().await.unwrap();
+    assert_eq!(missing, std::slice::from_ref(&fixture.name));
+    // A new entry does not hide that the others were removed.
+    fixture.append(["again".to_owned()]).await;
+    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    let problem = fixture.verify().await.problem;
+    assert!(
+        matches!(problem, Some(ChainProblem::Altered { line: 1, .. })),
+        "{problem:?}"
+    );
+    store.discard(&fixture.name).await.unwrap();
+    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    fixture.append(["a new tape".to_owned()]).await;
+    assert_eq!(fixture.verify().await.problem, None);
+}
+
+#[tokio::test]
+async fn without_its_lock_record_the_end_of_a_tape_is_not_proven() {
+    let fixture = ChainFixture::with_entries(3).await;
+    assert!(fixture.verify().await.is_complete);
+    fs::remove_dir_all(fixture.root.path().join(".bub/locks")).unwrap();
+    let report = fixture.verify().await;
+    assert_eq!((report.problem, report.is_complete), (None, false));
+}
+
+/// A repair removes lines that later entries cover. `verify` names the repair and still finds other changes.
+#[tokio::test]
+async fn a_repair_is_named_and_is_not_tampering() {
+    let fixture = ChainFixture::with_entries(3).await;
+    let mut content = fs::read_to_string(fixture.path()).unwrap();
+    content.push_str("garbage of another program\n");
+    fs::write(fixture.path(), &content).unwrap();
+    fixture.append(["four".to_owned(), "five".to_owned()]).await;
+    // A chained entry that became invalid.
+    let content = fs::read_to_string(fixture.path()).unwrap();
+    let damaged = content.replacen("{\"id\": 2,", "{\"id\" 2,,", 1);
+    assert_ne!(content, damaged);
+    fs::write(fixture.path(), &damaged).unwrap();
+    assert_ne!(fixture.verify().await.problem, None);
+    let repaired = fixture.store().repair(&fixture.name).await.unwrap();
+    assert_eq!(repaired.done, ["removed 2 invalid lines"]);
+    let report = fixture.verify().await;
+    assert_eq!((report.problem, report.is_complete), (None, true));
+    let gaps: Vec<_> = report.gaps.iter().map(|gap| (gap.id, gap.line)).collect();
+    let id = |id| Some(EntryId::new(id));
+    assert_eq!(gaps, [(id(3), 2), (id(4), 3)]);
+    assert_eq!(report.gaps[0].kept, repaired.kept[0]);
+    fixture.append(["after the repair".to_owned()]).await;
+    assert_eq!(fixture.verify().await.problem, None);
+    // Another missing entry is not explained by the repair.
+    let content = fs::read_to_string(fixture.path()).unwrap();
+    let fifth = content.lines().nth(3).unwrap();
+    fs::write(
+        fixture.path(),
+        content.replacen(&format!("{fifth}\n"), "", 1),
+    )
+    .unwrap();
+    assert_ne!(fixture.verify().await.problem, None);
 }
 
 #[tokio::test]
@@ -86,7 +236,7 @@ async fn every_changed_byte_is_found() {
     let fixture = ChainFixture::with_entries(ENTRIES).await;
     let (path, original) = (fixture.path(), fs::read(fixture.path()).unwrap());
     let lines: Vec<(usize, usize)> = line_ranges(&original);
-    let broken = |lines: &[u8]| ChainReport::of_lines(lines).unwrap().broken;
+    let broken = |lines: &[u8]| ChainReport::of_lines(lines, None).unwrap().broken;
     // Reading the complete tape for each of its bytes would take minutes. A change breaks the chain at its line or at the
     // next one, so it is enough to read these two and the one before. That one is broken, because its own predecessor is
     // missing.
@@ -267,7 +417,7 @@ async fn the_chain_of_a_copied_entry_is_not_copied() {
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
     let copy = TapeName::new("chain__copy").unwrap();
     fixture.store().append(&copy, entries).await.unwrap();
-    let report = fixture.store().verify_chain(&copy).await.unwrap();
+    let report = fixture.store().verify_chain(&copy, None).await.unwrap();
     assert_eq!((report.chained, report.problem), (3, None));
 }
 

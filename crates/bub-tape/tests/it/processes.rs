@@ -274,11 +274,11 @@ fn a_killed_writer_leaves_a_valid_chain() {
         first = acknowledged.map_or(first, |number| number + 1);
         let store = FileStore::new(root.path(), Durability::Os).with_chain();
         block_on(async {
-            let report = store.verify_chain(&name()).await.unwrap();
+            let report = store.verify_chain(&name(), None).await.unwrap();
             assert_eq!(report.problem, None, "round {round}");
             let tape = Tape::new(Arc::new(store.clone()), name());
             tape.append(Entry::event("round", None)).await.unwrap();
-            let report = store.verify_chain(&name()).await.unwrap();
+            let report = store.verify_chain(&name(), None).await.unwrap();
             assert_eq!(report.problem, None, "round {round}, after the next append");
             assert_eq!((report.before, report.unchained), (0, 0), "round {round}");
             assert!(report.chained > 0, "round {round}");

@@ -18,6 +18,8 @@ pub(super) struct Texts {
     pub(super) record: &'static str,
     pub(super) cost: &'static str,
     pub(super) next_steps: &'static str,
+    /// The last words if the check still fails.
+    pub(super) unsuccessful: &'static str,
 }
 
 const CHECK: &str = "total=$(sh total.sh)\nif [ \"$total\" = 42 ]; then echo \"ok: the total is 42\"; else\n  echo \"FAIL: expected 42, got $total\"; exit 1\nfi\n";
@@ -55,8 +57,9 @@ approval and the new tape. Home and project are temporary.
     check: "2. Is it true? A message that starts with a comma is a command and does not go to the model.
 
 ",
-    not_fixed: "The check still fails, because the edit was not approved. A real model would react to that;
-the recorded one cannot.
+    not_fixed: "The check still fails, because the edit was not approved. The demo skips step 3, a question
+about the fix. If the recorded model claims above that the check passes, that is wrong: it only
+repeats its recording.
 
 ",
     question: "3. The agent has handed off: its context starts again with a summary. What is no longer
@@ -75,6 +78,9 @@ the recorded one cannot.
    bub onboard         set up a model, or use a key that is in your environment
    bub chat            chat with the agent in your own project
    bub replay SESSION  run a recorded conversation again, with another model or prompt
+",
+    unsuccessful: "
+The check was not fixed, because you did not approve the edit. Run `bub demo` again to see the fix.
 ",
 };
 
@@ -103,7 +109,8 @@ static CHINESE: Texts = Texts {
     check: "2. 真的修好了吗？以逗号开头的消息是命令，不会发给模型。
 
 ",
-    not_fixed: "检查仍然失败，因为修改没有获得批准。真实的模型会对此作出反应，录音不会。
+    not_fixed: "检查仍然失败，因为修改没有获得批准。演示跳过第 3 步，也就是关于修复的问题。
+如果上面录下的模型声称检查通过，那是不对的：它只是重复录音。
 
 ",
     question: "3. 智能体已经交接（handoff）：它的上下文从一份摘要重新开始。
@@ -122,5 +129,8 @@ static CHINESE: Texts = Texts {
    bub onboard         设置模型，或使用环境中已有的密钥
    bub chat            在你自己的项目里与智能体对话
    bub replay SESSION  用另一个模型或提示词重新运行一段录下的对话
+",
+    unsuccessful: "
+检查没有修好，因为你没有批准修改。再次运行 `bub demo` 可以看到修复过程。
 ",
 };

@@ -2,14 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use bub::{Error, Result, settings::parse_yaml};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::recording::Recording;
+use super::schema::schema_problem;
+use crate::{files::FileResultExt as _, recording::Recording};
 
 /// Name of the file of a case in its own directory.
 pub(super) const CASE_FILE: &str = "case.yml";
@@ -58,15 +59,13 @@ pub(super) struct Expectations {
     pub(super) max_tokens: Option<u64>,
     /// Maximum number of model calls.
     pub(super) max_steps: Option<usize>,
-    /// JSON Schema of the last answer. Its keys `type`, `properties`, `required`, `items` and `enum` are checked.
+    /// JSON Schema of the last answer.
     pub(super) schema: Option<Value>,
 }
 
 /// Reads the cases in a directory, sorted by name: `NAME.yml`, `NAME.jsonl` (a tape), and `NAME/case.yml`.
 pub(super) async fn read_cases(directory: &Path) -> Result<Vec<EvalCase>> {
-    let files = std::fs::read_dir(directory).map_err(|error| {
-        Error::invalid_input(format!("cannot read {}: {error}", directory.display()))
-    })?;
+    let files = std::fs::read_dir(directory).at("read", directory)?;
     let mut paths: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
     paths.sort();
     let mut cases = Vec::new();
@@ -98,15 +97,19 @@ fn read_case(file: &Path, named: &Path) -> Result<EvalCase> {
     let value = parse_yaml(&text).map_err(|error| invalid(error.to_string()))?;
     let case: EvalCase =
         serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
-    if case.messages.is_empty() {
-        return Err(invalid("a case needs `messages`".to_owned()));
+    match case.problem() {
+        Some(problem) => Err(invalid(problem)),
+        None => Ok(case.located(file, named)),
     }
-    Ok(case.located(file, named))
 }
 
 /// Makes a case of a tape: its messages, its model calls, and the tools that it calls.
 pub(super) async fn tape_case(path: &Path) -> Result<EvalCase> {
     let recording = Recording::open(path).await?;
+    if recording.turn_count() == 0 {
+        let text = format!("{}: the tape has no turn of the agent", path.display());
+        return Err(Error::invalid_input(text));
+    }
     let mut case = EvalCase::from_recording(&recording);
     case.model = Some(format!(
         "replay:{}",
@@ -127,6 +130,26 @@ impl EvalCase {
             },
             ..Self::default()
         }
+    }
+
+    /// Returns why the case cannot run.
+    fn problem(&self) -> Option<String> {
+        if self.messages.is_empty() {
+            return Some("a case needs `messages`".to_owned());
+        }
+        let mut files = self.expect.files.keys();
+        let is_inside = |name: &String| {
+            Path::new(name)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+        };
+        if let Some(name) = files.find(|name| !is_inside(name)) {
+            return Some(format!(
+                "`expect.files` has the path `{name}`, which is outside of the workspace"
+            ));
+        }
+        let schema = self.expect.schema.as_ref();
+        schema.and_then(|schema| schema_problem(schema, "`expect.schema`"))
     }
 
     fn located(mut self, file: &Path, named: &Path) -> Self {

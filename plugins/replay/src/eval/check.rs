@@ -1,11 +1,17 @@
 //! Checks the outcome of a case against its expectations.
 
-use std::path::Path;
+use std::{io::ErrorKind, path::Path};
 
-use serde_json::Value;
+use bub::model::Catalog;
 
-use super::case::{Expectations, called_tools};
-use crate::{recording::Recording, report::CallTotals};
+use super::{
+    case::{Expectations, called_tools},
+    schema::first_mismatch,
+};
+use crate::{
+    recording::Recording,
+    report::{CallTotals, price},
+};
 
 /// Maximum characters of an answer in an explanation.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -15,6 +21,7 @@ pub(super) fn failures(
     expected: &Expectations,
     recording: &Recording,
     totals: &CallTotals,
+    catalog: &Catalog,
     workspace: &Path,
 ) -> Vec<String> {
     let mut failures = Vec::new();
@@ -62,11 +69,11 @@ pub(super) fn failures(
         failures.push(format!("the answer contains `{text}`: `{}`", shown()));
     }
     for (name, text) in &expected.files {
-        let content = std::fs::read_to_string(workspace.join(name));
+        let content = read_file(workspace, name);
         match (text, content) {
-            (None, Err(_)) => {}
+            (None, Err(error)) if error.kind() == ErrorKind::NotFound => {}
             (None, Ok(_)) => failures.push(format!("the file `{name}` exists")),
-            (Some(_), Err(error)) => {
+            (_, Err(error)) => {
                 failures.push(format!("the file `{name}` cannot be read: {error}"));
             }
             (Some(text), Ok(content)) if content.contains(text.as_str()) => {}
@@ -76,11 +83,20 @@ pub(super) fn failures(
             )),
         }
     }
-    if let Some(limit) = expected.max_cost.filter(|limit| totals.cost > *limit) {
-        failures.push(format!(
-            "the cost is ${:.4}, more than ${limit}",
-            totals.cost
-        ));
+    if let Some(limit) = expected.max_cost {
+        let models = unknown_prices(recording, catalog);
+        if totals.cost > limit {
+            failures.push(format!(
+                "the cost is ${:.4}, more than ${limit}",
+                totals.cost
+            ));
+        } else if !models.is_empty() {
+            failures.push(format!(
+                "the cost is unknown, so `max_cost` cannot be checked: unknown price of {}; set the price \
+                 of the model in `providers`, or use `max_tokens`",
+                models.join(", ")
+            ));
+        }
     }
     let tokens = totals.input_tokens + totals.output_tokens;
     if let Some(limit) = expected.max_tokens.filter(|limit| tokens > *limit) {
@@ -92,7 +108,7 @@ pub(super) fn failures(
     }
     if let Some(schema) = &expected.schema {
         let problem = match serde_json::from_str(answer) {
-            Ok(value) => schema_problem(schema, &value, "the answer"),
+            Ok(value) => first_mismatch(schema, &value, "the answer"),
             Err(error) => Some(format!("the answer is not JSON: {error}: `{}`", shown())),
         };
         failures.extend(problem);
@@ -100,56 +116,37 @@ pub(super) fn failures(
     failures
 }
 
+/// Returns the models of a recording whose price is unknown.
+fn unknown_prices(recording: &Recording, catalog: &Catalog) -> Vec<String> {
+    let mut models: Vec<String> = Vec::new();
+    for call in recording
+        .calls
+        .iter()
+        .filter(|call| price(call, catalog).is_none())
+    {
+        let model = call.model.as_deref().unwrap_or("an unknown model");
+        if !models.iter().any(|known| known == model) {
+            models.push(model.to_owned());
+        }
+    }
+    models
+}
+
+/// Reads a file of the workspace. Fails if the path leads out of the workspace, also through a link.
+fn read_file(workspace: &Path, name: &str) -> std::io::Result<String> {
+    let path = workspace.join(name).canonicalize()?;
+    if !path.starts_with(workspace.canonicalize()?) {
+        return Err(std::io::Error::other("it is outside of the workspace"));
+    }
+    let bytes = std::fs::read(path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn list(names: &[String]) -> String {
     if names.is_empty() {
         return "none".to_owned();
     }
     names.join(", ")
-}
-
-/// Returns the first part of a value that does not match a schema.
-fn schema_problem(schema: &Value, value: &Value, place: &str) -> Option<String> {
-    if let Some(expected) = schema.get("type").and_then(Value::as_str) {
-        let matches = match expected {
-            "object" => value.is_object(),
-            "array" => value.is_array(),
-            "string" => value.is_string(),
-            "boolean" => value.is_boolean(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "number" => value.is_number(),
-            "null" => value.is_null(),
-            _ => true,
-        };
-        if !matches {
-            return Some(format!(
-                "{place} is not of the type {expected}: `{}`",
-                shorten(&value.to_string())
-            ));
-        }
-    }
-    if let Some(choices) = schema.get("enum").and_then(Value::as_array)
-        && !choices.contains(value)
-    {
-        return Some(format!(
-            "{place} is not one of the allowed values: `{value}`"
-        ));
-    }
-    let required = schema.get("required").and_then(Value::as_array);
-    let mut names = required.into_iter().flatten().filter_map(Value::as_str);
-    if let Some(name) = names.find(|name| value.get(name).is_none()) {
-        return Some(format!("{place} has no field `{name}`"));
-    }
-    let properties = schema.get("properties").and_then(Value::as_object);
-    let in_field = properties.into_iter().flatten().find_map(|(name, schema)| {
-        schema_problem(schema, value.get(name)?, &format!("the field `{name}`"))
-    });
-    in_field.or_else(|| {
-        let items = value.as_array()?.iter().enumerate();
-        let schema = schema.get("items")?;
-        items
-            .into_iter()
-            .find_map(|(index, item)| schema_problem(schema, item, &format!("item {index}")))
-    })
 }
 
 pub(super) fn shorten(text: &str) -> String {

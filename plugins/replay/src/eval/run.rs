@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub::{Error, Result, Settings, model::Catalog};
+use bub::{Result, Settings, model::Catalog};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
@@ -15,7 +15,12 @@ use super::{
     case::EvalCase,
     check::{failures, shorten},
 };
-use crate::{program, recording::Recording, report::CallTotals};
+use crate::{
+    files::{FileResultExt as _, temporary_directory},
+    program,
+    recording::Recording,
+    report::CallTotals,
+};
 
 /// The session of a case.
 const SESSION: &str = "eval";
@@ -42,7 +47,7 @@ pub(super) struct Variant {
 pub(super) struct CaseOutcome {
     pub(super) case: String,
     pub(super) variant: String,
-    pub(super) run: usize,
+    pub(super) run: u16,
     /// What is not as expected; empty if the case passed.
     pub(super) failures: Vec<String>,
     #[serde(flatten)]
@@ -51,7 +56,7 @@ pub(super) struct CaseOutcome {
 
 impl Runner<'_> {
     /// Runs a case once.
-    pub(super) async fn run(&self, case: &EvalCase, variant: &Variant, run: usize) -> CaseOutcome {
+    pub(super) async fn run(&self, case: &EvalCase, variant: &Variant, run: u16) -> CaseOutcome {
         let started = Instant::now();
         let mut outcome = CaseOutcome {
             case: case.name.clone(),
@@ -77,13 +82,13 @@ impl Runner<'_> {
         case: &EvalCase,
         variant: &Variant,
     ) -> Result<(Vec<String>, CallTotals)> {
-        let directory = tempfile::Builder::new().prefix("bub-eval-").tempdir()?;
+        let directory = temporary_directory("bub-eval-")?;
         let (home, workspace) = (
             directory.path().join("home"),
             directory.path().join("workspace"),
         );
         self.prepare_home(&home)?;
-        std::fs::create_dir_all(&workspace)?;
+        std::fs::create_dir_all(&workspace).at("create", &workspace)?;
         if let Some(files) = &case.files {
             copy_directory(&case.directory.join(files), &workspace)?;
         }
@@ -113,7 +118,7 @@ impl Runner<'_> {
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());
-            let mut child = command.spawn()?;
+            let mut child = program::spawn(&mut command)?;
             let (mut stdout, mut stderr) = (String::new(), String::new());
             let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
             let read_out = async {
@@ -140,20 +145,27 @@ impl Runner<'_> {
         }
         let recording = Recording::of_home(&home).await?;
         let totals = CallTotals::new(&recording.calls, &self.catalog);
-        problems.extend(failures(&case.expect, &recording, &totals, &workspace));
+        problems.extend(failures(
+            &case.expect,
+            &recording,
+            &totals,
+            &self.catalog,
+            &workspace,
+        ));
         Ok((problems, totals))
     }
 
     /// Creates a home with the configuration, the plugins and the skills of the user, but with its own tapes.
     fn prepare_home(&self, home: &Path) -> Result<()> {
-        std::fs::create_dir_all(home)?;
+        std::fs::create_dir_all(home).at("create", home)?;
         let Ok(entries) = std::fs::read_dir(self.settings.home()) else {
             return Ok(());
         };
         for entry in entries.flatten() {
             let name = entry.file_name();
             if !OWN_ENTRIES.iter().any(|own| name == *own) {
-                std::os::unix::fs::symlink(entry.path(), home.join(name))?;
+                let link = home.join(name);
+                std::os::unix::fs::symlink(entry.path(), &link).at("create", &link)?;
             }
         }
         Ok(())
@@ -161,17 +173,14 @@ impl Runner<'_> {
 }
 
 fn copy_directory(from: &Path, to: &Path) -> Result<()> {
-    let failed = |error: std::io::Error| {
-        Error::invalid_input(format!("cannot copy {}: {error}", from.display()))
-    };
-    for entry in std::fs::read_dir(from).map_err(failed)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            std::fs::create_dir_all(&target)?;
-            copy_directory(&entry.path(), &target)?;
+    for entry in std::fs::read_dir(from).at("read", from)? {
+        let entry = entry.at("read", from)?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type().at("read", &source)?.is_dir() {
+            std::fs::create_dir_all(&target).at("create", &target)?;
+            copy_directory(&source, &target)?;
         } else {
-            std::fs::copy(entry.path(), target).map_err(failed)?;
+            std::fs::copy(&source, target).at("copy", &source)?;
         }
     }
     Ok(())

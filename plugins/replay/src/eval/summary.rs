@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bub::output::sanitize;
 
 use super::run::CaseOutcome;
-use crate::report::escape;
+use crate::report::{CallTotals, escape};
 
 /// Returns the results as text: one line per case and variant, the reasons of failures, and one line per variant.
 pub(super) fn to_text(outcomes: &[CaseOutcome]) -> String {
@@ -58,15 +58,18 @@ pub(super) fn to_text(outcomes: &[CaseOutcome]) -> String {
             .iter()
             .filter(|outcome| outcome.failures.is_empty())
             .count();
-        let tokens: u64 = of_variant
-            .iter()
-            .map(|outcome| outcome.totals.input_tokens + outcome.totals.output_tokens)
-            .sum();
-        let cost: f64 = of_variant.iter().map(|outcome| outcome.totals.cost).sum();
+        let mut totals = CallTotals::default();
+        for outcome in &of_variant {
+            totals.add(&outcome.totals);
+        }
+        let (tokens, cost) = (
+            totals.input_tokens + totals.output_tokens,
+            totals.cost_text(),
+        );
         let count = of_variant.len();
         let _ = writeln!(
             out,
-            "{passed} of {count} passed{}, {tokens} tokens, ${cost:.4}",
+            "{passed} of {count} passed{}, {tokens} tokens, {cost}",
             label(variant)
         );
     }
@@ -95,7 +98,7 @@ pub(super) fn to_junit(outcomes: &[CaseOutcome]) -> String {
         outcomes.len()
     );
     for outcome in outcomes {
-        let (name, class) = (escape(&outcome.case), escape(&outcome.variant));
+        let (name, class) = (xml_text(&outcome.case), xml_text(&outcome.variant));
         let seconds = outcome.totals.elapsed_ms as f64 / 1000.0;
         let _ = write!(
             out,
@@ -121,8 +124,12 @@ pub(super) fn to_junit(outcomes: &[CaseOutcome]) -> String {
     out
 }
 
-/// Escapes a text and removes characters that XML does not allow.
+/// Escapes a text and replaces characters that XML 1.0 does not allow.
 fn xml_text(text: &str) -> String {
-    let allowed = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
-    escape(&text.chars().filter(allowed).collect::<String>())
+    let letters = text.chars().map(|letter| match letter {
+        '\t' | '\n' | '\r' => letter,
+        '\0'..' ' | '\u{fffe}' | '\u{ffff}' => char::REPLACEMENT_CHARACTER,
+        _ => letter,
+    });
+    escape(&letters.collect::<String>())
 }

@@ -2,8 +2,9 @@
 
 use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
-use bub_tape::{Entry, Query, Result, codec};
-use futures_util::StreamExt as _;
+use bub_tape::{Entry, ExportSeal, Query, Result, codec};
+use futures_util::{StreamExt as _, stream};
+use parking_lot::Mutex;
 
 use super::{
     conversation::ConversationPart,
@@ -37,9 +38,13 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
     let total = usize::try_from(listed.summary.entries).unwrap_or(usize::MAX);
     // The bar would be in the middle of the export.
     let progress = (!to_terminal).then(|| ProgressBar::new("exporting", total, &tapes.settings));
-    let entries = tape.query(Query::new()).inspect(|_| {
+    let seal = Mutex::new(ExportSeal::default());
+    let entries = tape.query(Query::new()).inspect(|entry| {
         if let Some(progress) = &progress {
             progress.advance("");
+        }
+        if let Ok(entry) = entry {
+            seal.lock().add_entry(entry);
         }
     });
     let written = async {
@@ -53,6 +58,8 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
         } else if to_terminal {
             out.write_entries(entries, text::entry_json).await
         } else {
+            let mark = stream::once(async { seal.lock().end_mark().map(Ok) });
+            let entries = entries.chain(mark.filter_map(std::future::ready));
             out.write_entries(entries, codec::encode).await
         }
     }
@@ -64,7 +71,8 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
             let _ = std::fs::remove_file(path);
         }
         let (label, path) = (text::sanitize_line(listed.label()), path.display());
-        let count = text::format_count(written?, "entry", "entries");
+        written?;
+        let count = text::format_count(seal.lock().entry_count(), "entry", "entries");
         notice!("wrote {count} of {label} to {path}");
         return Ok(ExitCode::SUCCESS);
     }

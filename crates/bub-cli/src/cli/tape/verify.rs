@@ -2,15 +2,20 @@
 
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
-use bub_tape::{ChainReport, Result};
+use bub_tape::{ChainReport, EntryId, Result, TapeError};
 
 use super::{check::tape_label, text, workspace_tapes::HomeTapes};
 use crate::cli::progress::ProgressBar;
 
+/// What is said about a tape whose end is not proven.
+const END_TEXT: &str = "no entry was altered, but entries may be missing at the end: the lock record of the tape, or the \
+                        end mark of the export, is missing; to prove the end, pass `--head HASH`";
+
 /// Prove that tapes were not altered
 ///
 /// Checks the hash chain that entries get if `tape.integrity` is `chain`: nothing was altered, removed or reordered since.
-/// Exits with 1 if a chain is broken, and names the first bad entry.
+/// Exits with 1 if a chain is broken, and names the first bad entry. Also exits with 1 if a tape is missing, or if entries
+/// may be missing at the end.
 #[derive(clap::Args)]
 pub(super) struct VerifyArgs {
     /// Session id, tape name, or a unique prefix [default: all tapes]
@@ -19,25 +24,47 @@ pub(super) struct VerifyArgs {
     /// Check a file, such as an export
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Hash that the last chained entry must have, as an earlier `verify` printed it
-    #[arg(long, value_name = "HASH")]
+    /// Head that an earlier `verify` printed; an entry must have it, which proves all entries up to that one
+    #[arg(long, value_name = "HASH", value_parser = parse_head)]
     head: Option<String>,
 }
 
+fn parse_head(text: &str) -> std::result::Result<String, &'static str> {
+    let head = text.trim().to_ascii_lowercase();
+    let is_valid = head.len() == 64 && head.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_valid
+        .then_some(head)
+        .ok_or("expected 64 hexadecimal digits")
+}
+
 pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode> {
+    let head = args.head.as_deref();
+    if head.is_some() && args.file.is_none() && args.tapes.len() != 1 {
+        let text = "`--head` belongs to one tape; name the tape, or pass `--file`";
+        return Err(TapeError::InvalidInput(text.to_owned()));
+    }
     let mut lines = String::new();
     let mut is_broken = false;
     if let Some(path) = &args.file {
-        let report = ChainReport::of_file(path)?;
-        is_broken |= write_report(&mut lines, &path.display().to_string(), &report, &args);
+        let report = ChainReport::of_file(path, head)?;
+        is_broken |= write_report(&mut lines, &path.display().to_string(), &report, head);
     } else {
         let names = files.resolve_names(&args.tapes).await?;
         let progress = ProgressBar::new("verifying", names.len(), &files.tapes.settings);
-        for name in &names {
+        for (index, name) in names.iter().enumerate() {
             let label = tape_label(files, name).await;
             progress.advance(&label);
-            let report = files.store.verify_chain(name).await?;
-            is_broken |= write_report(&mut lines, &label, &report, &args);
+            // The other names are sidecars of the tape, which have their own chains.
+            let head = head.filter(|_| index == 0);
+            let report = files.store.verify_chain(name, head).await?;
+            is_broken |= write_report(&mut lines, &label, &report, head);
+        }
+        if args.tapes.is_empty() {
+            for name in files.store.missing_chained_tapes().await? {
+                let _ = writeln!(lines, "{name}: missing");
+                lines.push_str("  the tape had chained entries, and its file was removed\n");
+                is_broken = true;
+            }
         }
     }
     files.tapes.print(if lines.is_empty() {
@@ -48,38 +75,54 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
     Ok(ExitCode::from(u8::from(is_broken)))
 }
 
-/// Adds the report of one tape. Returns whether its chain is broken.
-fn write_report(lines: &mut String, label: &str, report: &ChainReport, args: &VerifyArgs) -> bool {
-    let other_head = args
-        .head
-        .as_ref()
-        .filter(|head| Some(*head) != report.head.as_ref());
-    let problem = match (&report.problem, other_head) {
-        (Some(problem), _) => Some(problem.to_string()),
-        (None, Some(head)) => Some(format!(
-            "the last chained entry does not have the hash {head}"
-        )),
-        (None, None) => None,
+/// Adds the report of one tape. Returns whether the tape is not proven to be complete and unaltered.
+fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Option<&str>) -> bool {
+    let (status, problem) = match (&report.problem, head) {
+        (Some(problem), _) => ("broken", Some(problem.to_string())),
+        (None, Some(head)) if report.proven.is_none() => {
+            let text = format!("no chained entry has the hash {head}");
+            ("broken", Some(text))
+        }
+        (None, _) if report.chained == 0 => ("not chained", None),
+        (None, None) if !report.is_complete => ("not proven", Some(END_TEXT.to_owned())),
+        (None, _) => ("ok", None),
     };
     let chained = text::format_count(report.chained, "chained entry", "chained entries");
-    let status = match &problem {
-        Some(_) => "broken",
-        None if report.chained == 0 => "not chained",
-        None => "ok",
-    };
     let _ = write!(lines, "{label}: {status} ({chained}");
     for (count, what) in [
         (report.before, "before the chain"),
         (report.unchained, "unchained"),
+        (report.gaps.len() as u64, "after repairs"),
     ] {
         if count > 0 {
             let _ = write!(lines, ", {count} {what}");
         }
     }
     let _ = writeln!(lines, ")");
+    let place = |id: Option<EntryId>, line: u64| match id {
+        Some(id) => format!("entry {id} (line {line})"),
+        None => format!("line {line}"),
+    };
+    if let Some(proven) = &report.proven {
+        let count = text::format_count(proven.following, "chained entry", "chained entries");
+        let place = place(proven.id, proven.line);
+        let _ = writeln!(
+            lines,
+            "  the given head is that of {place}; {count} after it"
+        );
+    }
+    for gap in &report.gaps {
+        let place = place(gap.id, gap.line);
+        let kept = text::sanitize_line(&gap.kept.display().to_string());
+        let _ = writeln!(
+            lines,
+            "  before {place}, a repair removed invalid lines; they are kept in: {kept}"
+        );
+    }
     if let Some(problem) = &problem {
         let _ = writeln!(lines, "  {problem}");
-    } else if let Some(head) = &report.head {
+    }
+    if let (true, Some(head)) = (report.problem.is_none(), &report.head) {
         let _ = writeln!(lines, "  head: {head}");
     }
     problem.is_some()
