@@ -372,7 +372,11 @@ impl FileRules {
             }
             (_, None) => None,
             (inside, Some(confinement)) => match (confinement.access(path), usage) {
-                (PathAccess::Write, _) | (PathAccess::Read, FileUse::Read) => None,
+                (PathAccess::Write | PathAccess::Read, FileUse::Read) => None,
+                (PathAccess::Write, _) if confinement.is_protected(path) => {
+                    Some(FileRefusal::Protected)
+                }
+                (PathAccess::Write, _) => None,
                 (PathAccess::Read, _) if inside.is_some() && confinement.can_write => {
                     Some(FileRefusal::Protected)
                 }

@@ -73,12 +73,10 @@ pub(crate) struct Baseline {
     pub(crate) workspace: StoredPath,
     /// Protected paths that are read-only while a command runs.
     pub(crate) mounted: BTreeSet<StoredPath>,
-    /// Protected paths with nothing there.
-    pub(crate) absent: BTreeSet<StoredPath>,
+    /// Protected paths with nothing there, or with a directory that is harmless. The flag is whether it would be.
+    pub(crate) absent: BTreeMap<StoredPath, bool>,
     /// Protected paths that are links, and where they lead.
     pub(crate) links: BTreeMap<StoredPath, StoredPath>,
-    /// Other protected paths.
-    pub(crate) files: BTreeMap<StoredPath, Stamp>,
     /// Places of git whose parts are among the protected paths.
     pub(crate) places: BTreeSet<StoredPath>,
     /// Other places of git.
@@ -119,13 +117,10 @@ impl Baseline {
             .map(StoredPath::from)
             .chain(home_names.cloned())
             .collect();
-        self.absent.retain(|path| !new.contains(path));
+        self.absent.retain(|path, _| !new.contains(path));
         self.links.retain(|path, _| !new.contains(path));
-        self.files.retain(|path, _| !new.contains(path));
         self.mounted.retain(|path| {
-            let is_compared = first.absent.contains(path)
-                || first.links.contains_key(path)
-                || first.files.contains_key(path);
+            let is_compared = first.absent.contains_key(path) || first.links.contains_key(path);
             !is_compared && !new.contains(path)
         });
         self.mounted.extend(first.mounted.iter().cloned());
@@ -140,6 +135,16 @@ pub(crate) fn record_name(workspace: &Path) -> io::Result<String> {
     Ok(format!("{user}-{:x}-{:x}.json", found.dev(), found.ino()))
 }
 
+/// Opens a file about a workspace, and creates it if it is missing.
+pub(crate) fn open_record(directory: &Path, workspace: &Path, kind: &str) -> io::Result<File> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)?;
+    let path = directory.join(record_name(workspace)?).with_extension(kind);
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    options.mode(0o600).open(path)
+}
+
 /// The baselines with which a command compares when it ends.
 pub(crate) struct Baselines {
     /// That of the command itself, and before it that of the first running one.
@@ -150,11 +155,22 @@ pub(crate) struct Baselines {
 
 impl Baselines {
     /// Records the baseline of a command with `scan`, without other commands.
-    pub(crate) fn alone(scan: impl FnOnce() -> Baseline) -> Self {
-        Self {
-            all: vec![scan()],
+    ///
+    /// # Errors
+    ///
+    /// Fails if `scan` does.
+    pub(crate) fn alone(scan: impl FnOnce() -> io::Result<Baseline>) -> io::Result<Self> {
+        Ok(Self {
+            all: vec![scan()?],
             _lock: None,
-        }
+        })
+    }
+
+    /// Returns whether a command runs in a workspace whose commands share their baselines through `directory`.
+    pub(crate) fn is_in_use(directory: &Path, workspace: &Path) -> bool {
+        let name = record_name(workspace).unwrap_or_default();
+        let file = File::open(directory.join(name));
+        file.is_ok_and(|file| file.try_lock().is_err())
     }
 
     /// Records the baseline of a command with `scan`. Shares it with all commands of the workspace that run before this
@@ -162,21 +178,14 @@ impl Baselines {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be written or read.
+    /// Fails if the file cannot be written or read, or if `scan` does.
     pub(crate) fn share(
         directory: &Path,
         workspace: &Path,
-        scan: impl Fn() -> Baseline,
+        scan: impl Fn() -> io::Result<Baseline>,
     ) -> io::Result<Self> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
-        let path = directory.join(record_name(workspace)?);
         for _ in 0..MAX_ATTEMPTS {
-            let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false);
-            let mut file = options.mode(0o600).open(&path)?;
+            let mut file = open_record(directory, workspace, "json")?;
             // Scan only under a lock: before it, another command may still run.
             let is_first = match file.try_lock() {
                 Ok(()) => true,
@@ -186,7 +195,7 @@ impl Baselines {
             if !is_first {
                 file.lock_shared()?;
             }
-            let mut own = scan();
+            let mut own = scan()?;
             if is_first {
                 file.set_len(0)?;
                 let mut writer = BufWriter::new(&file);

@@ -312,6 +312,13 @@ impl Confinement {
         true
     }
 
+    /// Returns the directories beside the workspace that the command can write to. A check that opens nothing has a
+    /// temporary directory that may contain the workspace.
+    pub(crate) fn other_writable(&self) -> impl Iterator<Item = &PathBuf> {
+        let temp = Some(&self.temp).filter(|temp| !self.workspace.starts_with(temp));
+        temp.into_iter().chain(&self.writable)
+    }
+
     /// Returns the home directory if it is in the workspace. The command can then see and change it, except for names that
     /// start with a period.
     pub(crate) fn home_in_workspace(&self) -> Option<&Path> {
@@ -402,7 +409,12 @@ impl Confinement {
     ///
     /// Fails with the reason if commands cannot be confined.
     pub fn check(&self, launcher: &Launcher) -> io::Result<()> {
-        let mut command = self.command(launcher, "true")?;
+        // What the workspace contains is a matter of each command.
+        let probe = Self {
+            can_write: false,
+            ..self.clone()
+        };
+        let mut command = probe.command(launcher, "true")?;
         let output = command.current_dir("/").stdin(Stdio::null()).output()?;
         if output.status.success() {
             return Ok(());

@@ -1,418 +1,120 @@
-//! What the configuration of git names in the workspace: hooks, further configuration and programs.
-//!
-//! Git resolves relative paths in the working tree in which it runs, and one configuration can apply to many. So a
-//! relative path is protected in every known working tree. In one that a command creates, it may only be a copy.
+//! The configuration of git: its form, and which of its keys run programs.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    ffi::OsString,
-    fs,
-    iter::Peekable,
-    os::unix::fs::PermissionsExt,
-    path::{Component, Path, PathBuf},
-    str::Chars,
-};
+use std::{iter::Peekable, str::Chars};
 
-use crate::{
-    Confinement,
-    repositories::{
-        GitPlace, Search, WORKTREE_KEY, entries, is_git_name, is_plain_entry, linked_directory,
-        read_text,
-    },
-};
-
-/// How deep included files are read, as git does.
-const MAX_INCLUDE_DEPTH: usize = 10;
-/// How many links a path may contain, as on Linux.
-const MAX_LINK_COUNT: usize = 40;
-/// Files of the system, of which git reads one.
-const SYSTEM_CONFIGS: &[&str] = &[
-    "/etc/gitconfig",
-    "/usr/etc/gitconfig",
-    "/usr/local/etc/gitconfig",
-    "/opt/homebrew/etc/gitconfig",
+/// Maximum bytes of a configuration of git.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+/// Sections of a repository's configuration, and those of their keys that run no program.
+const PLAIN_CONFIG_KEYS: &[(&str, &str)] = &[
+    (
+        "branch",
+        "description gh-merge-base merge pushremote rebase remote vscode-merge-base",
+    ),
+    ("color", "ui"),
+    ("commit", "cleanup gpgsign status verbose"),
+    (
+        "core",
+        "abbrev autocrlf bare bigfilethreshold commitgraph compression eol filemode ignorecase logallrefupdates longpaths multipackindex precomposeunicode preloadindex protecthfs protectntfs quotepath repositoryformatversion safecrlf sharedrepository sparsecheckout sparsecheckoutcone symlinks untrackedcache whitespace worktree",
+    ),
+    (
+        "diff",
+        "algorithm colormoved mnemonicprefix noprefix renamelimit renames",
+    ),
+    (
+        "extensions",
+        "compatobjectformat objectformat partialclone preciousobjects refstorage relativeworktrees worktreeconfig",
+    ),
+    (
+        "fetch",
+        "parallel prune prunetags recursesubmodules writecommitgraph",
+    ),
+    (
+        "gc",
+        "auto autodetach autopacklimit pruneexpire reflogexpire",
+    ),
+    ("http", "postbuffer version"),
+    ("index", "skiphash sparse threads version"),
+    ("init", "defaultbranch"),
+    ("lfs", "access locksverify repositoryformatversion"),
+    ("merge", "conflictstyle ff log renamelimit renames stat"),
+    ("pull", "ff rebase"),
+    ("push", "autosetupremote default followtags"),
+    ("rebase", "autosquash autostash updaterefs"),
+    (
+        "receive",
+        "denycurrentbranch denydeletes denynonfastforwards",
+    ),
+    (
+        "remote",
+        "fetch gh-resolved mirror partialclonefilter promisor prune prunetags pushdefault pushurl tagopt url",
+    ),
+    ("rerere", "autoupdate enabled"),
+    ("status", "showuntrackedfiles submodulesummary"),
+    (
+        "submodule",
+        "active branch fetchrecursesubmodules ignore recurse shallow update url",
+    ),
+    ("tag", "gpgsign sort"),
+    ("user", "email name signingkey useconfigonly"),
 ];
-/// Files of the user, below the home directory.
-const USER_CONFIG_NAMES: &[&str] = &[".gitconfig", ".config/git/config"];
-/// Configuration in a git directory.
-const CONFIG_NAMES: &[&str] = &["config", "config.worktree"];
-/// Keys whose value is a directory from which git takes hooks.
-const DIRECTORY_KEYS: &[&str] = &["hookspath", "templatedir"];
-/// Characters that separate words in a command line, and some before or after a path.
-const SEPARATORS: &str = "'\"\\;&|()=!`$<>,{}";
-/// Characters that end the part of a word which the shell replaces.
-const EXPANSIONS: &[char] = &['$', '`', ')', '}'];
-/// Programs that run the file which is their first argument, without digits at the end.
-const INTERPRETERS: &[&str] = &[
-    ".", "bash", "dash", "ksh", "lua", "node", "perl", "php", "python", "ruby", "sh", "source",
-    "zsh",
+/// Sections, and those of their keys whose value is a program or a command line. A section without keys has only such.
+const RUN_CONFIG_KEYS: &[(&str, &str)] = &[
+    ("browser", "cmd path"),
+    (
+        "core",
+        "alternaterefscommand askpass editor fsmonitor gitproxy pager sshcommand",
+    ),
+    ("credential", "helper"),
+    ("diff", "command external textconv"),
+    ("difftool", "cmd path"),
+    ("filter", "clean process smudge"),
+    ("gpg", "defaultkeycommand program"),
+    ("guitool", "cmd"),
+    ("hook", "command"),
+    ("imap", "tunnel"),
+    ("interactive", "difffilter"),
+    ("lfs", "clean path smudge"),
+    ("man", "cmd path"),
+    ("merge", "driver"),
+    ("mergetool", "cmd path"),
+    ("pager", ""),
+    ("remote", "receivepack uploadpack"),
+    ("sendemail", "cccmd headercmd sendmailcmd smtpserver tocmd"),
+    ("sequence", "editor"),
+    ("tar", "command"),
+    ("trailer", "cmd command"),
+    ("uploadpack", "packobjectshook"),
 ];
-/// Extensions of files that interpreters run.
-const SCRIPT_EXTENSIONS: &[&str] = &[
-    "bash", "js", "lua", "mjs", "php", "pl", "py", "rb", "sh", "ts", "zsh",
-];
-/// Maximum bytes of a file that is compared with the one of which it may be a copy.
-const MAX_COPY_BYTES: u64 = 16 * 1024 * 1024;
+/// The key that names the working tree of a git directory elsewhere.
+pub(crate) const WORKTREE_KEY: &str = "worktree";
 
-/// Returns the paths in the workspace that git takes hooks or configuration from, or may run. They may not exist yet.
-pub(crate) fn named_paths(search: &Search, confinement: &Confinement) -> BTreeSet<PathBuf> {
-    let mut names = Names::around(&confinement.workspace, confinement);
-    for (path, place) in &search.places {
-        match place {
-            GitPlace::Link => names.add_tree(path.parent()),
-            GitPlace::Directory => names.add_git_directory(path),
-        }
-    }
-    names.resolve()
+/// Returns whether a value of git's configuration runs no program.
+pub(crate) fn is_plain_entry(section: &str, key: &str, value: &str) -> bool {
+    has_key(PLAIN_CONFIG_KEYS, section, key) && !value.starts_with('!') && !names_helper(value)
 }
 
-/// Returns those of [`named_paths`] that the repositories around `path` name.
-pub(crate) fn named_paths_around(path: &Path, confinement: &Confinement) -> BTreeSet<PathBuf> {
-    Names::around(path, confinement).resolve()
+/// Returns whether git runs a value of its configuration as a program or a command line.
+pub(crate) fn is_run_entry(section: &str, key: &str, value: &str) -> bool {
+    has_key(RUN_CONFIG_KEYS, section, key) || value.starts_with('!') || names_helper(value)
 }
 
-/// Returns whether git takes hooks or configuration from a relative path in the working tree of a new place, or may run
-/// it. Copies of what `is_known` working trees of the same repository contain do not count.
-pub(crate) fn uses_new_files(
-    path: &Path,
-    place: GitPlace,
-    confinement: &Confinement,
-    is_known: impl Fn(&Path) -> bool,
-) -> bool {
-    let (git, tree) = match place {
-        GitPlace::Link => (linked_directory(path), path.parent()),
-        GitPlace::Directory => (
-            Some(path.to_owned()),
-            path.parent()
-                .filter(|_| path.file_name().is_some_and(is_git_name)),
-        ),
-    };
-    let Some(git) = git else {
-        return false;
-    };
-    let mut names = Names::of_user(confinement);
-    names.add_repository(&git);
-    let new = tree
-        .into_iter()
-        .chain((place == GitPlace::Directory).then_some(path));
-    // A command can write which working trees a repository has, but not what a known one belongs to.
-    let common = common_directory(&git);
-    let is_sibling = |tree: &&PathBuf| {
-        let git = git_directory(tree);
-        is_known(tree) && git.is_some_and(|git| common_directory(&git) == common)
-    };
-    let known: Vec<_> = names.trees.iter().filter(is_sibling).collect();
-    let is_new = |path: &Path, name: &Path, kind: NameKind| {
-        let mut known = known.iter().map(|tree| tree.join(name));
-        let found = find_named(path, kind).filter(|_| fs::symlink_metadata(path).is_ok());
-        found.is_some_and(|(_, real)| !known.any(|known| real == known || is_copy(path, &known)))
-    };
-    let new: Vec<_> = new.collect();
-    let mut relative = names.paths.iter().filter(|(name, _)| name.is_relative());
-    relative.any(|(name, kind)| {
-        let mut paths = new.iter().map(|tree| tree.join(name));
-        paths.any(|path| is_new(&path, name, *kind))
+fn has_key(known: &[(&str, &str)], section: &str, key: &str) -> bool {
+    let mut sections = known.iter();
+    sections.any(|(name, keys)| {
+        let mut keys = keys.split(' ').filter(|known| !known.is_empty()).peekable();
+        name.eq_ignore_ascii_case(section)
+            && (keys.peek().is_none() || keys.any(|known| known.eq_ignore_ascii_case(key)))
     })
 }
 
-/// Returns the git directory of a working tree.
-fn git_directory(tree: &Path) -> Option<PathBuf> {
-    let git = tree.join(".git");
-    let linked = git.is_file().then(|| linked_directory(&git)).flatten();
-    linked.or_else(|| git.is_dir().then_some(git))
-}
-
-/// Returns the git directory of the repository to which that of a working tree belongs.
-fn common_directory(git: &Path) -> PathBuf {
-    let common = git.join(read_text(&git.join("commondir")).trim());
-    common.canonicalize().unwrap_or(common)
-}
-
-/// Returns whether a file, or every file in a directory, has the same content as another one. Links do not count.
-fn is_copy(path: &Path, original: &Path) -> bool {
-    let (Ok(new), Ok(old)) = (fs::symlink_metadata(path), fs::symlink_metadata(original)) else {
-        return false;
-    };
-    if new.is_dir() && old.is_dir() {
-        return entries(path).all(|entry| {
-            let name = entry.file_name().unwrap_or_default();
-            is_copy(&entry, &original.join(name))
-        });
-    }
-    let is_executable = |found: &fs::Metadata| found.permissions().mode() & 0o111 != 0;
-    let has_same_text =
-        || fs::read(path).is_ok_and(|text| fs::read(original).is_ok_and(|old| text == old));
-    new.is_file()
-        && old.is_file()
-        && new.len() == old.len()
-        && new.len() <= MAX_COPY_BYTES
-        && (is_executable(&old) || !is_executable(&new))
-        && has_same_text()
-}
-
-/// What a path is for git.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum NameKind {
-    /// A word in a value. Without a slash, it is a program in `PATH`, or an argument, unless there is such a file.
-    Word,
-    /// A file that git reads, or that it or an interpreter may run.
-    File,
-    /// A directory from which git takes hooks.
-    Directory,
-    /// The hooks of a git directory, which are protected with it. What links there lead to is not.
-    Hooks,
-}
-
-/// What configurations name, before the paths are resolved.
-struct Names<'a> {
-    confinement: &'a Confinement,
-    /// Configurations that were read.
-    configs: BTreeSet<PathBuf>,
-    /// Working trees, and git directories, in which git runs, too.
-    trees: BTreeSet<PathBuf>,
-    paths: BTreeSet<(PathBuf, NameKind)>,
-}
-
-impl<'a> Names<'a> {
-    /// Reads the configuration of the system and of the user.
-    fn of_user(confinement: &'a Confinement) -> Self {
-        let mut names = Self {
-            confinement,
-            configs: BTreeSet::new(),
-            trees: BTreeSet::new(),
-            paths: BTreeSet::new(),
-        };
-        let home = confinement.home.iter();
-        let user = home.flat_map(|home| USER_CONFIG_NAMES.iter().map(|name| home.join(name)));
-        let configs = SYSTEM_CONFIGS.iter().map(PathBuf::from).chain(user);
-        for config in configs.chain(confinement.git_configs.iter().cloned()) {
-            names.read(&config, 0);
-        }
-        names
-    }
-
-    /// Reads the configuration of the system, of the user, and of all repositories that contain `path`.
-    fn around(path: &Path, confinement: &'a Confinement) -> Self {
-        let mut names = Self::of_user(confinement);
-        for tree in path.ancestors() {
-            if let Some(git) = git_directory(tree) {
-                names.add_tree(Some(tree));
-                names.add_repository(&git);
-            }
-        }
-        names
-    }
-
-    /// Reads the configuration of a git directory, and of the repository if it is that of a working tree.
-    fn add_repository(&mut self, git: &Path) {
-        self.add_git_directory(git);
-        self.add_git_directory(&common_directory(git));
-    }
-
-    fn add_tree(&mut self, tree: Option<&Path>) {
-        self.trees.extend(tree.map(Path::to_owned));
-    }
-
-    fn add_git_directory(&mut self, git: &Path) {
-        if git.file_name().is_some_and(is_git_name) {
-            self.add_tree(git.parent());
-        }
-        self.add_tree(Some(git));
-        for worktree in entries(&git.join("worktrees")) {
-            let link = PathBuf::from(read_text(&worktree.join("gitdir")).trim());
-            self.add_tree(worktree.join(link).parent());
-        }
-        for name in CONFIG_NAMES {
-            self.read(&git.join(name), 0);
-        }
-        self.paths.insert((git.join("hooks"), NameKind::Hooks));
-    }
-
-    fn read(&mut self, config: &Path, depth: usize) {
-        if depth > MAX_INCLUDE_DEPTH || !self.configs.insert(config.to_owned()) {
-            return;
-        }
-        let directory = config.parent().unwrap_or(config);
-        for (section, key, value) in parse(&read_text(config)) {
-            if section == "core" && key == WORKTREE_KEY {
-                self.trees.insert(directory.join(value));
-            } else if section.starts_with("include") && key == "path" {
-                let path = directory.join(self.expand(&value));
-                self.read(&path, depth + 1);
-                self.paths.insert((path, NameKind::File));
-            } else if DIRECTORY_KEYS.contains(&key.as_str()) && !value.is_empty() {
-                let path = self.expand(&value);
-                // Husky has the hooks beside the directory that git knows.
-                let husky = path.parent().filter(|_| path.ends_with(".husky/_"));
-                let husky = husky.map(|path| (path.to_owned(), NameKind::Directory));
-                self.paths.extend(husky);
-                self.paths.insert((path, NameKind::Directory));
-            } else if !is_plain_entry(&section, &key, &value) {
-                let words = words(&value).into_iter();
-                let words: Vec<_> = words
-                    .map(|(word, kind)| (self.expand(&word), kind))
-                    .collect();
-                self.paths.extend(words);
-            }
-        }
-    }
-
-    fn expand(&self, value: &str) -> PathBuf {
-        let below_home = value.strip_prefix("~/").zip(self.confinement.home.as_ref());
-        below_home.map_or_else(|| value.into(), |(below, home)| home.join(below))
-    }
-
-    /// Returns the named paths in the workspace, and the links that lead to them.
-    fn resolve(self) -> BTreeSet<PathBuf> {
-        let workspace = &self.confinement.workspace;
-        let mut found = BTreeSet::new();
-        for (name, kind) in &self.paths {
-            let is_absolute = name.is_absolute();
-            let bases = self.trees.iter().filter(|_| !is_absolute);
-            let bases = bases.map(PathBuf::as_path);
-            for base in bases.chain(is_absolute.then_some(Path::new("/"))) {
-                let Some((links, real)) = find_named(&base.join(name), *kind) else {
-                    continue;
-                };
-                if matches!(kind, NameKind::Directory | NameKind::Hooks) {
-                    let hooks = entries(&real).filter(|hook| hook.is_symlink());
-                    found.extend(hooks.map(|hook| follow_links(&hook).1));
-                }
-                if *kind != NameKind::Hooks {
-                    found.extend(links);
-                    found.insert(real);
-                }
-            }
-        }
-        found.retain(|path| path != workspace && path.starts_with(workspace));
-        found
-    }
-}
-
-/// Returns the links in an absolute path, and where it leads, if git may use what is or will be there. A command may work
-/// in a directory that is an argument.
-fn find_named(path: &Path, kind: NameKind) -> Option<(Vec<PathBuf>, PathBuf)> {
-    let (links, real) = follow_links(path);
-    let is_named = match kind {
-        NameKind::Word => real.is_file(),
-        NameKind::File => !real.is_dir(),
-        NameKind::Directory | NameKind::Hooks => true,
-    };
-    is_named.then_some((links, real))
-}
-
-/// Returns the words of a value that may be paths: as a shell reads them, and of nested command lines.
-fn words(value: &str) -> BTreeSet<(String, NameKind)> {
-    let value = value.trim_start_matches('!');
-    let mut words = BTreeSet::from([(value.to_owned(), path_kind(value))]);
-    let mut waiting = vec![value.to_owned()];
-    while let Some(value) = waiting.pop() {
-        let is_separator = |c: char| c.is_whitespace() || SEPARATORS.contains(c);
-        let mut is_argument = false;
-        for word in value.split(is_separator).filter(|word| !word.is_empty()) {
-            let kind = if is_argument {
-                NameKind::File
-            } else {
-                path_kind(word)
-            };
-            is_argument = is_interpreter(word) || is_argument && word.starts_with('-');
-            words.insert((word.to_owned(), kind));
-            // As in `ext::./program` and `-F./file`.
-            let address = word.rsplit_once("::").map(|(_, path)| path);
-            let option = word.strip_prefix('-').and_then(|option| option.get(1..));
-            let parts = [address, option].into_iter().flatten();
-            words.extend(parts.map(|path| (path.to_owned(), path_kind(path))));
-        }
-        for word in shell_words(&value) {
-            // What the shell puts before the rest is unknown: it may be any directory above.
-            let mut rest = word.rsplit_once(EXPANSIONS).map(|(_, rest)| rest);
-            while let Some(tail) = rest {
-                let tail = tail.trim_start_matches('/');
-                words.insert((tail.to_owned(), path_kind(tail)));
-                rest = tail.split_once('/').map(|(_, rest)| rest);
-            }
-            words.insert((word.clone(), path_kind(&word)));
-            // A quoted word can be a command line.
-            if word.len() < value.len() && word.contains(char::is_whitespace) {
-                waiting.push(word);
-            }
-        }
-    }
-    words.retain(|(word, _)| !word.is_empty());
-    words
-}
-
-fn path_kind(word: &str) -> NameKind {
-    let path = Path::new(word);
-    let extension = path.extension().unwrap_or_default();
-    let is_script = SCRIPT_EXTENSIONS.iter().any(|known| extension == *known);
-    if is_script || path.components().count() > 1 {
-        NameKind::File
-    } else {
-        NameKind::Word
-    }
-}
-
-fn is_interpreter(word: &str) -> bool {
-    let name = word.rsplit('/').next().unwrap_or_default();
-    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    INTERPRETERS.contains(&if name.is_empty() { word } else { name })
-}
-
-/// Splits a command line as a shell does, without what it would replace.
-fn shell_words(value: &str) -> Vec<String> {
-    let (mut words, mut quote) = (vec![String::new()], None);
-    let mut rest = value.chars();
-    while let Some(next) = rest.next() {
-        let is_end = next.is_whitespace() || ";&|<>".contains(next);
-        match next {
-            '\\' if quote != Some('\'') => {
-                words
-                    .last_mut()
-                    .into_iter()
-                    .for_each(|word| word.extend(rest.next()));
-            }
-            _ if quote == Some(next) => quote = None,
-            '\'' | '"' if quote.is_none() => quote = Some(next),
-            _ if is_end && quote.is_none() => words.push(String::new()),
-            _ => words
-                .last_mut()
-                .into_iter()
-                .for_each(|word| word.push(next)),
-        }
-    }
-    words
-}
-
-/// Returns the links in an absolute path, and where it leads. It may not exist.
-fn follow_links(path: &Path) -> (Vec<PathBuf>, PathBuf) {
-    let parts = |path: &Path| -> VecDeque<OsString> {
-        path.components()
-            .map(|part| part.as_os_str().to_owned())
-            .collect()
-    };
-    let (mut links, mut real, mut rest) = (Vec::new(), PathBuf::new(), parts(path));
-    while let Some(part) = rest.pop_front() {
-        match Path::new(&part).components().next() {
-            Some(Component::ParentDir) => drop(real.pop()),
-            Some(Component::CurDir) | None => {}
-            Some(part) => real.push(part),
-        }
-        if links.len() < MAX_LINK_COUNT
-            && let Ok(target) = fs::read_link(&real)
-        {
-            links.push(real.clone());
-            real.pop();
-            let mut target = parts(&target);
-            target.append(&mut rest);
-            rest = target;
-        }
-    }
-    (links, real)
+/// Returns whether an address names a program that git starts to reach it, as in `ext::command`.
+fn names_helper(address: &str) -> bool {
+    let helper = address.split_once("::").map(|(helper, _)| helper);
+    helper.is_some_and(|helper| !helper.contains(['/', ':', '[']))
 }
 
 /// Parses a configuration of git: section without its subsection, key and value. Section and key are in lower case.
-fn parse(text: &str) -> Vec<(String, String, String)> {
+pub(crate) fn parse(text: &str) -> Vec<(String, String, String)> {
     let mut entries = Vec::new();
     let mut section = String::new();
     let mut rest = text.trim_start_matches('\u{feff}').chars().peekable();
@@ -500,38 +202,5 @@ mod tests {
         ];
         let expected = expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
         assert_eq!(parse(text), expected);
-    }
-
-    #[test]
-    fn words_of_a_value_are_those_of_a_shell_and_of_nested_command_lines() {
-        for (value, word, kind) in [
-            ("!s/x", "s/x", NameKind::File),
-            ("!sh -c \"./s/x;true\"", "./s/x", NameKind::File),
-            (
-                "!\"$(git rev-parse --show-toplevel)\"/s/x",
-                "s/x",
-                NameKind::File,
-            ),
-            ("!${PWD}/s/x", "s/x", NameKind::File),
-            ("!$HOME/work/s/x y", "s/x", NameKind::File),
-            ("!`pwd`/s/x", "s/x", NameKind::File),
-            ("./a\\ b/x --y", "./a b/x", NameKind::File),
-            ("./'a b'/x", "./a b/x", NameKind::File),
-            ("!sh -c '\"./a b\"/x'", "./a b/x", NameKind::File),
-            ("/a b/x", "/a b/x", NameKind::File),
-            ("ext::./s/x y", "./s/x", NameKind::File),
-            ("ssh -F./s/x", "./s/x", NameKind::File),
-            ("python3 -u clean", "clean", NameKind::File),
-            ("/usr/bin/env sh clean", "clean", NameKind::File),
-            (". clean", "clean", NameKind::File),
-            ("uv run clean.py", "clean.py", NameKind::File),
-            ("git-lfs clean", "clean", NameKind::Word),
-        ] {
-            let words = words(value);
-            assert!(
-                words.contains(&(word.to_owned(), kind)),
-                "{value}: {words:?}"
-            );
-        }
     }
 }

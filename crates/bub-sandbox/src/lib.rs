@@ -6,19 +6,25 @@
 //! * `init`: the first process of a confined command, between the supervisor and the command.
 //! * [`PipedProcess`]: a running program that bub talks to over stdin and stdout.
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
-//!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace,
-//!   with the git directories that `repositories` finds and what their `git_config` names. Commands that run at the same time compare with one `baseline`.
+//!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace:
+//!   the git directories that `repositories` finds, and the `named_paths` in their `git_config`. `new_repositories` reviews
+//!   those that commands created, and [`enable_repository`] is for the user. Commands that run at the same time compare
+//!   with one `baseline`.
 //!   [`PathAccess`] is what a confinement allows at a path. [`hold_temp_directory`] keeps the temporary directory of a
 //!   command from being removed.
 
 mod baseline;
+mod command_words;
 #[cfg(target_os = "linux")]
 mod confine;
 mod confinement;
 mod directory_index;
+mod enable;
 mod git_config;
 mod init;
 mod launcher;
+mod named_paths;
+mod new_repositories;
 mod path_access;
 mod piped;
 mod protection;
@@ -30,7 +36,9 @@ mod temp;
 pub use confinement::{
     Confinement, GRANTS, ParseSandboxProfileError, ResourceLimits, SandboxProfile,
 };
+pub use enable::enable_repository;
 pub use launcher::Launcher;
+pub use named_paths::UNPROTECTED_TEXT;
 pub use path_access::{PathAccess, is_below};
 pub use piped::{PipedCommand, PipedProcess, ProcessGuard};
 pub use seatbelt::seatbelt_profile;

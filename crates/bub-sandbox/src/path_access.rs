@@ -23,12 +23,16 @@ pub enum PathAccess {
 }
 
 impl Confinement {
-    /// Returns what the command can do at an absolute path without symbolic links.
+    /// Returns what the command can do at an absolute path without symbolic links, except for
+    /// [protected](Self::is_protected) ones.
     pub fn access(&self, path: &Path) -> PathAccess {
-        match self.rule(path).unwrap_or(PathAccess::None) {
-            PathAccess::Write if protection::is_protected(self, path) => PathAccess::Read,
-            access => access,
-        }
+        self.rule(path).unwrap_or(PathAccess::None)
+    }
+
+    /// Returns whether a path without symbolic links in the workspace must not be changed: it decides what programs
+    /// outside the sandbox do. Searches the workspace.
+    pub fn is_protected(&self, path: &Path) -> bool {
+        protection::is_protected(self, path)
     }
 
     /// Returns the rule for a path, if there is one. As with mounts, the rule for the longest path decides, and at the

@@ -7,7 +7,6 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    ffi::OsStr,
     fs::{self, File},
     hash::{BuildHasher, RandomState},
     io::{self, Write},
@@ -20,8 +19,9 @@ use crate::{
     Confinement,
     baseline::{Baseline, Baselines, StoredPath},
     directory_index::DirectoryIndex,
-    git_config::{named_paths, named_paths_around, uses_new_files},
     hold_temp_directory,
+    named_paths::NamedPaths,
+    new_repositories::{NewPlaces, Review},
     path_access::is_below,
     repositories::{
         GIT_NAMES, GitPlace, Search, Stamp, entries, git_directory_outside, is_git_directory,
@@ -49,10 +49,12 @@ pub(crate) const WORKSPACE_NAMES: &[&str] = &[
 const GENERATED_NAMES: &[&str] = &[".venv", "node_modules", "target", "venv"];
 /// How many git directories and sockets are protected by mounts. Others are checked after a command.
 const MAX_MOUNT_COUNT: usize = 64;
-/// How many paths that the configuration of git names are mounts. Others are compared after a command.
-const MAX_NAMED_COUNT: usize = 256;
+/// What bub adds to the name of a file that it renames, before a number.
+pub(crate) const DISABLED_MARK: &str = ".sandbox-";
+/// How much of a finding a note contains.
+const MAX_FINDING_CHARS: usize = 160;
 /// How long the workspace is searched before a command.
-const SEARCH_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const SEARCH_LIMIT: Duration = Duration::from_secs(2);
 /// How long the workspace is searched after a command. A command needs longer to create what takes as long to search.
 const FINAL_SEARCH_LIMIT: Duration = Duration::from_secs(30);
 
@@ -61,6 +63,9 @@ pub(crate) struct WorkspaceRecord {
     confinement: Confinement,
     index: DirectoryIndex,
     baselines: Baselines,
+    /// What the configuration of git names. Parts of it may be in the home directory, which is hidden later.
+    named: NamedPaths,
+    new_places: NewPlaces,
     /// Keeps the temporary directory of the command.
     _temp: Option<File>,
 }
@@ -71,7 +76,8 @@ impl WorkspaceRecord {
     ///
     /// # Errors
     ///
-    /// Fails if the record cannot be shared with other running commands.
+    /// Fails if a path that git's configuration names cannot be protected, or if the record cannot be shared with other
+    /// running commands.
     pub(crate) fn new(confinement: &mut Confinement) -> io::Result<Self> {
         let outside = git_directory_outside(&confinement.workspace, confinement.home.as_deref());
         confinement.readable.extend(outside);
@@ -79,41 +85,51 @@ impl WorkspaceRecord {
         let hidden = confinement.hidden.iter();
         let hidden: Vec<_> = hidden.flat_map(|path| path.canonicalize()).collect();
         confinement.hidden.extend(hidden);
-        let sockets = RefCell::new(Vec::new());
-        let index = confinement.records.as_deref();
-        let index = index.map(|records| DirectoryIndex::load(records, &confinement.workspace));
-        let index = RefCell::new(index.unwrap_or_default());
+        let last = RefCell::new(None);
         let scan = || {
-            let search = search_workspace(confinement, SEARCH_LIMIT, &mut index.borrow_mut());
-            let baseline = scan(confinement, &search);
-            sockets.replace(search.sockets);
-            baseline
+            let inspection = Inspection::new(confinement)?;
+            let baseline = scan(confinement, &inspection);
+            last.replace(Some(inspection));
+            Ok(baseline)
         };
         let baselines = match &confinement.records {
             Some(directory) if confinement.can_write => {
                 let shared = Baselines::share(directory, &confinement.workspace, scan);
                 shared.map_err(|error| {
                     let directory = directory.display();
-                    io::Error::new(error.kind(), format!("records in `{directory}`: {error}"))
+                    match error.kind() {
+                        // The workspace is the reason.
+                        io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => error,
+                        kind => io::Error::new(kind, format!("records in `{directory}`: {error}")),
+                    }
                 })?
             }
-            _ => Baselines::alone(scan),
+            _ => Baselines::alone(scan)?,
         };
-        let sockets = sockets.into_inner().into_iter();
+        let inspection = last.into_inner().unwrap_or_default();
+        let sockets = inspection.search.sockets.into_iter();
         let sockets = sockets.filter(|path| has_listener(path));
         confinement.hidden.extend(sockets.take(MAX_MOUNT_COUNT));
         let protected = baselines.all.iter().flat_map(|baseline| &baseline.mounted);
         let protected: BTreeSet<_> = protected.map(|path| path.to_path_buf()).collect();
         confinement.protected = protected.into_iter().collect();
         Ok(Self {
-            index: index.into_inner(),
+            index: inspection.index,
             baselines,
+            named: inspection.named,
+            new_places: inspection.new_places,
             _temp: hold_temp_directory(&confinement.temp).ok(),
             confinement: confinement.clone(),
         })
     }
 
-    /// Renames what the command put at protected paths, and restores links. Writes a line to `output` for each.
+    /// Returns whether the process is one of the commands that share their records, not a plugin.
+    pub(crate) fn is_of_command(&self) -> bool {
+        self.confinement.records.is_some()
+    }
+
+    /// Renames what the command put at protected paths, restores links, and disables new repositories that run programs.
+    /// Writes a line to `output` for each.
     ///
     /// Ignores errors of `output`. Call it when all processes of the command have ended.
     pub(crate) fn restore(mut self, output: &mut impl Write) {
@@ -126,7 +142,9 @@ impl WorkspaceRecord {
         let dotfiles = confinement.home_in_workspace().map(home_names);
         for baseline in baselines {
             let absent = baseline.absent.iter();
-            moved.extend(absent.filter_map(|path| move_aside(path)));
+            moved.extend(absent.filter_map(|(path, is_harmless)| {
+                move_unexpected(&confinement.workspace, path, *is_harmless)
+            }));
             for (path, target) in &baseline.links {
                 if fs::read_link(&**path).is_ok_and(|now| now == **target) {
                     continue;
@@ -135,50 +153,126 @@ impl WorkspaceRecord {
                 // Ignore errors: the command may have removed the directory.
                 let _ = symlink(&**target, &**path);
             }
-            let files = baseline.files.iter();
-            let changed = files.filter(|(path, before)| **before != Stamp::of_file(path));
-            moved.extend(changed.filter_map(|(path, _)| move_aside(path)));
             if let Some(before) = &baseline.home_names {
                 let new = dotfiles.iter().flatten();
                 let new = new.filter(|path| !before.contains(path.as_path()));
                 moved.extend(new.filter_map(|path| move_aside(path)));
             }
         }
+        let shown = |path: &Path| {
+            let path = path.strip_prefix(&confinement.workspace).unwrap_or(path);
+            path.display().to_string()
+        };
+        for (path, name) in moved {
+            let _ = writeln!(
+                output,
+                "bub: the sandbox renamed `{}` to `{name}`: commands cannot create it",
+                shown(&path)
+            );
+        }
         let search = search_workspace(confinement, FINAL_SEARCH_LIMIT, &mut self.index);
+        let review = Review {
+            search: &search,
+            named: &self.named,
+            confinement,
+        };
         let new = search.places.iter().filter(|(path, place)| {
             let mut before = baselines.iter();
             !before.all(|baseline| baseline.has_unchanged(path, **place))
         });
-        let new: BTreeMap<_, _> = new.collect();
-        for (path, place) in &new {
-            let suspicious = search.suspicious_paths(path, **place);
-            moved.extend(suspicious.iter().filter_map(|path| move_aside(path)));
-        }
-        let is_known = |tree: &Path| {
-            let is_old = |place: &Path| {
-                search.places.contains_key(place) && !new.contains_key(&place.to_path_buf())
+        let new: Vec<_> = new.collect();
+        let findings = new
+            .iter()
+            .map(|(path, place)| review.findings(path, **place));
+        for ((path, place), findings) in new.iter().zip(findings.collect::<Vec<_>>()) {
+            let main = place.main_file(path);
+            let moved = findings.first().and_then(|_| move_aside(&main));
+            let (Some(finding), Some((_, name))) = (findings.first(), moved) else {
+                continue;
             };
-            is_old(tree) || is_old(&tree.join(".git"))
-        };
-        for (path, place) in &new {
-            if uses_new_files(path, **place, confinement, is_known) {
-                moved.extend(move_aside(&place.main_file(path)));
-            }
-        }
-        for (path, name) in moved {
-            let path = path.strip_prefix(&confinement.workspace).unwrap_or(&path);
+            let finding: String = finding.chars().take(MAX_FINDING_CHARS).collect();
+            let directory = path
+                .parent()
+                .filter(|_| path.file_name().is_some_and(is_git_name));
+            let directory = shown(directory.unwrap_or(path));
+            let directory = if directory.is_empty() {
+                "."
+            } else {
+                &directory
+            };
             let _ = writeln!(
                 output,
-                "bub: the sandbox renamed `{}` to `{name}`: commands cannot create it",
-                path.display()
+                "bub: the sandbox renamed `{}` to `{name}`, so that git does not use the repository: {finding}; to use it, check it and run `bub sandbox --enable {directory}`",
+                shown(&main)
             );
         }
+        self.new_places.save(new.iter().map(|(path, _)| *path));
         if !search.is_complete {
             let _ = writeln!(
                 output,
                 "bub: the workspace has too many directories to search all for new repositories: check them before you run git there"
             );
         }
+    }
+}
+
+/// What a workspace contains, with respect to git.
+#[derive(Default)]
+pub(crate) struct Inspection {
+    pub(crate) search: Search,
+    index: DirectoryIndex,
+    new_places: NewPlaces,
+    /// Those of `new_places` that are still there, and that the user did not change.
+    new: BTreeSet<PathBuf>,
+    pub(crate) named: NamedPaths,
+}
+
+impl Inspection {
+    /// Searches the workspace, and reads the configuration of git.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a path that the configuration names cannot be protected.
+    pub(crate) fn new(confinement: &Confinement) -> io::Result<Self> {
+        let Confinement {
+            workspace, records, ..
+        } = confinement;
+        let records = records.as_deref().filter(|_| confinement.can_write);
+        let index = records.map(|records| DirectoryIndex::load(records, workspace));
+        let mut index = index.unwrap_or_default();
+        let search = search_workspace(confinement, SEARCH_LIMIT, &mut index);
+        if !confinement.can_write {
+            return Ok(Self {
+                search,
+                ..Self::default()
+            });
+        }
+        let new_places = records.map(|records| NewPlaces::load(records, workspace));
+        let new_places = new_places.unwrap_or_default();
+        let mut new = new_places.current(&search);
+        let mut named = NamedPaths::find(&search, &new, confinement)?;
+        let review = Review {
+            search: &search,
+            named: &named,
+            confinement,
+        };
+        // After a command, a new place has no findings or is disabled. So these are from the user.
+        let of_user = |path: &&PathBuf| {
+            let place = search.places.get(*path);
+            place.is_some_and(|place| review.has_findings(path, *place))
+        };
+        let of_user: BTreeSet<_> = new.iter().filter(of_user).cloned().collect();
+        if !of_user.is_empty() {
+            new.retain(|path| !of_user.contains(path));
+            named = NamedPaths::find(&search, &new, confinement)?;
+        }
+        Ok(Self {
+            search,
+            index,
+            new_places,
+            new,
+            named,
+        })
     }
 }
 
@@ -199,12 +293,13 @@ fn search_workspace(
 }
 
 /// Returns the state of the workspace: what is at protected paths, and the places of git.
-fn scan(confinement: &Confinement, search: &Search) -> Baseline {
+fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
     let time = SystemTime::now();
+    let Inspection { search, new, .. } = inspection;
     let workspace = &confinement.workspace;
     let mut protected: BTreeSet<PathBuf> = confinement.protected.iter().cloned().collect();
     let (mut places, mut stamps) = (BTreeSet::new(), BTreeMap::new());
-    for path in &search.order {
+    for path in search.order.iter().filter(|path| !new.contains(*path)) {
         let Some(place) = search.places.get(path) else {
             continue;
         };
@@ -226,14 +321,20 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
     }
     let home_names = confinement.home_in_workspace().map(home_names);
     protected.extend(home_names.iter().flatten().cloned());
-    let mut named = named_paths(search, confinement);
-    named.retain(|path| !protected.contains(path));
+    let named = inspection.named.paths.iter();
+    // Where git directories are checked after the command, their parts are.
+    let compared = stamps.keys().flat_map(|git| {
+        let parts = GIT_NAMES.iter().map(|name| git.join(name));
+        parts.chain([git.to_path_buf()])
+    });
+    let compared: BTreeSet<_> = compared.collect();
+    let named = named.filter(|(path, _)| !protected.contains(*path) && !compared.contains(*path));
+    let named: Vec<_> = named.map(|(path, flag)| (path.clone(), *flag)).collect();
     let mut baseline = Baseline {
         workspace: workspace.clone().into(),
         mounted: BTreeSet::new(),
-        absent: BTreeSet::new(),
+        absent: BTreeMap::new(),
         links: BTreeMap::new(),
-        files: BTreeMap::new(),
         places,
         stamps,
         is_complete: search.is_complete,
@@ -241,24 +342,20 @@ fn scan(confinement: &Confinement, search: &Search) -> Baseline {
         time,
     };
     let is_inside = |path: &PathBuf| path != workspace && path.starts_with(workspace);
-    // A command can create many paths that the configuration of the user names. They must not displace the others.
-    let max_count = protected.len() + MAX_NAMED_COUNT;
-    for path in protected.into_iter().chain(named).filter(is_inside) {
+    let protected = protected.into_iter().map(|path| (path, false));
+    for (path, is_harmless) in protected.chain(named).filter(|(path, _)| is_inside(path)) {
         match fs::symlink_metadata(&path) {
-            Err(_) => drop(baseline.absent.insert(path.into())),
+            Err(_) => drop(baseline.absent.insert(path.into(), is_harmless)),
             Ok(found) if found.is_symlink() => {
                 let real = path.canonicalize().ok().filter(is_inside);
                 baseline.mounted.extend(real.map(StoredPath::from));
                 let target = fs::read_link(&path).unwrap_or_default();
                 baseline.links.insert(path.into(), target.into());
             }
-            Ok(_) if baseline.mounted.len() < max_count => {
-                baseline.mounted.insert(path.into());
+            Ok(found) if found.is_dir() && is_harmless => {
+                baseline.absent.insert(path.into(), true);
             }
-            Ok(_) => {
-                let stamp = Stamp::of_file(&path);
-                baseline.files.insert(path.into(), stamp);
-            }
+            Ok(_) => drop(baseline.mounted.insert(path.into())),
         }
     }
     baseline
@@ -288,52 +385,67 @@ fn has_listener(path: &Path) -> bool {
     !connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Returns whether bub's own tools must not write to a path without links: a command would not keep its changes there.
-///
-/// Repositories are recognized by the name of their directory, wherever they are and even before they exist.
+/// Returns whether bub's own tools must not write to a path without links: in a git directory, wherever it is and even
+/// before it exists, and where a command would not keep its changes.
 pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let workspace = &confinement.workspace;
     let Ok(inside) = path.strip_prefix(workspace) else {
         return false;
     };
-    let mut rest = inside.iter();
-    if rest.any(is_git_name) {
-        let rest: PathBuf = rest.collect();
-        let data = ["modules", "worktrees"].iter();
-        let mut names = GIT_NAMES.iter().chain(data).map(Path::new);
-        return rest.as_os_str().is_empty() || names.any(|name| is_below(&rest, name));
-    }
+    // A write must not make a repository of a directory, either.
     let is_in_repository = |directory: &Path| {
         let below = path.strip_prefix(directory).unwrap_or(path);
-        let first = below.iter().next().unwrap_or_default();
-        let mut names = GIT_NAMES.iter().map(Path::new);
-        // A write must not make a repository of a directory.
-        is_git_directory(directory, first)
-            && (names.any(|name| is_below(below, name))
-                || !is_git_directory(directory, OsStr::new("")))
+        is_git_directory(directory, below.iter().next().unwrap_or_default())
     };
     let mut above = path.ancestors().skip(1);
-    if above.any(|directory| directory.starts_with(workspace) && is_in_repository(directory)) {
+    if inside.iter().any(is_git_name)
+        || above.any(|directory| directory.starts_with(workspace) && is_in_repository(directory))
+    {
         return true;
     }
     let below_home = confinement.home_in_workspace();
     let below_home = below_home.and_then(|home| path.strip_prefix(home).ok());
     let is_dotfile = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".");
-    let config = named_paths_around(path, confinement).into_iter();
     let links = confinement.protected.iter();
-    let links = links.flat_map(|path| path.canonicalize());
-    let mut all = config.chain(links);
+    let mut links = links.flat_map(|path| path.canonicalize());
     let mut named = confinement.protected.iter();
     below_home.is_some_and(is_dotfile)
         || named.any(|root| is_below(path, root))
-        || all.any(|root| root != *workspace && path.starts_with(root))
+        || links.any(|root| root != *workspace && path.starts_with(root))
+        || is_named(confinement, path)
+}
+
+/// Returns whether the configuration of git names a path, or whether that is not certain.
+fn is_named(confinement: &Confinement, path: &Path) -> bool {
+    let Ok(inspection) = Inspection::new(confinement) else {
+        return true;
+    };
+    let mut named = inspection.named.paths.iter();
+    named.any(|(root, is_harmless)| path == root || !is_harmless && path.starts_with(root))
+}
+
+/// Renames what is at a path, or a link on the way to it. A directory can be harmless.
+fn move_unexpected(workspace: &Path, path: &Path, is_harmless: bool) -> Option<(PathBuf, String)> {
+    let mut current = workspace.to_owned();
+    for part in path.strip_prefix(workspace).ok()? {
+        current.push(part);
+        let found = fs::symlink_metadata(&current).ok()?;
+        let is_end = current == path;
+        if found.is_symlink() || is_end && !(is_harmless && found.is_dir()) {
+            return move_aside(&current);
+        }
+        if !found.is_dir() {
+            return None;
+        }
+    }
+    None
 }
 
 /// Gives what is at a path another name in the same directory. Returns the path and the new name.
 fn move_aside(path: &Path) -> Option<(PathBuf, String)> {
     let random = RandomState::new().hash_one(path) >> 32;
     let name = path.file_name()?.to_string_lossy();
-    let name = format!("{name}.sandbox-{random:08x}");
+    let name = format!("{name}{DISABLED_MARK}{random:08x}");
     fs::rename(path, path.with_file_name(&name)).ok()?;
     Some((path.to_owned(), name))
 }

@@ -1,4 +1,4 @@
-//! Where git finds repositories in a workspace, and whether a repository runs programs.
+//! Where git finds repositories in a workspace.
 //!
 //! Git uses a directory as its own if it contains `HEAD`, and `objects` and `refs` or `commondir`. Its name does not
 //! matter. A file or link `.git` names such a directory.
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     baseline::StoredPath,
     directory_index::{DirectoryIndex, IndexedSearch, Listing, PendingDirectory},
+    git_config::MAX_CONFIG_BYTES,
 };
 
 /// Protected names in a git directory. The directory itself stays writable.
@@ -30,68 +31,8 @@ pub(crate) const GIT_NAMES: &[&str] = &[
 ];
 /// Directories of `.git` in which no one works. A new file `.git` that leads there is refused.
 const DATA_NAMES: &[&str] = &["logs", "objects", "refs"];
-/// Maximum bytes of a configuration of git.
-const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
-/// How many parts of a directory are compared.
-const MAX_STAMP_PARTS: usize = 10_000;
 /// By how much the times of files can differ from the clock.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
-/// Sections of a repository's configuration, and those of their keys that run no program.
-const PLAIN_CONFIG_KEYS: &[(&str, &str)] = &[
-    (
-        "branch",
-        "description gh-merge-base merge pushremote rebase remote vscode-merge-base",
-    ),
-    ("color", "ui"),
-    ("commit", "cleanup gpgsign status verbose"),
-    (
-        "core",
-        "abbrev autocrlf bare bigfilethreshold commitgraph compression eol filemode ignorecase logallrefupdates longpaths multipackindex precomposeunicode preloadindex protecthfs protectntfs quotepath repositoryformatversion safecrlf sharedrepository sparsecheckout sparsecheckoutcone symlinks untrackedcache whitespace worktree",
-    ),
-    (
-        "diff",
-        "algorithm colormoved mnemonicprefix noprefix renamelimit renames",
-    ),
-    (
-        "extensions",
-        "compatobjectformat objectformat partialclone preciousobjects refstorage relativeworktrees worktreeconfig",
-    ),
-    (
-        "fetch",
-        "parallel prune prunetags recursesubmodules writecommitgraph",
-    ),
-    (
-        "gc",
-        "auto autodetach autopacklimit pruneexpire reflogexpire",
-    ),
-    ("http", "postbuffer version"),
-    ("index", "skiphash sparse threads version"),
-    ("init", "defaultbranch"),
-    ("lfs", "access locksverify repositoryformatversion"),
-    ("merge", "conflictstyle ff log renamelimit renames stat"),
-    ("pull", "ff rebase"),
-    ("push", "autosetupremote default followtags"),
-    ("rebase", "autosquash autostash updaterefs"),
-    (
-        "receive",
-        "denycurrentbranch denydeletes denynonfastforwards",
-    ),
-    (
-        "remote",
-        "fetch gh-resolved mirror partialclonefilter promisor prune prunetags pushdefault pushurl tagopt url",
-    ),
-    ("rerere", "autoupdate enabled"),
-    ("status", "showuntrackedfiles submodulesummary"),
-    (
-        "submodule",
-        "active branch fetchrecursesubmodules ignore recurse shallow update url",
-    ),
-    ("tag", "gpgsign sort"),
-    ("user", "email name signingkey useconfigonly"),
-];
-/// The key that names the working tree of a git directory elsewhere.
-pub(crate) const WORKTREE_KEY: &str = "worktree";
-
 /// What git finds at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GitPlace {
@@ -175,70 +116,8 @@ impl Search {
         self.places.insert(path, place);
     }
 
-    fn has_directory(&self, path: &Path) -> bool {
+    pub(crate) fn has_directory(&self, path: &Path) -> bool {
         self.places.get(path) == Some(&GitPlace::Directory)
-    }
-
-    /// Returns the parts of a place which make git run programs that are not from the system, or which lead to data that
-    /// was not searched.
-    pub(crate) fn suspicious_paths(&self, path: &Path, place: GitPlace) -> Vec<PathBuf> {
-        match place {
-            GitPlace::Link => {
-                let target = linked_directory(path).filter(|_| !path.is_symlink());
-                let is_known = target.is_some_and(|target| self.has_directory(&target));
-                (!is_known).then(|| path.to_owned()).into_iter().collect()
-            }
-            GitPlace::Directory => {
-                let parts = self.suspicious_parts(path);
-                // Other files of a directory that is not only for git keep their names.
-                let is_for_git = path.iter().any(is_git_name);
-                if parts.is_empty() || is_for_git {
-                    parts
-                } else {
-                    vec![place.main_file(path)]
-                }
-            }
-        }
-    }
-
-    fn suspicious_parts(&self, git: &Path) -> Vec<PathBuf> {
-        let mut parts = Vec::new();
-        let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
-        let common = git.join("commondir");
-        if exists(&common) && !self.is_worktree(git, &common) {
-            parts.push(common);
-        }
-        for name in ["config", "config.worktree"] {
-            let config = git.join(name);
-            let is_file = fs::symlink_metadata(&config).is_ok_and(|found| found.is_file());
-            let is_plain = || is_plain_config(&config, |tree| self.is_tree_of(git, tree));
-            if exists(&config) && !(is_file && is_plain()) {
-                parts.push(config);
-            }
-        }
-        let hooks = git.join("hooks");
-        let is_sample = |path: PathBuf| path.extension().is_some_and(|kind| kind == "sample");
-        if hooks.is_symlink() || !entries(&hooks).all(is_sample) {
-            parts.push(hooks);
-        }
-        parts
-    }
-
-    /// Returns whether a git directory is that of a working tree, which has the configuration of a known repository.
-    fn is_worktree(&self, git: &Path, common: &Path) -> bool {
-        let target = git.join(read_text(common).trim()).canonicalize();
-        target.is_ok_and(|target| {
-            self.has_directory(&target) && git.parent() == Some(&target.join("worktrees"))
-        })
-    }
-
-    /// Returns whether `tree` is a directory that names `git` as its repository.
-    fn is_tree_of(&self, git: &Path, tree: &str) -> bool {
-        let link = git.join(tree).canonicalize().map(|tree| tree.join(".git"));
-        link.is_ok_and(|link| {
-            self.places.get(&link) == Some(&GitPlace::Link)
-                && linked_directory(&link).is_some_and(|target| target == git)
-        })
     }
 }
 
@@ -296,23 +175,6 @@ impl Stamp {
                 named.chain(entries(&path.join("hooks"))).collect()
             }
         };
-        Self::of_parts(parts)
-    }
-
-    /// Returns the stamp of a file, or of a directory with all it contains.
-    pub(crate) fn of_file(path: &Path) -> Self {
-        let mut parts = vec![path.to_owned()];
-        let mut index = 0;
-        while let Some(part) = parts.get(index).filter(|_| index < MAX_STAMP_PARTS) {
-            if !part.is_symlink() {
-                parts.extend(entries(&part.clone()));
-            }
-            index += 1;
-        }
-        Self::of_parts(parts)
-    }
-
-    fn of_parts(parts: impl IntoIterator<Item = PathBuf>) -> Self {
         let stamp = |path: PathBuf| {
             let found = fs::symlink_metadata(&path).ok()?;
             let (number, seconds, rest) = (found.ino(), found.ctime(), found.ctime_nsec());
@@ -352,51 +214,22 @@ pub(crate) fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Returns whether a configuration of git contains only keys that run no program, in the form in which git writes them.
-/// `is_tree` returns whether a value may be the working tree.
-fn is_plain_config(path: &Path, is_tree: impl Fn(&str) -> bool) -> bool {
-    let is_small = path
-        .metadata()
-        .is_ok_and(|found| found.len() < MAX_CONFIG_BYTES);
-    let Ok(text) = fs::read_to_string(path) else {
-        return false;
-    };
-    let mut section = "";
-    is_small
-        && text.lines().map(str::trim).all(|line| {
-            if let Some(header) = line.strip_prefix('[') {
-                let header = header.strip_suffix(']').unwrap_or_default();
-                let (name, rest) = header.split_once(' ').unwrap_or((header, "\"\""));
-                section = name;
-                let inner = rest
-                    .strip_prefix('"')
-                    .and_then(|rest| rest.strip_suffix('"'));
-                let is_plain = |text: &str| !text.contains(['"', '\\', ']', '[', '#', ';']);
-                return is_plain(name) && inner.is_some_and(is_plain);
-            }
-            let Some((key, value)) = line.split_once('=') else {
-                return line.is_empty();
-            };
-            let (key, value) = (key.trim(), value.trim());
-            is_plain_entry(section, key, value)
-                && !value.contains(['"', '\\', '#', ';'])
-                && (!key.eq_ignore_ascii_case(WORKTREE_KEY) || is_tree(value))
-        })
+/// Returns whether a file in a directory with hooks is an example, which git does not run.
+pub(crate) fn is_sample(hook: &Path) -> bool {
+    hook.extension().is_some_and(|kind| kind == "sample")
 }
 
-/// Returns whether a value of git's configuration runs no program.
-pub(crate) fn is_plain_entry(section: &str, key: &str, value: &str) -> bool {
-    let sections = PLAIN_CONFIG_KEYS.iter();
-    let mut keys = sections.filter(|(name, _)| name.eq_ignore_ascii_case(section));
-    keys.any(|(_, keys)| keys.split(' ').any(|known| known.eq_ignore_ascii_case(key)))
-        && !value.starts_with('!')
-        && !names_helper(value)
+/// Returns the git directory of a working tree.
+pub(crate) fn git_directory(tree: &Path) -> Option<PathBuf> {
+    let git = tree.join(".git");
+    let linked = git.is_file().then(|| linked_directory(&git)).flatten();
+    linked.or_else(|| git.is_dir().then_some(git))
 }
 
-/// Returns whether an address names a program that git starts to reach it, as in `ext::command`.
-fn names_helper(address: &str) -> bool {
-    let helper = address.split_once("::").map(|(helper, _)| helper);
-    helper.is_some_and(|helper| !helper.contains(['/', ':', '[']))
+/// Returns the git directory of the repository to which that of a working tree belongs.
+pub(crate) fn common_directory(git: &Path) -> PathBuf {
+    let common = git.join(read_text(&git.join("commondir")).trim());
+    common.canonicalize().unwrap_or(common)
 }
 
 /// Returns the directory that a file `.git` names.

@@ -199,7 +199,7 @@ fn run_command(
         }
         report_children(&control, first, true, || ());
         // A plugin runs for a long time. What is new in the workspace may be from the user.
-        if mode == InitMode::Shell {
+        if mode == InitMode::Shell || record.is_of_command() {
             restore(record, errors);
         }
         return;

@@ -153,10 +153,10 @@ impl Process {
             group,
             reports: Some(reports),
         };
-        if group.is_none() && !watch.handle_supervisor_loss().await {
-            let reason = first
-                .strip_prefix("failed ")
-                .unwrap_or("its supervisor process exited early; try again");
+        // A supervisor that reported why it failed may still be running, and is then killed.
+        let reason = first.strip_prefix("failed ");
+        if group.is_none() && (!watch.handle_supervisor_loss().await || reason.is_some()) {
+            let reason = reason.unwrap_or("its supervisor process exited early; try again");
             return Err(io::Error::other(reason.to_owned()));
         }
         Ok(Self {

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{Error, ErrorKind, Result, Role, ToolCaller, ToolContext, tools};
-use bub_sandbox::{Confinement, SandboxProfile};
+use bub_sandbox::{Confinement, SandboxProfile, UNPROTECTED_TEXT};
 use bub_settings::MASK;
 use serde_json::{Map, Value};
 
@@ -60,23 +60,30 @@ impl BashTools {
         &self,
         context: &ToolContext,
         request: &ShellRequest,
-        outcome: ShellOutcome,
+        outcome: Result<ShellOutcome>,
         limit: Duration,
     ) -> Result<ShellOutcome> {
-        let is_failed = matches!(outcome.exit, Some(exit) if exit != Exit::Code(0));
         let (Some(agent), Some(confinement)) = (&self.agent, &request.confinement) else {
-            return Ok(outcome);
+            return outcome;
         };
-        if !is_failed || !looks_refused(&request.command, &outcome.output, confinement) {
-            return Ok(outcome);
-        }
+        let question = match &outcome {
+            Err(error) if error.message().contains(UNPROTECTED_TEXT) => {
+                format!("{}; run it outside the sandbox?", error.message())
+            }
+            Ok(outcome)
+                if outcome.exit.is_some_and(|exit| exit != Exit::Code(0))
+                    && looks_refused(&request.command, &outcome.output, confinement) =>
+            {
+                "the sandbox may have stopped this command; run it again outside the sandbox?"
+                    .to_owned()
+            }
+            _ => return outcome,
+        };
         let sender = agent.policy.effective_sender(&context.turn, context.caller);
         if sender.role == Role::Owner {
-            let question =
-                "the sandbox may have stopped this command; run it again outside the sandbox?";
             let arguments = command_arguments(&request.command);
             let approval =
-                ask_for_exception(agent, context, TOOL_NAME, &arguments, (question, true)).await?;
+                ask_for_exception(agent, context, TOOL_NAME, &arguments, (&question, true)).await?;
             if approval.decision == ApprovalOutcome::Approved {
                 let outside = ShellRequest {
                     confinement: None,
@@ -85,6 +92,7 @@ impl BashTools {
                 return self.shells.run(outside, limit, &context.cancel).await;
             }
         }
+        let outcome = outcome?;
         let note = failure_note(confinement);
         let output = format!("{}\n{note}", outcome.output.trim_end());
         Ok(ShellOutcome { output, ..outcome })
@@ -172,7 +180,7 @@ impl BashTools {
         }
         let limit = Duration::from_secs(timeout_seconds);
         let cancel = &context.cancel;
-        let outcome = self.shells.run(request.clone(), limit, cancel).await?;
+        let outcome = self.shells.run(request.clone(), limit, cancel).await;
         let outcome = self
             .retry_outside(context, &request, outcome, limit)
             .await?;

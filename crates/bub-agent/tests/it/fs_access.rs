@@ -302,6 +302,7 @@ async fn protected_files_can_be_read_and_not_written() {
         ".git/hooks/pre-commit",
         ".git/config",
         ".git/commondir",
+        ".git/info/exclude",
         ".GIT/hooks/pre-commit",
         ".env",
         "AGENTS.md",
@@ -322,7 +323,6 @@ async fn protected_files_can_be_read_and_not_written() {
         "rules"
     );
     fixture.write("src/main.rs", "fn main() {}").await.unwrap();
-    fixture.write(".git/info/exclude", "target").await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), protected.len() + 1);
 
     let (fixture, _) = in_profile("read-only", false);
@@ -332,6 +332,46 @@ async fn protected_files_can_be_read_and_not_written() {
     }
     let (fixture, _) = in_profile("off", false);
     fixture.write("AGENTS.md", "rules").await.unwrap();
+}
+
+// What git runs outside is protected, whichever repository names it. A repository that is disabled stays so.
+#[tokio::test]
+async fn what_git_runs_cannot_be_written() {
+    let (fixture, _) = in_profile("workspace", false);
+    let config = "[include]\npath = ../../included\n[core]\nworktree = ../../tree\nhooksPath = h\n[alias]\nq = !./run\n";
+    for (name, text) in [
+        ("nested/.git/HEAD", "ref: refs/heads/main"),
+        ("nested/.git/config", config),
+        ("tree/file", ""),
+        ("new/.git/HEAD.sandbox-1", "ref: refs/heads/main"),
+        ("bare.git/objects/x", ""),
+        ("bare.git/refs/x", ""),
+    ] {
+        let path = fixture.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    for path in [
+        "included",
+        "tree/h/pre-commit",
+        "tree/run",
+        "nested/run",
+        "nested/.git/description",
+        "new/.git/HEAD",
+        "new/.git",
+        "bare.git/HEAD",
+    ] {
+        let error = fixture.write(path, "owned").await.unwrap_err();
+        assert!(error.contains("the file is protected"), "{path}: {error}");
+    }
+    for path in ["tree/file", "nested/file", "bare.git/description", "run"] {
+        fixture.write(path, "text").await.unwrap();
+    }
+    // What cannot be protected from commands is not written by tools, either.
+    fs::write(fixture.path("included"), "[core]\nhooksPath = link/h\n").unwrap();
+    symlink("..", fixture.path("nested/link")).unwrap();
+    let error = fixture.write("tree/other", "text").await.unwrap_err();
+    assert!(error.contains("the file is protected"), "{error}");
 }
 
 // The owner is asked with the exact call, and the answer applies to one call.

@@ -1,11 +1,17 @@
 //! `bub sandbox`: runs a command in the sandbox of the agent's commands.
 
-use std::{os::unix::process::ExitStatusExt, process::ExitCode};
+use std::{
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use bub::CommandContext;
 use bub_agent::{Sandbox, Skills};
 use bub_kernel::{Error, Result, Sender, SessionId};
-use bub_sandbox::SandboxProfile;
+use bub_sandbox::{Confinement, SandboxProfile, enable_repository};
+
+use super::output;
 
 /// Session whose temporary directory the command gets.
 const SESSION_ID: &str = "sandbox";
@@ -25,9 +31,12 @@ pub(super) struct SandboxArgs {
     /// Deny the network
     #[arg(long)]
     no_network: bool,
+    /// Make git use the repository in DIR again, which the sandbox disabled after a command, and show what it runs
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["profile", "network", "no_network", "command"])]
+    enable: Option<PathBuf>,
     /// Command to run
     #[arg(
-        required = true,
+        required_unless_present = "enable",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "CMD"
@@ -54,6 +63,9 @@ pub(super) async fn run(context: CommandContext, args: SandboxArgs) -> Result<Ex
     let session = SessionId::from(SESSION_ID);
     let workspace = context.framework.workspace();
     let mut confinement = sandbox.confinement(profile, &sender, &session, workspace)?;
+    if let Some(directory) = &args.enable {
+        return enable(&confinement, directory);
+    }
     confinement.network = (confinement.network || args.network) && !args.no_network;
     let launcher = context.launcher.as_deref();
     let launcher = launcher.ok_or_else(|| {
@@ -73,4 +85,18 @@ pub(super) async fn run(context: CommandContext, args: SandboxArgs) -> Result<Ex
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     let code = code.and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Enables a repository, and shows what git may run because of it.
+fn enable(confinement: &Confinement, directory: &Path) -> Result<ExitCode> {
+    let findings = enable_repository(confinement, &confinement.workspace.join(directory));
+    let shown = output::sanitize_line(&directory.to_string_lossy());
+    let findings = findings
+        .map_err(|error| Error::invalid_input(format!("cannot enable `{shown}`: {error}")))?;
+    let findings = findings.iter().map(|finding| format!("  {finding}\n"));
+    output::print_untrusted(&format!(
+        "enabled {shown}\n{}",
+        findings.collect::<String>()
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }

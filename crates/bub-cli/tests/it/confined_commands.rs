@@ -96,6 +96,9 @@ except OSError as error:
         result.contains("async def tape_info() -> TapeInfoResult:"),
         "{result}"
     );
+    let planted = json!({"code": "open('AGENTS.md', 'w').write('evil')"}).to_string();
+    result_of_call(&sandbox, "workspace", "run_code", &planted);
+    assert!(!sandbox.workspace().join("AGENTS.md").exists());
     let ended = json!({"code": "import os\nos._exit(7)"}).to_string();
     let result = result_of_call(&sandbox, "workspace", "run_code", &ended);
     assert!(
@@ -169,6 +172,50 @@ fn a_command_that_the_sandbox_stops_can_be_run_outside_once() {
     assert!(!sandbox.workspace().join("two").exists());
 }
 
+// L7: a command that would run beside an unprotected program of git does not start, and can be run outside once.
+#[test]
+fn a_command_is_refused_if_what_git_runs_cannot_be_protected() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    sandbox.write("workspace/.git/config", "[core]\nhooksPath = a/../h\n");
+    let run = sandbox.bub(["sandbox", "true"]);
+    assert_eq!(run.code, Some(125), "{run:?}");
+    let text = "core.hookspath = a/../h";
+    assert!(run.stderr.contains(text), "{run:?}");
+    let mut terminal = start_at_terminal(&server, command_after(&sandbox, &[]), &["one", "two"]);
+    for answer in ["y\r", "n\r"] {
+        terminal.expect("run it outside the sandbox?");
+        terminal.expect("[y");
+        terminal.send(answer);
+    }
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains(text), "{shown}");
+    assert!(sandbox.workspace().join("one").exists());
+    assert!(!sandbox.workspace().join("two").exists());
+}
+
+// L7: a repository that a command created runs nothing before the user enables it.
+#[test]
+fn a_user_enables_a_repository_of_a_command() {
+    let sandbox = Sandbox::new();
+    let plant = "git init -q new && git -C new config core.fsmonitor ./run";
+    let run = sandbox.bub(["sandbox", "sh", "-c", plant]);
+    assert!(
+        run.stderr.contains("run `bub sandbox --enable new`"),
+        "{run:?}"
+    );
+    let head = sandbox.workspace().join("new/.git/HEAD");
+    assert!(!head.exists());
+    let shown = sandbox.bub(["sandbox", "--enable", "new"]).ok();
+    assert_eq!(shown, "enabled new\n  `core.fsmonitor` is `./run`\n");
+    assert!(head.exists());
+    sandbox.bub(["sandbox", "true"]).ok();
+    assert!(head.exists());
+    let run = sandbox.bub(["sandbox", "--enable", "new"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("cannot enable `new`"), "{run:?}");
+}
+
 // L7: without confinement, a terminal is asked before each command.
 #[test]
 fn a_terminal_is_asked_if_commands_cannot_be_confined() {
@@ -237,8 +284,11 @@ fn workspaces_do_not_share_temporary_files() {
 fn the_sandbox_renames_what_a_command_planted_also_if_bub_is_ended() {
     for signal_name in ["TERM", "INT", "KILL"] {
         let sandbox = Sandbox::new();
+        // The process that runs the tests may ignore SIGINT, which children inherit.
         let mut child = sandbox
-            .command(&bub())
+            .command("env".as_ref())
+            .arg("--default-signal=INT")
+            .arg(bub())
             .args(["sandbox", "sh", "-c"])
             .arg("echo evil > AGENTS.md; echo up; sleep 1000")
             .stdout(Stdio::piped())

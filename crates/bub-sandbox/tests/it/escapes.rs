@@ -355,7 +355,7 @@ fn a_command_that_is_ended_early_leaves_nothing_behind() {
             stdout.read_to_end(&mut Vec::new()).unwrap();
             let work = fixture.path("home/work");
             assert!(!work.join("AGENTS.md").exists(), "{signal}");
-            assert!(!work.join("new/.git/config").exists(), "{signal}");
+            assert!(!work.join("new/.git/HEAD").exists(), "{signal}");
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod escapes;
 mod harness;
+mod planted;
 mod repositories;
 mod work;
 mod workspace;

@@ -8,7 +8,7 @@ use bub_sandbox::{Confinement, SandboxProfile};
 use crate::harness::SandboxFixture;
 
 /// Variables that make git independent of the machine, and the program that must not run.
-const SETUP: &str = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+pub(crate) const SETUP: &str = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
 export GIT_CONFIG_COUNT=2 GIT_CONFIG_KEY_0=init.defaultBranch GIT_CONFIG_VALUE_0=main
 export GIT_CONFIG_KEY_1=protocol.file.allow GIT_CONFIG_VALUE_1=always
 W=$PWD; EVIL=\"touch $W/owned\"; HOOK=\"#!/bin/sh
@@ -17,13 +17,17 @@ evil_directory() { mkdir -p $1/objects $1/refs; echo ref: refs/heads/main > $1/H
 ";
 
 /// A repository with a submodule, a working tree, a bare repository, a separate git directory and nested repositories.
-const PREPARE: &str = "set -e; rm -rf .git; git init -q; git add file; git commit -qm first
+pub(crate) const PREPARE: &str = "set -e; rm -rf .git; git init -q; git add file; git commit -qm first
 git init -q origin; git -C origin commit -q --allow-empty -m one; git clone -q --bare origin bare.git
 git submodule --quiet add ./origin sub; git commit -qm sub; git worktree add -q tree
 mkdir data; git init -q --separate-git-dir data/store proj
 git init -q a/b/c/d/e/f/g; git init -q node_modules/x; git init -q target/y";
 
-fn script(fixture: &SandboxFixture, confinement: Option<&Confinement>, text: &str) -> Output {
+pub(crate) fn script(
+    fixture: &SandboxFixture,
+    confinement: Option<&Confinement>,
+    text: &str,
+) -> Output {
     let text = format!("{SETUP}{text}");
     match confinement {
         Some(confinement) => fixture.run(confinement, &text),
@@ -31,7 +35,7 @@ fn script(fixture: &SandboxFixture, confinement: Option<&Confinement>, text: &st
     }
 }
 
-fn assert_outside(fixture: &SandboxFixture, text: &str) {
+pub(crate) fn assert_outside(fixture: &SandboxFixture, text: &str) {
     let output = script(fixture, None, text);
     assert!(output.status.success(), "{text}: {output:?}");
 }
@@ -350,7 +354,7 @@ fn files_that_the_configuration_names_are_protected_even_before_they_exist() {
 }
 
 /// Puts a program that must not run at a path, however it can.
-const PLANT: &str = "plant() { mkdir -p $(dirname $1); rm -f $1; echo \"$HOOK\" > $1; chmod +x $1; }
+pub(crate) const PLANT: &str = "plant() { mkdir -p $(dirname $1); rm -f $1; echo \"$HOOK\" > $1; chmod +x $1; }
 plant_config() { mkdir -p $(dirname $1); rm -f $1; printf '[core]\\n\\tfsmonitor = touch %s/owned\\n' $W > $1; }
 safe() { mkdir -p $(dirname $1); printf '#!/bin/sh\\ncat\\n' > $1; chmod +x $1; }
 ";
@@ -655,20 +659,6 @@ fn assert_protected(cases: &[(&str, &str, String)]) {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-#[test]
-fn a_copy_of_the_hooks_in_a_new_working_tree_stays_usable() {
-    for fixture in SandboxFixture::for_each_user() {
-        let setup = "rm -rf .git; git init -q; safe h/pre-commit; git add h; git commit -qm h; git config core.hooksPath h";
-        assert_outside(&fixture, &format!("{PLANT}{setup}"));
-        let confinement = fixture.confinement(SandboxProfile::Workspace);
-        let add = "git worktree add -q new && git -C new commit -q --allow-empty -m x";
-        let output = script(&fixture, Some(&confinement), add);
-        assert!(output.status.success(), "{output:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-        assert_outside(&fixture, "test -x new/h/pre-commit; git -C new log -1");
-    }
 }
 
 // A command can write to the list of working trees. Only real ones have files that may be copied.

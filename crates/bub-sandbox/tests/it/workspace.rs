@@ -103,15 +103,15 @@ fn a_repository_that_a_command_creates_works_and_runs_no_programs_outside() {
     ] {
         let script = format!("git init -q && {evil}");
         for_each_run(remove, &script, |fixture, output| {
-            let config = fixture.path("home/work/.git/config");
-            assert!(!config.exists(), "{evil}: {output:?}");
+            let head = fixture.path("home/work/.git/HEAD");
+            assert!(!head.exists(), "{evil}: {output:?}");
         });
     }
     let script = "git init -q sub && echo x > sub/.git/hooks/pre-commit && ln -s /tmp other && mkdir f && echo 'gitdir: /tmp' > f/.git";
     for_each_run(remove, script, |fixture, output| {
         assert!(output.status.success(), "{output:?}");
         assert!(fixture.path("home/work/sub/.git/config").exists());
-        assert!(!fixture.path("home/work/sub/.git/hooks").exists());
+        assert!(!fixture.path("home/work/sub/.git/HEAD").exists());
         assert!(!fixture.path("home/work/f/.git").exists());
     });
     for_each_run(remove, "ln -s sub .git", |fixture, _| {

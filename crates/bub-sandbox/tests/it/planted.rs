@@ -1,0 +1,420 @@
+//! L7: ways to make git outside the sandbox run a planted program that need more than one command, or a link, or a
+//! configuration that is hard to read. What cannot be protected is refused.
+
+use bub_sandbox::{Confinement, SandboxProfile, enable_repository};
+
+use crate::{
+    harness::SandboxFixture,
+    repositories::{PLANT, PREPARE, SETUP, assert_outside, script},
+};
+
+/// The private temporary directory: inside, it is `/tmp`.
+const TEMP: &str = "T=/tmp; [ ! -d $W/../../temp ] || T=$(realpath $W/../../temp)\n";
+
+/// A way to plant a program.
+struct Attack {
+    /// What the user did before.
+    setup: &'static str,
+    /// What the commands do, one after the other.
+    commands: &'static [&'static str],
+    /// The arguments of git with which the user runs the program.
+    git: &'static str,
+}
+
+const ATTACKS: &[Attack] = &[
+    // Another name of a file of git that a later command must not change.
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q new; ln new/.git/config kept",
+            "printf '[core]\\n\\tfsmonitor = touch %s/owned\\n' $W >> kept",
+        ],
+        git: "-C new status",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git worktree add -q new; ln new/.git kept",
+            "evil_directory evil $W/new; echo gitdir: $W/evil > kept",
+        ],
+        git: "-C new status",
+    },
+    Attack {
+        setup: "safe run; git config alias.q '!./run'; ln run kept",
+        commands: &["echo \"$HOOK\" > kept"],
+        git: "q",
+    },
+    // A relative path in a file of the user that commands do not see.
+    Attack {
+        setup: "printf '[core]\\nhooksPath = h\\n' > ~/included; git config --global include.path $HOME/included",
+        commands: &["git init -q new; plant new/h/pre-commit"],
+        git: "-C new commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "printf '[core]\\nhooksPath = h\\n' > ~/global",
+        commands: &["git init -q new; plant new/h/pre-commit"],
+        git: "-C new commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "printf '[core]\\nhooksPath = h\\n' > ~/included; git config include.path $HOME/included",
+        commands: &["git worktree add -q new; plant new/h/pre-commit"],
+        git: "-C new commit -q --allow-empty -m x",
+    },
+    // A link on the way to a path that the configuration names.
+    Attack {
+        setup: "git config core.hooksPath parent/h",
+        commands: &["plant $T/e/h/pre-commit; ln -s $W/../../temp/e parent"],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "git config core.hooksPath parent/h; mkdir parent",
+        commands: &[
+            "rmdir parent; ln -s $W/../../temp/e parent",
+            "plant $T/e/h/pre-commit",
+        ],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "mkdir $W/../../temp/e; chmod 777 $W/../../temp/e; ln -s $W/../../temp/e parent; git config core.hooksPath parent/h",
+        commands: &["plant $T/e/h/pre-commit"],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "git config include.path ../parent/config",
+        commands: &["plant_config $T/e/config; ln -s $W/../../temp/e parent"],
+        git: "status",
+    },
+    Attack {
+        setup: "safe s/real; ln -s real s/link; ln -s ../../s/link .git/hooks/pre-commit",
+        commands: &["plant other; ln -sfn ../other s/link"],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "safe s/real; ln -s s l; ln -s ../../l/real .git/hooks/pre-commit",
+        commands: &["plant other/real; ln -sfn other l"],
+        git: "commit -q --allow-empty -m x",
+    },
+    // A directory at the path of a file.
+    Attack {
+        setup: "git config alias.q '!./run'; mkdir run",
+        commands: &["rmdir run; plant run"],
+        git: "q",
+    },
+    Attack {
+        setup: "git config include.path ../included; mkdir included",
+        commands: &["rmdir included; plant_config included"],
+        git: "status",
+    },
+    // A remote that no search reaches.
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new remote set-url origin $W/../../temp/evil.git",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new config remote.origin.pushurl file://$W/../../te%6dp/evil.git",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare .git/objects/evil; plant .git/objects/evil/hooks/post-receive; git clone -q origin new; git -C new config branch.main.pushRemote ../.git/objects/evil",
+        ],
+        git: "-C new push -q ../.git/objects/evil HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new config branch.main.remote x; ln -s $W/../../temp/evil.git new/x",
+        ],
+        git: "-C new -c push.default=current push -q",
+    },
+    Attack {
+        setup: "git remote add backup ./backup.git",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; ln -s $W/../../temp/evil.git backup.git",
+        ],
+        git: "push -q backup HEAD:refs/heads/x",
+    },
+    // Forms of a path.
+    Attack {
+        setup: "git config core.hooksPath build/../hooks; mkdir build hooks",
+        commands: &[
+            "plant $T/hooks/pre-commit; mkdir $T/d; rmdir build; ln -s $W/../../temp/d build",
+        ],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "git config core.hooksPath \"~daemon/../..$W/h\"",
+        commands: &["plant h/pre-commit"],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "git config core.hooksPath \"%(prefix)/../../../../../..$W/h\"",
+        commands: &["plant h/pre-commit"],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "git config core.hooksPath $'h\\351'",
+        commands: &["plant h/pre-commit; mv h $'h\\351'"],
+        git: "commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "git config alias.q '!\"$(git rev-parse --show-toplevel)\"/run'",
+        commands: &["plant run"],
+        git: "q",
+    },
+    // The configuration of the user is in the workspace.
+    Attack {
+        setup: "touch gitconfig; ln -s work/gitconfig ~/.gitconfig",
+        commands: &["plant_config gitconfig"],
+        git: "status",
+    },
+    // A working tree of a repository outside.
+    Attack {
+        setup: "git init -q ../outer; git -C ../outer commit -q --allow-empty -m x; git -C ../outer config core.hooksPath h; git -C ../outer worktree add -q $W/inner",
+        commands: &["plant inner/h/pre-commit"],
+        git: "-C inner commit -q --allow-empty -m x",
+    },
+];
+
+const RESET: &str = "rm -rf ~/.gitconfig ~/included ~/global ../outer $W/../../temp/*; find $W -mindepth 1 -delete; cp -a $W/../template/. $W";
+
+// Each attack succeeds without the sandbox.
+#[test]
+fn nothing_is_planted_for_git_by_links_later_commands_or_unusual_configuration() {
+    let mut wrong = Vec::new();
+    for mut fixture in SandboxFixture::for_each_user() {
+        let work = fixture.path("home/work");
+        let global = fixture.path("home/global").display().to_string();
+        assert_outside(&fixture, PREPARE);
+        assert_outside(&fixture, "cp -a $W $W/../template");
+        for attack in ATTACKS {
+            let has_global = attack.setup.contains("~/global");
+            let variable = has_global.then(|| ("GIT_CONFIG_GLOBAL", global.clone()));
+            fixture.variables = variable.into_iter().collect();
+            let confinement = fixture.confinement(SandboxProfile::Workspace);
+            for confinement in [None, Some(&confinement)] {
+                assert_outside(&fixture, &format!("{PLANT}{}", attack.setup));
+                for command in attack.commands {
+                    script(&fixture, confinement, &format!("{PLANT}{TEMP}{command}"));
+                }
+                let output = script(&fixture, None, &format!("git {}", attack.git));
+                if work.join("owned").exists() != confinement.is_none() {
+                    wrong.push((attack.commands, attack.setup, confinement.is_some(), output));
+                }
+                assert_outside(&fixture, RESET);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Runs commands after a setup, in a workspace with a repository, and returns the output of the last.
+fn run_after(fixture: &SandboxFixture, setup: &str, commands: &[&str]) -> (bool, String) {
+    let prepare = "rm -rf .git; git init -q; git commit -q --allow-empty -m x";
+    assert_outside(fixture, &format!("{PLANT}{prepare}; {setup}"));
+    let confinement = fixture.confinement(SandboxProfile::Workspace);
+    let mut result = (false, String::new());
+    for command in commands {
+        let output = script(fixture, Some(&confinement), command);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        result = (output.status.success(), text);
+    }
+    result
+}
+
+#[test]
+fn a_command_does_not_run_if_what_git_uses_cannot_be_protected() {
+    for fixture in SandboxFixture::for_each_user() {
+        for (setup, parts) in [
+            (
+                "git config core.hooksPath build/../hooks",
+                ["core.hookspath = build/../hooks", "is reached through `..`"],
+            ),
+            (
+                "mkdir real; ln -s real h; git config core.hooksPath h",
+                ["core.hookspath = h", "is reached through a symbolic link"],
+            ),
+            (
+                "safe run; ln run other; git config alias.q '!./run'",
+                ["alias.q = !./run", "has other hard links"],
+            ),
+            (
+                "git config include.path '~daemon/x'",
+                ["include.path = ~daemon/x", "only git resolves"],
+            ),
+            (
+                "git init -q a/b; git -C a/b config core.hooksPath $W/../../temp/h",
+                [
+                    "a/b/.git/config",
+                    "another directory that commands can change",
+                ],
+            ),
+            (
+                "ln .git/config other",
+                [".git/config", "has other hard links; replace it"],
+            ),
+        ] {
+            let (is_success, text) = run_after(&fixture, setup, &["true"]);
+            assert!(!is_success, "{setup}: {text}");
+            assert!(text.contains("cannot protect what git runs"), "{text}");
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+            assert_outside(&fixture, "find $W -mindepth 1 -delete");
+        }
+    }
+}
+
+// What ordinary users have in their configuration, and what tools write there.
+#[test]
+fn common_configurations_change_nothing() {
+    let setup = r#"safe ~/hooks/pre-commit; git config --global core.hooksPath ~/hooks
+        git config --global filter.lfs.clean 'git-lfs clean -- %f'; git config --global filter.lfs.process 'git-lfs filter-process'
+        git config --global alias.lg 'log --graph --format=%h/%s'; git config --global alias.up '!f() { git fetch origin/x "$@" | sed s/a/b/; }; f'
+        git config --global alias.x '!"$HOME/bin/x"'; git config --global credential.helper '!gh auth git-credential'
+        git config --global core.pager 'delta | less -R'; git config --global core.editor 'code --wait'; git config --global gpg.program /usr/bin/gpg
+        git config --global core.excludesFile '~/.gitignore'; git config --global url.git@host:.insteadOf https://host/
+        git config --global mergetool.x.cmd 'nvim -d "$LOCAL" "$REMOTE"'; git config --global commit.template .template
+        git remote add origin git@host:a/b.git; git config branch.main.merge refs/heads/main; git config alias.st status
+        mkdir scripts; safe scripts/hook; ln -s ../../scripts/hook .git/hooks/pre-push"#;
+    for fixture in SandboxFixture::for_each_user() {
+        let commands = [
+            "git commit -q --allow-empty -m y; git clone -q . copy; git worktree add -q tree",
+            "git -C copy commit -q --allow-empty -m z && git -C tree commit -q --allow-empty -m z && mv copy other && rm -rf tree && git worktree prune",
+        ];
+        let (is_success, text) = run_after(&fixture, setup, &commands);
+        assert!(is_success, "{text}");
+        assert!(!text.contains("bub:"), "{text}");
+        assert_outside(&fixture, "git -C other log -1 && git log -1");
+        assert_outside(&fixture, "rm -rf ~/.gitconfig ~/hooks");
+    }
+}
+
+#[test]
+fn a_repository_of_a_command_can_be_changed_moved_and_removed_by_later_ones() {
+    for fixture in SandboxFixture::for_each_user() {
+        let commands = [
+            "git init -q a && git -C a commit -q --allow-empty -m x && git clone -q a b && git init -q c && git -C c config alias.x '!y'",
+            "git -C a config pull.rebase true && mv a d && rm -rf b",
+            "rm -rf d c",
+        ];
+        let (is_success, text) = run_after(&fixture, "true", &commands);
+        assert!(is_success, "{text}");
+        assert_eq!(text, "");
+        assert_outside(&fixture, "test ! -e a -a ! -e b -a ! -e c -a ! -e d");
+    }
+}
+
+// A pipe would wait for a writer, and a large file would need as much memory.
+#[test]
+fn a_configuration_that_cannot_be_read_disables_a_repository() {
+    for fixture in SandboxFixture::for_each_user() {
+        for replace in [
+            "mkfifo $C",
+            "mkdir $C",
+            "ln -s /dev/zero $C",
+            "truncate -s 10G $C",
+            "printf '[core]\\n\\tbare = \\360\\237\\230\\n' > $C",
+        ] {
+            let command = format!("git init -q new; C=new/.git/config; rm $C; {replace}");
+            let (is_success, text) = run_after(&fixture, "rm -rf new", &[&command]);
+            assert!(is_success, "{replace}: {text}");
+            assert!(
+                text.contains("renamed `new/.git/HEAD`"),
+                "{replace}: {text}"
+            );
+        }
+    }
+}
+
+// What the user changes in a repository that a command created is the user's, and protected.
+#[test]
+fn a_repository_belongs_to_the_user_who_changed_it() {
+    for fixture in SandboxFixture::for_each_user() {
+        run_after(&fixture, "true", &["git init -q new"]);
+        assert_outside(&fixture, "git -C new config alias.x '!y'");
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let output = script(
+            &fixture,
+            Some(&confinement),
+            "git -C new config alias.z '!y'",
+        );
+        assert!(!output.status.success(), "{output:?}");
+        assert_outside(
+            &fixture,
+            "git -C new status && test \"$(git -C new config alias.x)\" = '!y'",
+        );
+    }
+}
+
+fn enable(confinement: &Confinement, name: &str) -> Result<Vec<String>, String> {
+    let directory = confinement.workspace.join(name);
+    enable_repository(confinement, &directory).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_user_enables_a_repository_after_a_review() {
+    // The user who runs the commands enables the repository.
+    let fixture = SandboxFixture::for_each_user().remove(0);
+    {
+        let setup = "safe h/pre-commit; git add h; git commit -qm h; git config core.hooksPath h";
+        let commands = [
+            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'",
+        ];
+        let (_, text) = run_after(&fixture, setup, &commands);
+        for (name, finding) in [
+            ("tree", "`core.hookspath` in"),
+            ("new", "`config` is a link, or has other hard links"),
+            ("bare.git", "`alias.x` is `!y`"),
+        ] {
+            let line = text
+                .lines()
+                .find(|line| line.ends_with(&format!("--enable {name}`")));
+            assert!(line.is_some_and(|line| line.contains(finding)), "{text}");
+        }
+        assert_eq!(text.lines().count(), 3, "{text}");
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let state = "for d in tree new bare.git; do git -C $d rev-parse --git-dir; done 2>&1 | grep -c fatal";
+        let disabled =
+            || String::from_utf8_lossy(&script(&fixture, None, state).stdout).into_owned();
+        // The directory of `new` is in the repository of the workspace.
+        assert!(!fixture.path("home/work/new/.git/HEAD").exists());
+        let findings = ["tree", "new", "bare.git"].map(|name| enable(&confinement, name).unwrap());
+        fixture.give_home();
+        assert_eq!(disabled(), "0\n", "{findings:?}");
+        let has = |part: &str| {
+            findings
+                .iter()
+                .flatten()
+                .any(|finding| finding.contains(part))
+        };
+        for part in [
+            "`core.fsmonitor` is `./x`",
+            "the hook `pre-commit`",
+            "`core.hookspath` in",
+            "`alias.x`",
+        ] {
+            assert!(has(part), "{part}: {findings:?}");
+        }
+        assert!(
+            enable(&confinement, "new")
+                .unwrap_err()
+                .contains("no repository that bub disabled")
+        );
+        assert!(
+            enable(&confinement, "..")
+                .unwrap_err()
+                .contains("not in the workspace")
+        );
+        // It stays enabled, and commands cannot change it, also not by another name.
+        let change = "echo x >> kept; git -C new config a.b c || git -C bare.git config a.b c || echo x > tree/h/pre-commit";
+        let output = script(&fixture, Some(&confinement), &format!("{SETUP}{change}"));
+        assert!(!output.status.success(), "{output:?}");
+        assert_eq!(disabled(), "0\n", "{output:?}");
+    }
+}
