@@ -146,7 +146,7 @@ impl ApprovalAnswer {
         let (word, rest) = text.split_once([' ', ':', ',']).unwrap_or((text, ""));
         let reason = rest.trim_start_matches([' ', ':', ',']);
         match word.to_ascii_lowercase().as_str() {
-            "" => Some(Self::Denied(None)),
+            "" if text.is_empty() => Some(Self::Denied(None)),
             "n" | "no" => Some(Self::Denied(
                 Some(reason.to_owned()).filter(|text| !text.is_empty()),
             )),

@@ -305,7 +305,7 @@ impl CliChannel {
     /// and the output that the command printed.
     ///
     /// It reads the text, because a reply of an earlier chat has nothing else: the journal keeps the text of an error.
-    fn shorten_error(&self, content: &str) -> String {
+    pub fn shorten_error(&self, content: &str) -> String {
         let stage = "An error occurred at stage 'turn': ";
         let text = content.strip_prefix(stage).unwrap_or(content);
         let kind = text

@@ -126,6 +126,8 @@ struct StepCalls {
     /// The output of running calls, by their index.
     live: HashMap<usize, LiveOutput>,
     results: Option<(Vec<Value>, Duration)>,
+    /// Whether the user has not allowed a call yet.
+    waits_for_approval: bool,
 }
 
 impl TurnView {
@@ -289,6 +291,11 @@ impl TurnView {
         self.push_text(&text);
         self.close_section();
         self.turn = turn;
+    }
+
+    /// Sets whether a call of the current step waits for the approval of the user.
+    pub fn set_waiting_for_approval(&mut self, waits: bool) {
+        self.calls.waits_for_approval = waits;
     }
 
     /// Shows a notice. Secrets are redacted.
@@ -536,7 +543,13 @@ impl TurnView {
                 }
             } else {
                 let prefix = calls::result_prefix(style);
-                let text = format!("{prefix}interrupted, outcome unknown");
+                // With several calls, an earlier one may have run.
+                let state = if calls.waits_for_approval && calls.requested.len() == 1 {
+                    "not run"
+                } else {
+                    "interrupted, outcome unknown"
+                };
+                let text = format!("{prefix}{state}");
                 self.lines.push(Line::new(text, Style::YELLOW));
             }
         }

@@ -159,7 +159,18 @@ async fn run_turn(
     let (report, served, printed) = tokio::join!(submit, serve, print);
     served?;
     printed?;
-    report
+    let mut report = report?;
+    if output.is_text() {
+        let errors = [&mut report.error, &mut report.model_error];
+        for error in errors.into_iter().flatten() {
+            // The output of a command is on the screen already.
+            let text = channel.cli.shorten_error(error.message());
+            if text != error.message() {
+                *error = Error::new(error.kind(), text);
+            }
+        }
+    }
+    Ok(report)
 }
 
 fn report(outcome: MessageOutcome) -> Result<TurnReport> {

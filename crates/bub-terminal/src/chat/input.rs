@@ -136,7 +136,7 @@ impl ChatScreen {
             && !is_confirmed
         {
             self.restore_to_editor(&text);
-            self.set_hint(format!("{problem} Enter again: send it as text"));
+            self.set_hint(format!("{problem} (press Enter again to send it as text)"));
             self.unknown_command = Some(text);
             return;
         }

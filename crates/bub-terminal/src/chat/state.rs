@@ -203,6 +203,9 @@ impl ChatState {
         if is_over && matches!(question, UserQuestion::Line(..)) {
             return false;
         }
+        if matches!(question, UserQuestion::Call { .. }) {
+            self.view.set_waiting_for_approval(true);
+        }
         self.questions.push_back(question);
         self.questions.len() == 1
     }
@@ -257,6 +260,7 @@ impl ChatState {
                     }
                     _ => "denied".to_owned(),
                 };
+                self.view.set_waiting_for_approval(!answer.is_approval());
                 let _ = sender.send(answer);
                 self.view.show_notice(&notice, Style::YELLOW);
             }

@@ -136,9 +136,11 @@ pub(super) async fn offer_former_session(
         return Ok(None);
     }
     notice!(
-        "this chat uses session `{DEFAULT_SESSION}`; `bub run` and chats of the first release use `{FORMER_SESSION}`, which has entries"
+        "session `{FORMER_SESSION}`, which `bub run` and chats of the first release use, has entries; this chat has its own session, `{DEFAULT_SESSION}`"
     );
-    if can_ask && prompt::confirm(&format!("Continue `{FORMER_SESSION}`?"), false).await? {
+    if can_ask
+        && prompt::confirm(&format!("Continue `{FORMER_SESSION}` in this chat?"), false).await?
+    {
         record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
         return Ok(Some(FORMER_SESSION));
     }

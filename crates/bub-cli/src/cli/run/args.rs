@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
     continue_latest: bool,
     /// Keep nothing: use an empty session in memory
     #[arg(long, conflicts_with_all = ["session_id", "continue_latest", "new"])]
-    ephemeral: bool,
+    pub(super) ephemeral: bool,
     /// File to attach; can be repeated
     #[arg(long, short = 'f', value_name = "PATH")]
     file: Vec<PathBuf>,

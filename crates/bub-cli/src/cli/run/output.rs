@@ -26,6 +26,7 @@ use crate::cli::terminal_mode::{TerminalMode, color_mode, rewraps_lines};
 pub(super) struct TurnOutput {
     target: OutputTarget,
     is_quiet: bool,
+    is_ephemeral: bool,
 }
 
 enum OutputTarget {
@@ -47,7 +48,13 @@ impl TurnOutput {
         Self {
             target,
             is_quiet: args.quiet,
+            is_ephemeral: args.ephemeral,
         }
+    }
+
+    /// Returns whether people read the output, and not a program.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.target, OutputTarget::Printer(..))
     }
 
     /// Returns whether the answer can be printed while it streams. In a pipe, a reply that a plugin renders replaces
@@ -66,7 +73,11 @@ impl TurnOutput {
         if let OutputTarget::Json(json) = &mut self.target {
             json.session_id = session.clone().into_owned();
         } else if !self.is_quiet && std::io::stderr().is_terminal() {
-            notice!("session: {session}");
+            if self.is_ephemeral {
+                notice!("session: not kept (--ephemeral)");
+            } else {
+                notice!("session: {session}");
+            }
         }
     }
 

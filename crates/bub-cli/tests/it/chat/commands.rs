@@ -32,8 +32,9 @@ fn a_slash_is_a_comma_and_an_unknown_one_is_sent_only_when_confirmed() {
     chat.wait_for("Show or set the model of this session");
     chat.wait_idle();
     chat.send("/hlep\r");
-    let screen = chat
-        .wait_for("unknown command `/hlep`, did you mean `/help`? Enter again: send it as text");
+    let screen = chat.wait_for(
+        "unknown command `/hlep`, did you mean `/help`? (press Enter again to send it as text)",
+    );
     assert!(screen.contains("workspace > /hlep"), "{screen}");
     assert!(server.requests().is_empty());
     chat.send("\x15/etc/hosts\r");

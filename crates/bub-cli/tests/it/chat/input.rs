@@ -224,8 +224,10 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
             screen.contains("allow bash?\n  │ $ echo dangerous\n  y  allow it once\n"),
             "{screen}"
         );
-        chat.send("something else\r");
-        chat.wait_for("answer the question first");
+        for text in ["something else", ",status"] {
+            chat.send(&format!("{text}\r"));
+            chat.wait_for("answer the question first");
+        }
         chat.wait_until(|screen| screen.lines().any(|line| line == "allow? [y/s/a/N]"));
         chat.send(answer);
         chat.wait_for(expected);

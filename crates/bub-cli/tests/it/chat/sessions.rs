@@ -517,7 +517,7 @@ fn a_chat_of_the_first_release_is_offered_once() {
     let begin = || TerminalOptions::new(&sandbox).model(&model).start();
     run_once(&sandbox, &model);
     let mut chat = begin();
-    chat.wait_for("Continue `cli:local`? [y/N]");
+    chat.wait_for("Continue `cli:local` in this chat? [y/N]");
     chat.send("y\r");
     chat.wait_for("session: cli:local (continued; ");
     chat.wait_idle();
@@ -540,7 +540,7 @@ fn a_chat_of_the_first_release_can_be_left_alone() {
     let begin = || TerminalOptions::new(&sandbox).model(&model).start();
     run_once(&sandbox, &model);
     let mut chat = begin();
-    chat.wait_for("Continue `cli:local`? [y/N]");
+    chat.wait_for("Continue `cli:local` in this chat? [y/N]");
     chat.send("\r");
     chat.wait_for("session: cli_session\n");
     chat.wait_idle();

@@ -228,7 +228,8 @@ fn a_call_that_was_never_approved_is_recorded_as_not_run() {
         let chat = approval(&sandbox, &server, 80, false);
         chat.wait_for("allow? [y/s/a/N]");
         chat.send(key);
-        chat.wait_for("(cancelled)");
+        let screen = chat.wait_for("(cancelled)");
+        assert!(screen.contains("⎿ not run"), "{screen}");
         chat.wait_idle();
         let tape = sandbox.only_tape();
         assert!(tape.contains("[not run]"), "{tape}");
