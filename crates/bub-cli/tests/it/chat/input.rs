@@ -225,7 +225,7 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
             "{screen}"
         );
         for text in ["something else", ",status"] {
-            chat.send(&format!("{text}\r"));
+            chat.send(format!("{text}\r"));
             chat.wait_for("answer the question first");
         }
         chat.wait_until(|screen| screen.lines().any(|line| line == "allow? [y/s/a/N]"));
