@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{Error, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools};
+use bub_model::ModelsReport;
 use bub_tape::TapeListFilter;
 use serde_json::{Value, json};
 
@@ -15,6 +16,9 @@ const REASONING_EFFORTS: [&str; 8] = [
 
 /// The argument of the command `,model` that selects the configured model.
 const DEFAULT_MODEL_WORD: &str = "default";
+
+/// Maximum number of models that `,model` lists.
+const MAX_LISTED_MODELS: usize = 20;
 
 /// The comma commands for sessions, such as `,new` and `,resume`.
 pub(crate) struct SessionTools {
@@ -56,8 +60,7 @@ impl SessionTools {
         let (framework, session_id) = (context.turn.framework(), context.turn.session_id());
         let options = framework.model_options(session_id).await?;
         if model.is_empty() {
-            let current = context.state().get_str("model");
-            return Ok(format_model_choices(current, &options));
+            return Ok(self.format_model_choices(context, options).await);
         }
         // An invalid model would make every later turn fail. Models that a plugin offers need no check.
         if !options.choices.iter().any(|choice| choice.id == model) {
@@ -185,19 +188,50 @@ impl SessionTools {
     }
 }
 
-/// Formats the current model of the session and the list of models that plugins offer.
-fn format_model_choices(session_model: Option<String>, options: &ModelOptions) -> String {
-    let current = session_model.or_else(|| options.current.clone());
-    let name = current.as_deref().unwrap_or("the configured model");
-    let mut lines = vec![format!("Session model: {name}.")];
-    for choice in &options.choices {
-        let is_current = current.as_deref() == Some(choice.id.as_str());
-        let (mark, id) = (if is_current { "*" } else { "-" }, &choice.id);
-        let label = choice.label.as_deref().unwrap_or_default();
-        lines.push(format!("{mark} {id}  {label}").trim_end().to_owned());
+impl SessionTools {
+    /// Formats the current model of the session and the models to choose from: those that plugins offer, then those
+    /// that are available with these settings.
+    async fn format_model_choices(&self, context: &ToolContext, options: ModelOptions) -> String {
+        let session_model = context.state().get_str("model").or(options.current);
+        let report = match &self.agent.models {
+            Ok(models) => Some(models.report().await),
+            Err(_) => None,
+        };
+        let choice = report
+            .as_ref()
+            .and_then(|report| report.choice.as_ref().ok());
+        let configured = choice.and_then(|choice| choice.model.as_ref());
+        let current = session_model.or_else(|| configured.map(ToString::to_string));
+        let mut lines = vec![match &current {
+            Some(name) => format!("Session model: {name}."),
+            None => "Session model: none is configured.".to_owned(),
+        }];
+        let mut choices: Vec<_> = options
+            .choices
+            .into_iter()
+            .map(|choice| (choice.id, choice.label.unwrap_or_default()))
+            .collect();
+        for model in report.iter().flat_map(ModelsReport::usable_models) {
+            let id = model.to_string();
+            if choices.iter().all(|(known, _)| *known != id) {
+                choices.push((id, String::new()));
+            }
+        }
+        for (id, label) in choices.iter().take(MAX_LISTED_MODELS) {
+            let mark = if current.as_ref() == Some(id) {
+                "*"
+            } else {
+                "-"
+            };
+            lines.push(format!("{mark} {id}  {label}").trim_end().to_owned());
+        }
+        let hidden = choices.len().saturating_sub(MAX_LISTED_MODELS);
+        if hidden > 0 {
+            lines.push(format!("… and {hidden} more; see `bub models`"));
+        }
+        lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
+        lines.join("\n")
     }
-    lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
-    lines.join("\n")
 }
 
 async fn append_event(context: &ToolContext, name: &str, data: Value) -> Result<()> {

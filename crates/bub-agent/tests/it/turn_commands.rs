@@ -423,6 +423,42 @@ async fn the_model_of_a_session_lasts() {
     running.close().await.unwrap();
 }
 
+// H-119: without an argument, the command names the model that is used, and the models to choose from.
+#[tokio::test]
+async fn the_model_command_lists_the_usable_models() {
+    let server = ModelServer::start();
+    let settings = [
+        ("BUB_LOCAL_MODELS", "false"),
+        ("BUB_FALLBACK_MODELS", "llamacpp:small"),
+        ("BUB_ANTHROPIC_API_KEY", "key"),
+    ];
+    let fixture = AgentFixture::asking_so(&server.url(), &settings, |builder| builder);
+    let running = fixture.framework.open_scope().await.unwrap();
+    let shown = async || {
+        let turn = fixture.own_turn(command(",model")).await;
+        turn.unwrap().model_output
+    };
+    let output = shown().await;
+    assert!(
+        output.starts_with(
+            "Session model: llamacpp:test.\n* llamacpp:test\n- llamacpp:small\n- anthropic:"
+        ),
+        "{output}"
+    );
+    fixture
+        .own_turn(command(",model llamacpp:small"))
+        .await
+        .unwrap();
+    let output = shown().await;
+    assert!(
+        output.starts_with(
+            "Session model: llamacpp:small.\n- llamacpp:test\n* llamacpp:small\n- anthropic:"
+        ),
+        "{output}"
+    );
+    running.close().await.unwrap();
+}
+
 // `,new` starts a new session in the chat; the old one is listed and can be resumed.
 #[tokio::test]
 async fn a_chat_can_have_a_fresh_session_and_go_back() {

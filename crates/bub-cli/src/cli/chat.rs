@@ -41,7 +41,7 @@ use super::{
     local_model::offer_local_model,
     onboard::offer_onboarding,
     parse_non_blank, prompt,
-    run::input::read_attachment,
+    run::{ModelArgs, input::read_attachment},
     terminal_mode::{TerminalMode, color_mode, rewraps_lines},
 };
 use bub::{logging, signals};
@@ -64,6 +64,8 @@ pub(super) struct ChatArgs {
     /// Message to send first
     #[arg(value_name = "MESSAGE")]
     message: Option<String>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Chat within the `cli` channel
     #[arg(long, value_name = "ID", default_value = session::DEFAULT_CHAT_ID)]
     chat_id: String,
@@ -112,8 +114,10 @@ pub(super) async fn run(
     args: ChatArgs,
     chat: Arc<ChatHooks>,
 ) -> Result<ExitCode> {
-    offer_local_model(&context).await?;
-    offer_onboarding(&context).await?;
+    if args.model.model.is_none() {
+        offer_local_model(&context).await?;
+        offer_onboarding(&context).await?;
+    }
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
     let first_line = args.message.as_deref().map(str::trim);
@@ -126,6 +130,7 @@ pub(super) async fn run(
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
         let (sender, chat_events) = ChatEventSender::new();
+        let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
         if let Some(former) = offer_former_session(&framework, &session, can_ask).await? {
@@ -136,6 +141,7 @@ pub(super) async fn run(
         }
         let chat_controller = ChatController::new(&framework, &settings, sender, can_ask, session);
         chat_controller.attach_to_next(images);
+        chat_controller.set_model(model);
         chat.attach(&chat_controller);
         let Some(gateway) = open(&chat_controller, mode).await? else {
             return Ok((ChatExit::Quit, chat_controller, None));
