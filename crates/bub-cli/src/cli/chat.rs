@@ -226,6 +226,7 @@ pub(super) async fn run(
 
 /// Runs the chat with plain lines at a terminal.
 async fn run_line_chat(chat: &ChatController, plain: PlainChatOptions) -> Result<ChatExit> {
+    let _log = logging::LogRedirectGuard::new(chat.event_sender.clone());
     let workspace = chat.framework.workspace_text();
     let (history, _) = History::open(&chat.settings.get(&HOME), workspace);
     let prompt = format!("{} >", workspace.rsplit('/').next().unwrap_or_default());

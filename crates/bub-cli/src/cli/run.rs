@@ -122,6 +122,10 @@ async fn run_turn(
         ..GatewayOptions::new(settings, "run")
     };
     let (event_sender, chat_events) = ChatEventSender::new();
+    let log = event_sender.clone();
+    let _log = output
+        .is_read_by_user()
+        .then(|| logging::LogRedirectGuard::new(log));
     let approver = Arc::<TerminalApprover>::default();
     let channel = RunChannel::new(framework, &inbound, settings, event_sender, &approver);
     let channel = Arc::new(channel);
