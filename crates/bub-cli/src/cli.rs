@@ -11,6 +11,7 @@ mod approve;
 mod chat;
 mod completions;
 mod config;
+mod dates;
 mod debug;
 mod doctor;
 mod exit;
@@ -91,10 +92,14 @@ pub(crate) fn run_section() -> Section {
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let chat_hooks = Arc::clone(&hooks.chat);
     let mut commands = vec![
-        AppCommand::with_args("run", "Send one message and print the answer", run::run)
-            .asks_for_trust()
-            .needs_home()
-            .sets_settings(run::setting_flags),
+        AppCommand::with_args(
+            "run",
+            "Send one message and print the answer; short: bub \"MESSAGE\"",
+            run::run,
+        )
+        .asks_for_trust()
+        .needs_home()
+        .sets_settings(run::setting_flags),
         AppCommand::with_args(
             "chat",
             "Chat with the agent in the terminal or through a pipe",
