@@ -7,7 +7,7 @@ use bub_model::ModelsReport;
 use bub_tape::TapeListFilter;
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, sessions};
+use crate::{agent::Agent, sessions, truncate};
 
 /// The reasoning efforts that providers accept.
 const REASONING_EFFORTS: [&str; 8] = [
@@ -19,6 +19,9 @@ const DEFAULT_MODEL_WORD: &str = "default";
 
 /// Maximum number of models that `,model` lists.
 const MAX_LISTED_MODELS: usize = 20;
+
+/// Maximum length of a title in the list of sessions.
+const MAX_LISTED_TITLE_CHARS: usize = 40;
 
 /// The comma commands for sessions, such as `,new` and `,resume`.
 pub(crate) struct SessionTools {
@@ -112,34 +115,18 @@ impl SessionTools {
     #[tool(command_only, read_only)]
     async fn sessions(&self, context: &ToolContext) -> Result<String> {
         let current = context.turn.session_id();
-        let tape = context.tape();
-        let (mut chat_sessions, mut other_sessions) = (Vec::new(), Vec::new());
-        let names = tape.store().list(TapeListFilter::Sessions).await;
-        for name in names.map_err(tape_error)? {
-            let summary = tape.store().summary(&name).await.map_err(tape_error)?;
-            let Some(session) = summary.session else {
-                continue;
-            };
-            let is_in_workspace =
-                session.workspace.as_deref() == Some(context.turn.framework().workspace_text());
-            let is_in_chat = sessions::session_chat_id(&session.session_id)
-                == sessions::session_chat_id(current);
-            let is_listed = is_in_chat
-                || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
-            let date = summary.last_date.unwrap_or_default();
-            let row = (date, session.session_id, summary.title);
-            match is_in_workspace && is_listed {
-                true if is_in_chat => chat_sessions.push(row),
-                true => other_sessions.push(row),
-                false => {}
-            }
-        }
-        let format_list = |mut list: Vec<(String, String, Option<String>)>| {
+        let (chat_sessions, other_sessions) = list_sessions(context).await?;
+        let all = chat_sessions.iter().chain(&other_sessions);
+        let id_width = all.map(|row| row.id.chars().count()).max().unwrap_or(0);
+        let format_list = |mut list: Vec<SessionRow>| {
             list.sort_by(|left, right| right.cmp(left));
-            let lines = list.iter().map(|(date, id, title)| {
+            let lines = list.iter().map(|SessionRow { date, id, title }| {
                 let mark = if current == id { "*" } else { "-" };
                 let day = date.get(..16).unwrap_or(date);
-                format!("{mark} {id}  {day}  {}", title.as_deref().unwrap_or(""))
+                let title = title.as_deref().unwrap_or_default();
+                let title = truncate(title, MAX_LISTED_TITLE_CHARS);
+                let line = format!("{mark} {id:id_width$}  {day}  {title}");
+                line.trim_end().to_owned()
             });
             lines.collect::<Vec<_>>().join("\n")
         };
@@ -162,11 +149,11 @@ impl SessionTools {
     async fn resume(
         &self,
         context: &ToolContext,
-        /// Session id from `sessions`
+        /// Session id from `sessions`, or the start of one
         session_id: String,
     ) -> Result<String> {
         let current = context.turn.session_id();
-        let target = SessionId::from(session_id.trim());
+        let target = find_chat_session(context, session_id.trim()).await?;
         if sessions::session_chat_id(&target) != sessions::session_chat_id(current) {
             let hint = if is_at_terminal(context) {
                 format!("; open it with `bub chat --session {target}`")
@@ -231,6 +218,68 @@ impl SessionTools {
         }
         lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
         lines.join("\n")
+    }
+}
+
+/// A session in the list of sessions. The order is that of the dates.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct SessionRow {
+    /// Date of the last entry.
+    date: String,
+    id: String,
+    title: Option<String>,
+}
+
+/// Returns the sessions of this chat in this workspace, and the other sessions that the sender may open.
+async fn list_sessions(context: &ToolContext) -> Result<(Vec<SessionRow>, Vec<SessionRow>)> {
+    let (turn, tape) = (&context.turn, context.tape());
+    let chat = sessions::session_chat_id(turn.session_id());
+    let (mut chat_sessions, mut other_sessions) = (Vec::new(), Vec::new());
+    let names = tape.store().list(TapeListFilter::Sessions).await;
+    for name in names.map_err(tape_error)? {
+        let summary = tape.store().summary(&name).await.map_err(tape_error)?;
+        let Some(session) = summary.session else {
+            continue;
+        };
+        if session.workspace.as_deref() != Some(turn.framework().workspace_text()) {
+            continue;
+        }
+        let is_from_terminal = session.channel == Some(Sender::terminal().channel);
+        let row = SessionRow {
+            date: summary.last_date.unwrap_or_default(),
+            id: session.session_id,
+            title: summary.title,
+        };
+        if sessions::session_chat_id(&row.id) == chat {
+            chat_sessions.push(row);
+        } else if is_at_terminal(context) && is_from_terminal {
+            other_sessions.push(row);
+        }
+    }
+    Ok((chat_sessions, other_sessions))
+}
+
+/// Finds the session of this chat whose id is `text`, or else the only one whose id, or the timestamp in it, starts with
+/// `text`. Returns `text` if no session matches.
+async fn find_chat_session(context: &ToolContext, text: &str) -> Result<SessionId> {
+    let (rows, _) = list_sessions(context).await?;
+    let mut ids: Vec<_> = rows.into_iter().map(|row| row.id).collect();
+    if text.is_empty() || ids.iter().any(|id| id == text) {
+        return Ok(SessionId::from(text));
+    }
+    ids.retain(|id| {
+        let stamp = id.strip_prefix(sessions::session_chat_id(id));
+        let stamp = stamp.and_then(|stamp| stamp.strip_prefix(sessions::SESSION_SEPARATOR));
+        id.starts_with(text) || stamp.is_some_and(|stamp| stamp.starts_with(text))
+    });
+    match ids.as_slice() {
+        [] => Ok(SessionId::from(text)),
+        [id] => Ok(SessionId::from(id.as_str())),
+        ids => Err(Error::invalid_input(format!(
+            "`{text}` matches {} sessions: {}; type more of the id",
+            ids.len(),
+            ids.join(", ")
+        ))),
     }
 }
 

@@ -486,6 +486,10 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
         list.contains("remember 42") && list.contains(&format!("* {}", fresh.session_id)),
         "{list}"
     );
+    // The dates are below each other.
+    let columns: Vec<_> = list.lines().map(|line| line.find("  20")).collect();
+    let width = 2 + fresh.session_id.len();
+    assert_eq!(columns, [Some(width); 2], "{list}");
     assert!(
         fixture
             .own_turn(command(",resume other-chat"))
@@ -502,6 +506,24 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let back = fixture.own_turn(command("what was it?")).await.unwrap();
     assert_eq!(back.session_id, "s");
     assert!(json!(shown(&server)).to_string().contains("remember 42"));
+
+    // The start of an id is enough, also of the timestamp in it, if only one session has it.
+    let stamp = fresh.session_id.strip_prefix("s~").unwrap();
+    for start in [&fresh.session_id[..8], &stamp[..6]] {
+        fixture.own_turn(command(",resume s")).await.unwrap();
+        let output = fixture.own_turn(command(&format!(",resume {start}"))).await;
+        let expected = format!("Resumed session: {}", fresh.session_id);
+        assert_eq!(output.unwrap().model_output, expected);
+    }
+    let newer = fixture.own_turn(command(",new")).await;
+    newer.unwrap();
+    fixture.own_turn(command("a third session")).await.unwrap();
+    let error = fixture.own_turn(command(",resume s~2")).await.unwrap_err();
+    assert!(
+        error.message().contains("`s~2` matches 2 sessions: ")
+            && error.message().contains(&*fresh.session_id),
+        "{error}"
+    );
     running.close().await.unwrap();
 }
 
