@@ -1,13 +1,16 @@
 //! Comma commands: tool calls that users make.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use bub_kernel::{
-    CancellationToken, ChannelMessage, Envelope, Error, ErrorKind, Inbound, ModelStream, Prompt,
-    Result, Role, Sender, SessionId, StreamEvent, ToolDecision, hooks,
+    ApprovalAnswer, CancellationToken, ChannelMessage, Envelope, Error, ErrorKind, Inbound,
+    ModelStream, Prompt, Result, Role, Sender, SessionId, StreamEvent, ToolDecision, hooks,
     hooks::{Next, point::RunModelStream},
 };
 use bub_tape::{EntryKind, LeaseWait};
@@ -358,6 +361,52 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
         2,
         "{shown}"
     );
+    running.close().await.unwrap();
+}
+
+// A call that cannot succeed is no question for a user.
+#[tokio::test]
+async fn nobody_is_asked_about_a_call_with_missing_or_unknown_arguments() {
+    struct FakeApprover(Arc<AtomicUsize>);
+    #[hooks(crate = bub_kernel)]
+    impl FakeApprover {
+        async fn request_approval(&self) -> ApprovalAnswer {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            ApprovalAnswer::Approved
+        }
+    }
+    let (server, questions) = (ModelServer::start(), Arc::<AtomicUsize>::default());
+    let approver = FakeApprover(Arc::clone(&questions));
+    let rules = r#"[{"action": "ask", "tools": ["fs.*"]}]"#;
+    let fixture =
+        AgentFixture::asking_so(&server.url(), &[("BUB_POLICY_RULES", rules)], |builder| {
+            builder.plugin("approver", approver)
+        });
+    let running = fixture.framework.open_scope().await.unwrap();
+    for (arguments, problem, expected) in [
+        (
+            json!({"path": "a", "new": "x"}),
+            "argument 'old' is missing",
+            0,
+        ),
+        (
+            json!({"path": "a", "old": "x", "new": "y", "text": "z"}),
+            "unknown argument 'text' of fs.edit",
+            0,
+        ),
+        (
+            json!({"path": "a", "old": "x", "new": "y"}),
+            "No such file",
+            1,
+        ),
+    ] {
+        server.script(Reply::new().call("a", "fs_edit", &arguments.to_string()));
+        server.script(Reply::text("done"));
+        fixture.own_turn(command("go")).await.unwrap();
+        let shown = format!("{:?}", shown(&server));
+        assert!(shown.contains(problem), "{problem}: {shown}");
+        assert_eq!(questions.load(Ordering::SeqCst), expected, "{problem}");
+    }
     running.close().await.unwrap();
 }
 
