@@ -297,11 +297,7 @@ impl App {
             {
                 parse_default_command(&self.default_command, &commands)?
             }
-            ParsedArgs::Nothing => {
-                let help = || args::command_line(&commands).render_help().to_string();
-                let text = self.next_steps.map_or_else(help, str::to_owned);
-                return output::print(&text);
-            }
+            ParsedArgs::Nothing => return print_next_steps(self.next_steps, &commands),
             ParsedArgs::Print(text) => return output::print(&text),
             ParsedArgs::Wrong(line) => return Err(Error::invalid_input(line)),
         };
@@ -489,6 +485,12 @@ fn print_plugin_notice() -> ExitCode {
     let text =
         format!("this program is a plugin for bub; to use it, run: bub plugin add {program}\n");
     output::print(&text).unwrap_or(ExitCode::FAILURE)
+}
+
+/// Prints what to do next, or the help if the program has no such text.
+fn print_next_steps(next_steps: Option<&str>, commands: &[AppCommand]) -> Result<ExitCode> {
+    let help = || args::command_line(commands).render_help().to_string();
+    output::print(&next_steps.map_or_else(help, str::to_owned))
 }
 
 fn parse_default_command(args: &[&str], commands: &[AppCommand]) -> Result<(String, ArgMatches)> {

@@ -86,6 +86,22 @@ pub(super) struct ChatArgs {
     raw: bool,
 }
 
+impl ChatArgs {
+    /// Offers to set up a model, unless the user names one.
+    async fn offer_setup(&self, context: &CommandContext) -> Result<()> {
+        if self.model.model.is_none() {
+            offer_local_model(context).await?;
+            offer_onboarding(context).await?;
+        }
+        Ok(())
+    }
+
+    fn first_line(&self) -> Option<String> {
+        let line = self.message.as_deref().map(str::trim);
+        line.filter(|line| !line.is_empty()).map(str::to_owned)
+    }
+}
+
 /// Input and output mode of the chat.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChatMode {
@@ -114,16 +130,10 @@ pub(super) async fn run(
     args: ChatArgs,
     chat: Arc<ChatHooks>,
 ) -> Result<ExitCode> {
-    if args.model.model.is_none() {
-        offer_local_model(&context).await?;
-        offer_onboarding(&context).await?;
-    }
+    args.offer_setup(&context).await?;
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
-    let first_line = args.message.as_deref().map(str::trim);
-    let first_line = first_line
-        .filter(|line| !line.is_empty())
-        .map(str::to_owned);
+    let first_line = args.first_line();
     let images = args.image.iter().map(|path| read_attachment(path, true));
     let images = images.collect::<Result<Vec<_>>>()?;
     let is_raw = args.raw && !std::io::stdout().is_terminal();

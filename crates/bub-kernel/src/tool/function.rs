@@ -84,10 +84,10 @@ where
                 arguments.problems.push(missing_argument_text(name));
             }
         }
-        match arguments.is_valid() {
-            true => Ok(()),
-            false => Err(arguments.into_error()),
+        if arguments.is_valid() {
+            return Ok(());
         }
+        Err(arguments.into_error())
     }
 
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
