@@ -3,7 +3,6 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io::IsTerminal as _,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -174,12 +173,8 @@ fn root_command() -> Command {
     Command::new("bub")
         .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
-        // In a pipe, the help is the same everywhere. A terminal would wrap in the middle of a word.
-        .term_width(if std::io::stdout().is_terminal() {
-            bub_terminal::tty::size().columns
-        } else {
-            0
-        })
+        // Do not wrap lines: the terminal does, and the help is then the same in a pipe.
+        .term_width(0)
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
         .arg(

@@ -246,17 +246,3 @@ fn a_turn_that_waits_for_another_process_says_so_in_words() {
     pace.release();
     first.wait_for("is here.");
 }
-
-#[test]
-fn the_help_wraps_between_words() {
-    let sandbox = Sandbox::new();
-    let mut terminal = TerminalOptions::new(&sandbox)
-        .command(&["--help"])
-        .size(60, 50)
-        .start();
-    assert_eq!(terminal.wait_end().0, Some(0));
-    let bytes = String::from_utf8(terminal.bytes()).unwrap();
-    assert!(bytes.contains("terminated"), "{bytes}");
-    let is_wide = |line: &str| line.trim_end().chars().count() > 60;
-    assert!(!bytes.lines().any(is_wide), "{bytes}");
-}
