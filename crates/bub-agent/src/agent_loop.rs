@@ -157,8 +157,14 @@ impl AgentLoop {
     /// Returns an error if a step exceeds the maximum number of steps per turn.
     fn step_limit_error(&self, number: u64) -> Option<Error> {
         let max_steps = self.agent.settings.get(AgentSettings::MAX_STEPS)?;
-        let text = format!("max_steps_reached={max_steps}");
-        (number > max_steps).then(|| Error::new(ErrorKind::Unknown, text))
+        (number > max_steps).then(|| {
+            let steps = if max_steps == 1 { "step" } else { "steps" };
+            let text = format!(
+                "max_steps_reached={max_steps}; the turn stopped after {max_steps} {steps}: send `continue` to go on, \
+                 or raise `max_steps`"
+            );
+            Error::new(ErrorKind::Unknown, text)
+        })
     }
 
     /// Runs steps until the turn is done or fails.

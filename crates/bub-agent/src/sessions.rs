@@ -11,7 +11,8 @@ use serde_json::json;
 /// The event on the tape of a chat's first session that names the current session.
 const SESSION_SWITCH_EVENT: &str = "session_switch";
 
-const SESSION_SEPARATOR: char = '~';
+/// Separates the id of the chat from the timestamp.
+pub(crate) const SESSION_SEPARATOR: char = '~';
 
 /// Returns the id of the chat that a session belongs to. All session ids of a chat start with it.
 pub(crate) fn session_chat_id(session_id: &str) -> &str {

@@ -14,7 +14,7 @@ use std::{
 
 use bub_kernel::{
     ApprovalAnswer, ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome,
-    ToolSpec, Turn, run_tool,
+    Turn, run_tool,
 };
 use serde_json::{Map, Value};
 use tracing::Instrument as _;
@@ -199,7 +199,7 @@ impl ToolRunner<'_> {
     /// Checks the policy for the normalized arguments, then runs the tool.
     async fn run_with_policy(&self, tool: &Arc<dyn Tool>, call: &ToolCall) -> Result<Value> {
         let spec = tool.spec();
-        self.check_policy(spec, &call.arguments).await?;
+        self.check_policy(&**tool, &call.arguments).await?;
         if let Some(call_id) = &self.context.call_id {
             self.turn().tape().set_call_running(call_id, true);
         }
@@ -216,7 +216,8 @@ impl ToolRunner<'_> {
     }
 
     /// Evaluates the policy, and asks a user if the policy requires approval. The error says why the call is denied.
-    async fn check_policy(&self, tool: &ToolSpec, arguments: &Map<String, Value>) -> Result<()> {
+    async fn check_policy(&self, tool: &dyn Tool, arguments: &Map<String, Value>) -> Result<()> {
+        let (callable, tool) = (tool, tool.spec());
         let policy = &self.agent.policy;
         let (turn, files) = (self.turn(), &self.agent.files);
         let policy_decision = policy.evaluate_in_turn(files, &self.context, tool, arguments);
@@ -230,6 +231,7 @@ impl ToolRunner<'_> {
                 Ok(())
             }
             PolicyAction::Ask => {
+                callable.check_arguments(arguments)?;
                 let params = ApprovalParams {
                     tool,
                     arguments,

@@ -11,6 +11,7 @@ mod approve;
 mod chat;
 mod completions;
 mod config;
+mod dates;
 mod debug;
 mod doctor;
 mod exit;
@@ -56,6 +57,9 @@ pub(crate) const CLI: &str = "cli";
 /// Name of the program in completion scripts and man pages.
 const PROGRAM_NAME: &str = "bub";
 
+/// Description of `bub run`.
+const RUN_ABOUT: &str = "Send one message and print the answer; short: bub \"MESSAGE\"";
+
 /// Text that `bub` prints if no command is given.
 pub(crate) const QUICK_START: &str = include_str!("cli/quick_start.txt");
 
@@ -91,7 +95,7 @@ pub(crate) fn run_section() -> Section {
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let chat_hooks = Arc::clone(&hooks.chat);
     let mut commands = vec![
-        AppCommand::with_args("run", "Send one message and print the answer", run::run)
+        AppCommand::with_args("run", RUN_ABOUT, run::run)
             .asks_for_trust()
             .needs_home()
             .sets_settings(run::setting_flags),

@@ -222,6 +222,13 @@ pub trait Tool: Send + Sync + 'static {
         Ok(arguments)
     }
 
+    /// Fails if an argument is missing or unknown, so that no user is asked to approve a call that cannot succeed. The
+    /// arguments are normalized. `call` checks them completely.
+    fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<()> {
+        let _ = arguments;
+        Ok(())
+    }
+
     /// Runs the tool. The result is data; [`Self::render`] makes the text for the model.
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value>;
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::{
-    AccessError, BaseUrl, KeySource, LocalServer, ModelChoice, Models, Provider, WireFormat,
-    settings::ModelSettings,
+    AccessError, BaseUrl, KeySource, LocalServer, ModelChoice, ModelId, Models, Provider,
+    WireFormat, settings::ModelSettings,
 };
 
 /// Available models and providers.
@@ -86,6 +86,41 @@ impl ModelsReport {
             notes,
             config_file,
         }
+    }
+
+    /// Returns the models that users can choose now, each once: the chosen model, its fallbacks, the models of local
+    /// servers, and the default models of the other available providers.
+    pub fn usable_models(&self) -> Vec<ModelId> {
+        let choice = self.choice.as_ref().ok();
+        let chosen = choice.and_then(|choice| choice.model.clone());
+        let fallbacks = self.fallbacks.iter();
+        let fallbacks = fallbacks.filter_map(|(text, problem)| match problem {
+            None => text.parse().ok(),
+            Some(_) => None,
+        });
+        let served = self.local_servers.iter().flat_map(|server| {
+            let models = server.models.iter();
+            models.map(|model| ModelId::new(&server.provider, model))
+        });
+        let providers = self.providers.iter();
+        let defaults = providers.filter(|provider| provider.usable && !provider.local);
+        let defaults = defaults.filter_map(|provider| {
+            let model = provider.default_model.as_ref()?;
+            Some(ModelId::new(&provider.name, model))
+        });
+        let chosen = chosen.filter(|_| self.problem.is_none());
+        let mut models = Vec::new();
+        for model in chosen
+            .into_iter()
+            .chain(fallbacks)
+            .chain(served)
+            .chain(defaults)
+        {
+            if !models.contains(&model) {
+                models.push(model);
+            }
+        }
+        models
     }
 }
 

@@ -124,7 +124,7 @@ impl TurnPrinter {
             } if *kind != MessageKind::Error => self.print_message(content),
             ChatEvent::Notice(text) => {
                 self.print_notice(text);
-                Ok(())
+                self.draw()
             }
             _ => Ok(()),
         }

@@ -283,7 +283,12 @@ impl App {
         let builder = add_plugins.fold(builder, |builder, (_, add)| add(builder));
         let framework = plugins.add_to_builder(builder, &host).build();
         let mut commands = AppCommand::merge_commands(framework.cli_commands(), self.commands);
-        let (name, matches) = match parse_args(args, &mut commands, workspace_arg.as_deref())? {
+        let (name, matches) = match parse_args(
+            args,
+            &mut commands,
+            workspace_arg.as_deref(),
+            self.message_command,
+        )? {
             ParsedArgs::Command(name, matches) => (name, matches),
             ParsedArgs::Nothing
                 if problems.is_empty()
@@ -292,11 +297,7 @@ impl App {
             {
                 parse_default_command(&self.default_command, &commands)?
             }
-            ParsedArgs::Nothing => {
-                let help = || args::command_line(&commands).render_help().to_string();
-                let text = self.next_steps.map_or_else(help, str::to_owned);
-                return output::print(&text);
-            }
+            ParsedArgs::Nothing => return print_next_steps(self.next_steps, &commands),
             ParsedArgs::Print(text) => return output::print(&text),
             ParsedArgs::Wrong(line) => return Err(Error::invalid_input(line)),
         };
@@ -368,7 +369,7 @@ impl App {
         if !is_needed {
             return None;
         }
-        match args::parse(args, &self.commands, workspace) {
+        match args::parse(args, &self.commands, workspace, None) {
             ParsedArgs::Command(_, matches) => Some((command, matches)),
             _ => None,
         }
@@ -424,9 +425,12 @@ fn parse_args(
     args: &[OsString],
     commands: &mut Vec<AppCommand>,
     workspace: Option<&Path>,
+    message_command: Option<&str>,
 ) -> Result<ParsedArgs> {
     let parse = |commands: &[AppCommand]| {
-        catch_unwind(AssertUnwindSafe(|| args::parse(args, commands, workspace)))
+        catch_unwind(AssertUnwindSafe(|| {
+            args::parse(args, commands, workspace, message_command)
+        }))
     };
     // Declarations of external plugins must not affect how the program's own commands are parsed.
     let word = args::command_name(args).unwrap_or_default();
@@ -483,9 +487,15 @@ fn print_plugin_notice() -> ExitCode {
     output::print(&text).unwrap_or(ExitCode::FAILURE)
 }
 
+/// Prints what to do next, or the help if the program has no such text.
+fn print_next_steps(next_steps: Option<&str>, commands: &[AppCommand]) -> Result<ExitCode> {
+    let help = || args::command_line(commands).render_help().to_string();
+    output::print(&next_steps.map_or_else(help, str::to_owned))
+}
+
 fn parse_default_command(args: &[&str], commands: &[AppCommand]) -> Result<(String, ArgMatches)> {
     let line: Vec<_> = ["bub"].iter().chain(args).map(OsString::from).collect();
-    match args::parse(&line, commands, None) {
+    match args::parse(&line, commands, None, None) {
         ParsedArgs::Command(name, matches) => Ok((name, matches)),
         _ => Err(Error::invalid_input(format!(
             "invalid default command `{}`: unknown command or arguments; correct the call of `App::default_command`",
@@ -581,7 +591,7 @@ mod tests {
             command(Command::new("deploy").alias("push")),
             command(Command::new("push")),
         ];
-        let error = parse_args(&["bub".into(), "push".into()], &mut commands, None).err();
+        let error = parse_args(&["bub".into(), "push".into()], &mut commands, None, None).err();
         assert_eq!(
             error.as_ref().map(Error::message),
             Some(

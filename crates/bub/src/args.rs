@@ -8,10 +8,17 @@ use std::{
 };
 
 use bub_kernel::{CommandArg, CommandArgs, CommandSpec};
-use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
+use clap::{
+    Arg, ArgAction, ArgMatches, Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+    value_parser,
+};
 use serde_json::{Map, Value};
 
 use crate::command::AppCommand;
+
+/// The command that prints the help of the program.
+const ROOT_HELP: &str = "bub --help";
 
 /// List of exit codes at the end of the help.
 const EXIT_CODES: &str = "\
@@ -61,11 +68,13 @@ pub(crate) fn insert_message_command(args: &mut Vec<OsString>, command: &str) {
     }
 }
 
-/// Parses the command line. `workspace` is the result of [`workspace()`] for these arguments.
+/// Parses the command line. `workspace` is the result of [`workspace()`] for these arguments. `message_command` is the
+/// command that sends a message, if the program has one.
 pub(crate) fn parse(
     args: &[OsString],
     commands: &[AppCommand],
     workspace: Option<&Path>,
+    message_command: Option<&str>,
 ) -> ParsedArgs {
     match command_line(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
@@ -79,7 +88,10 @@ pub(crate) fn parse(
             None => ParsedArgs::Nothing,
         },
         Err(error) if error.use_stderr() => {
-            ParsedArgs::Wrong(format_parse_error(&error, &help_command(args, commands)))
+            let help = help_command(args, commands);
+            let is_root = help == ROOT_HELP;
+            let tip = message_tip(args, message_command.filter(|_| is_root));
+            ParsedArgs::Wrong(format_parse_error(&error, &help, &tip))
         }
         Err(error) => ParsedArgs::Print(error.render().to_string()),
     }
@@ -246,9 +258,15 @@ pub fn check_workspace(workspace: &Path) -> Result<(), String> {
 }
 
 /// Formats an error of clap in one line: the error, its tips, and the help command.
-fn format_parse_error(error: &clap::Error, help: &str) -> String {
+fn format_parse_error(error: &clap::Error, help: &str, message_tip: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         return "invalid argument: an argument is not valid UTF-8; pass text in UTF-8".to_owned();
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        let tip = subcommand_tip(error, word, message_tip);
+        return format!("unrecognized subcommand '{word}'{tip}; see `{help}`");
     }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(collapse_whitespace);
@@ -263,13 +281,42 @@ fn format_parse_error(error: &clap::Error, help: &str) -> String {
     format!("{line}; see `{help}`")
 }
 
+/// Returns the tip about an unknown subcommand: a subcommand of which it is a typo, or else `message_tip`. Clap also
+/// suggests words that share a few letters.
+fn subcommand_tip(error: &clap::Error, word: &str, message_tip: &str) -> String {
+    let names = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.as_slice(),
+        Some(ContextValue::String(name)) => std::slice::from_ref(name),
+        _ => &[],
+    };
+    match bub_settings::closest_match(word, names.iter().map(String::as_str)) {
+        Some(name) => format!("; tip: a similar subcommand exists: '{name}'"),
+        None => message_tip.to_owned(),
+    }
+}
+
+/// Returns the tip for arguments that are the words of a message, if the program has a command for messages.
+fn message_tip(args: &[OsString], message_command: Option<&str>) -> String {
+    let words = command_index(args).and_then(|index| args.get(index..));
+    let words = words.into_iter().flatten();
+    let words: Option<Vec<&str>> = words.map(|word| word.to_str()).collect();
+    let message = words.unwrap_or_default().join(" ");
+    match message_command {
+        Some(command) if !message.is_empty() => {
+            let message = bub_plugin::quote_for_shell(Path::new(&message));
+            format!("; tip: to send it as a message, run `bub {command} {message}`")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Returns the `--help` command that an error about `args` recommends. It is the help of the command or subcommand in
 /// `args`, or of the program if `args` contains no known command.
 fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
     let mut words = args.iter().skip(1).filter_map(|arg| arg.to_str());
     let command = words.find_map(|word| commands.iter().find(|command| command.has_name(word)));
     let Some(command) = command else {
-        return "bub --help".to_owned();
+        return ROOT_HELP.to_owned();
     };
     let mut path = vec!["bub", command.name()];
     let complete = (command.add_args)(command.command.clone());

@@ -203,7 +203,10 @@ where
         if !is_printed {
             let chat = LOG_REDIRECT.lock().clone();
             if let Some(chat) = chat {
-                let text = line.render_without_time(false);
+                // With increased verbosity, the line is shown with its fields.
+                let is_verbose = self.filter.would_enable(metadata.target(), &Level::INFO);
+                let notice = line.notice().filter(|_| !is_verbose);
+                let text = notice.unwrap_or_else(|| line.render_without_time(false));
                 let text = self.redactor.redact(text.trim_end()).into_owned();
                 chat.emit_detached(ChatEvent::Notice(text));
             } else {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bub_kernel::{Error, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools};
+use bub_model::ModelsReport;
 use bub_tape::{TapeListFilter, TapeName};
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, sessions};
+use crate::{agent::Agent, sessions, truncate};
 
 /// The reasoning efforts that providers accept.
 const REASONING_EFFORTS: [&str; 8] = [
@@ -15,6 +16,12 @@ const REASONING_EFFORTS: [&str; 8] = [
 
 /// The argument of the command `,model` that selects the configured model.
 const DEFAULT_MODEL_WORD: &str = "default";
+
+/// Maximum number of models that `,model` lists.
+const MAX_LISTED_MODELS: usize = 20;
+
+/// Maximum length of a title in the list of sessions.
+const MAX_LISTED_TITLE_CHARS: usize = 40;
 
 /// The comma commands for sessions, such as `,new` and `,resume`.
 pub(crate) struct SessionTools {
@@ -56,8 +63,7 @@ impl SessionTools {
         let (framework, session_id) = (context.turn.framework(), context.turn.session_id());
         let options = framework.model_options(session_id).await?;
         if model.is_empty() {
-            let current = context.state().get_str("model");
-            return Ok(format_model_choices(current, &options));
+            return Ok(self.format_model_choices(context, options).await);
         }
         // An invalid model would make every later turn fail. Models that a plugin offers need no check.
         if !options.choices.iter().any(|choice| choice.id == model) {
@@ -109,34 +115,18 @@ impl SessionTools {
     #[tool(command_only, read_only)]
     async fn sessions(&self, context: &ToolContext) -> Result<String> {
         let current = context.turn.session_id();
-        let tape = context.tape();
-        let (mut chat_sessions, mut other_sessions) = (Vec::new(), Vec::new());
-        let names = tape.store().list(TapeListFilter::Sessions).await;
-        for name in names.map_err(tape_error)? {
-            let summary = tape.store().summary(&name).await.map_err(tape_error)?;
-            let Some(session) = summary.session else {
-                continue;
-            };
-            let is_in_workspace =
-                session.workspace.as_deref() == Some(context.turn.framework().workspace_text());
-            let is_in_chat = sessions::session_chat_id(&session.session_id)
-                == sessions::session_chat_id(current);
-            let is_listed = is_in_chat
-                || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
-            let date = summary.last_date.unwrap_or_default();
-            let row = (date, session.session_id, summary.title);
-            match is_in_workspace && is_listed {
-                true if is_in_chat => chat_sessions.push(row),
-                true => other_sessions.push(row),
-                false => {}
-            }
-        }
-        let format_list = |mut list: Vec<(String, String, Option<String>)>| {
+        let (chat_sessions, other_sessions) = list_sessions(context).await?;
+        let all = chat_sessions.iter().chain(&other_sessions);
+        let id_width = all.map(|row| row.id.chars().count()).max().unwrap_or(0);
+        let format_list = |mut list: Vec<SessionRow>| {
             list.sort_by(|left, right| right.cmp(left));
-            let lines = list.iter().map(|(date, id, title)| {
+            let lines = list.iter().map(|SessionRow { date, id, title }| {
                 let mark = if current == id { "*" } else { "-" };
                 let day = date.get(..16).unwrap_or(date);
-                format!("{mark} {id}  {day}  {}", title.as_deref().unwrap_or(""))
+                let title = title.as_deref().unwrap_or_default();
+                let title = truncate(title, MAX_LISTED_TITLE_CHARS);
+                let line = format!("{mark} {id:id_width$}  {day}  {title}");
+                line.trim_end().to_owned()
             });
             lines.collect::<Vec<_>>().join("\n")
         };
@@ -159,11 +149,11 @@ impl SessionTools {
     async fn resume(
         &self,
         context: &ToolContext,
-        /// Session id from `sessions`
+        /// Session id from `sessions`, or the start of one
         session_id: String,
     ) -> Result<String> {
         let current = context.turn.session_id();
-        let target = SessionId::from(session_id.trim());
+        let target = find_chat_session(context, session_id.trim()).await?;
         if sessions::session_chat_id(&target) != sessions::session_chat_id(current) {
             let hint = if is_at_terminal(context) {
                 format!("; open it with `bub chat --session {target}`")
@@ -185,19 +175,112 @@ impl SessionTools {
     }
 }
 
-/// Formats the current model of the session and the list of models that plugins offer.
-fn format_model_choices(session_model: Option<String>, options: &ModelOptions) -> String {
-    let current = session_model.or_else(|| options.current.clone());
-    let name = current.as_deref().unwrap_or("the configured model");
-    let mut lines = vec![format!("Session model: {name}.")];
-    for choice in &options.choices {
-        let is_current = current.as_deref() == Some(choice.id.as_str());
-        let (mark, id) = (if is_current { "*" } else { "-" }, &choice.id);
-        let label = choice.label.as_deref().unwrap_or_default();
-        lines.push(format!("{mark} {id}  {label}").trim_end().to_owned());
+impl SessionTools {
+    /// Formats the current model of the session and the models to choose from: those that plugins offer, then those
+    /// that are available with these settings.
+    async fn format_model_choices(&self, context: &ToolContext, options: ModelOptions) -> String {
+        let session_model = context.state().get_str("model").or(options.current);
+        let report = match &self.agent.models {
+            Ok(models) => Some(models.report().await),
+            Err(_) => None,
+        };
+        let choice = report
+            .as_ref()
+            .and_then(|report| report.choice.as_ref().ok());
+        let configured = choice.and_then(|choice| choice.model.as_ref());
+        let current = session_model.or_else(|| configured.map(ToString::to_string));
+        let mut lines = vec![match &current {
+            Some(name) => format!("Session model: {name}."),
+            None => "Session model: none is configured.".to_owned(),
+        }];
+        let mut choices: Vec<_> = options
+            .choices
+            .into_iter()
+            .map(|choice| (choice.id, choice.label.unwrap_or_default()))
+            .collect();
+        for model in report.iter().flat_map(ModelsReport::usable_models) {
+            let id = model.to_string();
+            if choices.iter().all(|(known, _)| *known != id) {
+                choices.push((id, String::new()));
+            }
+        }
+        for (id, label) in choices.iter().take(MAX_LISTED_MODELS) {
+            let mark = if current.as_ref() == Some(id) {
+                "*"
+            } else {
+                "-"
+            };
+            lines.push(format!("{mark} {id}  {label}").trim_end().to_owned());
+        }
+        let hidden = choices.len().saturating_sub(MAX_LISTED_MODELS);
+        if hidden > 0 {
+            lines.push(format!("… and {hidden} more; see `bub models`"));
+        }
+        lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
+        lines.join("\n")
     }
-    lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
-    lines.join("\n")
+}
+
+/// A session in the list of sessions. The order is that of the dates.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct SessionRow {
+    /// Date of the last entry.
+    date: String,
+    id: String,
+    title: Option<String>,
+}
+
+/// Returns the sessions of this chat in this workspace, and the other sessions that the sender may open.
+async fn list_sessions(context: &ToolContext) -> Result<(Vec<SessionRow>, Vec<SessionRow>)> {
+    let (turn, tape) = (&context.turn, context.tape());
+    let chat = sessions::session_chat_id(turn.session_id());
+    let (mut chat_sessions, mut other_sessions) = (Vec::new(), Vec::new());
+    let names = tape.store().list(TapeListFilter::Sessions).await;
+    for name in names.map_err(tape_error)? {
+        let summary = tape.store().summary(&name).await.map_err(tape_error)?;
+        let Some(session) = summary.session else {
+            continue;
+        };
+        if session.workspace.as_deref() != Some(turn.framework().workspace_text()) {
+            continue;
+        }
+        let is_from_terminal = session.channel == Some(Sender::terminal().channel);
+        let row = SessionRow {
+            date: summary.last_date.unwrap_or_default(),
+            id: session.session_id,
+            title: summary.title,
+        };
+        if sessions::session_chat_id(&row.id) == chat {
+            chat_sessions.push(row);
+        } else if is_at_terminal(context) && is_from_terminal {
+            other_sessions.push(row);
+        }
+    }
+    Ok((chat_sessions, other_sessions))
+}
+
+/// Finds the session of this chat whose id is `text`, or else the only one whose id, or the timestamp in it, starts with
+/// `text`. Returns `text` if no session matches.
+async fn find_chat_session(context: &ToolContext, text: &str) -> Result<SessionId> {
+    let (rows, _) = list_sessions(context).await?;
+    let mut ids: Vec<_> = rows.into_iter().map(|row| row.id).collect();
+    if text.is_empty() || ids.iter().any(|id| id == text) {
+        return Ok(SessionId::from(text));
+    }
+    ids.retain(|id| {
+        let stamp = id.strip_prefix(sessions::session_chat_id(id));
+        let stamp = stamp.and_then(|stamp| stamp.strip_prefix(sessions::SESSION_SEPARATOR));
+        id.starts_with(text) || stamp.is_some_and(|stamp| stamp.starts_with(text))
+    });
+    match ids.as_slice() {
+        [] => Ok(SessionId::from(text)),
+        [id] => Ok(SessionId::from(id.as_str())),
+        ids => Err(Error::invalid_input(format!(
+            "`{text}` matches {} sessions: {}; type more of the id",
+            ids.len(),
+            ids.join(", ")
+        ))),
+    }
 }
 
 async fn append_event(context: &ToolContext, name: &str, data: Value) -> Result<()> {

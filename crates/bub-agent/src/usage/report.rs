@@ -6,7 +6,7 @@ use bub_kernel::{Error, Result, tape_error};
 use bub_model::{Catalog, ModelId};
 use bub_tape::{EntryRange, TapeListFilter, TapeStore};
 use futures_util::TryStreamExt as _;
-use jiff::{Timestamp, civil::Date, tz::TimeZone};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 
 use super::{TokenCounts, read_model_calls};
 
@@ -57,7 +57,7 @@ impl AddAssign<&Self> for UsageRow {
     }
 }
 
-/// Sums up the usage on all tapes of a store since a date, such as `2026-11-16`. Returns the rows sorted by name, their
+/// Sums up the usage on all tapes of a store since a date or a time, such as `2026-11-16`. Returns the rows sorted by name, their
 /// sum, and the errors of tapes that cannot be read.
 pub async fn usage_report(
     store: &dyn TapeStore,
@@ -67,7 +67,7 @@ pub async fn usage_report(
 ) -> Result<(Vec<UsageRow>, UsageRow, Vec<String>)> {
     let zone = TimeZone::system();
     let since = match since {
-        Some(day) => start_of_day(day, &zone)?,
+        Some(date) => start_timestamp(date, &zone)?,
         None => Timestamp::MIN,
     };
     let mut rows = BTreeMap::<_, UsageRow>::new();
@@ -106,13 +106,16 @@ pub async fn usage_report(
     Ok((rows.into_values().collect(), sum, unread))
 }
 
-/// Returns when a day starts in a time zone.
-fn start_of_day(day: &str, zone: &TimeZone) -> Result<Timestamp> {
+/// Returns when a day starts in a time zone, or the time that the text names.
+fn start_timestamp(day: &str, zone: &TimeZone) -> Result<Timestamp> {
+    if let Ok(time) = day.trim().parse() {
+        return Ok(time);
+    }
     let date_error = || {
         let expected = "expected YYYY-MM-DD, for example 2026-11-16";
         Error::invalid_input(format!("invalid date `{day}`: {expected}"))
     };
-    let date: Date = day.trim().parse().map_err(|_| date_error())?;
-    let start = date.to_zoned(zone.clone()).map_err(|_| date_error())?;
+    let start: DateTime = day.trim().parse().map_err(|_| date_error())?;
+    let start = start.to_zoned(zone.clone()).map_err(|_| date_error())?;
     Ok(start.timestamp())
 }

@@ -348,8 +348,8 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
         ),
         (
             ErrorKind::Unknown,
-            "max_steps_reached=3",
-            "max_steps_reached=3",
+            "max_steps_reached=3; the turn stopped after 3 steps: send `continue` to go on, or raise `max_steps`",
+            "max_steps_reached=3; the turn stopped after 3 steps: send `continue` to go on, or raise `max_steps`",
         ),
     ];
     for (kind, text, expected) in cases {

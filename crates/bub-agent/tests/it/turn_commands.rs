@@ -1,13 +1,16 @@
 //! Comma commands: tool calls that users make.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use bub_kernel::{
-    CancellationToken, ChannelMessage, Envelope, Error, ErrorKind, Inbound, ModelStream, Prompt,
-    Result, Role, Sender, SessionId, StreamEvent, ToolDecision, hooks,
+    ApprovalAnswer, CancellationToken, ChannelMessage, Envelope, Error, ErrorKind, Inbound,
+    ModelStream, Prompt, Result, Role, Sender, SessionId, StreamEvent, ToolDecision, hooks,
     hooks::{Next, point::RunModelStream},
 };
 use bub_tape::{EntryKind, LeaseWait};
@@ -361,6 +364,52 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
     running.close().await.unwrap();
 }
 
+// A call that cannot succeed is no question for a user.
+#[tokio::test]
+async fn nobody_is_asked_about_a_call_with_missing_or_unknown_arguments() {
+    struct FakeApprover(Arc<AtomicUsize>);
+    #[hooks(crate = bub_kernel)]
+    impl FakeApprover {
+        async fn request_approval(&self) -> ApprovalAnswer {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            ApprovalAnswer::Approved
+        }
+    }
+    let (server, questions) = (ModelServer::start(), Arc::<AtomicUsize>::default());
+    let approver = FakeApprover(Arc::clone(&questions));
+    let rules = r#"[{"action": "ask", "tools": ["fs.*"]}]"#;
+    let fixture =
+        AgentFixture::asking_so(&server.url(), &[("BUB_POLICY_RULES", rules)], |builder| {
+            builder.plugin("approver", approver)
+        });
+    let running = fixture.framework.open_scope().await.unwrap();
+    for (arguments, problem, expected) in [
+        (
+            json!({"path": "a", "new": "x"}),
+            "argument 'old' is missing",
+            0,
+        ),
+        (
+            json!({"path": "a", "old": "x", "new": "y", "text": "z"}),
+            "unknown argument 'text' of fs.edit",
+            0,
+        ),
+        (
+            json!({"path": "a", "old": "x", "new": "y"}),
+            "No such file",
+            1,
+        ),
+    ] {
+        server.script(Reply::new().call("a", "fs_edit", &arguments.to_string()));
+        server.script(Reply::text("done"));
+        fixture.own_turn(command("go")).await.unwrap();
+        let shown = format!("{:?}", shown(&server));
+        assert!(shown.contains(problem), "{problem}: {shown}");
+        assert_eq!(questions.load(Ordering::SeqCst), expected, "{problem}");
+    }
+    running.close().await.unwrap();
+}
+
 // H-72, H-119: model and effort of a session apply from the next turn, and in no other session.
 #[tokio::test]
 async fn the_model_of_a_session_lasts() {
@@ -423,6 +472,42 @@ async fn the_model_of_a_session_lasts() {
     running.close().await.unwrap();
 }
 
+// H-119: without an argument, the command names the model that is used, and the models to choose from.
+#[tokio::test]
+async fn the_model_command_lists_the_usable_models() {
+    let server = ModelServer::start();
+    let settings = [
+        ("BUB_LOCAL_MODELS", "false"),
+        ("BUB_FALLBACK_MODELS", "llamacpp:small"),
+        ("BUB_ANTHROPIC_API_KEY", "key"),
+    ];
+    let fixture = AgentFixture::asking_so(&server.url(), &settings, |builder| builder);
+    let running = fixture.framework.open_scope().await.unwrap();
+    let shown = async || {
+        let turn = fixture.own_turn(command(",model")).await;
+        turn.unwrap().model_output
+    };
+    let output = shown().await;
+    assert!(
+        output.starts_with(
+            "Session model: llamacpp:test.\n* llamacpp:test\n- llamacpp:small\n- anthropic:"
+        ),
+        "{output}"
+    );
+    fixture
+        .own_turn(command(",model llamacpp:small"))
+        .await
+        .unwrap();
+    let output = shown().await;
+    assert!(
+        output.starts_with(
+            "Session model: llamacpp:small.\n- llamacpp:test\n* llamacpp:small\n- anthropic:"
+        ),
+        "{output}"
+    );
+    running.close().await.unwrap();
+}
+
 // `,new` starts a new session in the chat; the old one is listed and can be resumed.
 #[tokio::test]
 async fn a_chat_can_have_a_fresh_session_and_go_back() {
@@ -450,6 +535,10 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
         list.contains("remember 42") && list.contains(&format!("* {}", fresh.session_id)),
         "{list}"
     );
+    // The dates are below each other.
+    let columns: Vec<_> = list.lines().map(|line| line.find("  20")).collect();
+    let width = 2 + fresh.session_id.len();
+    assert_eq!(columns, [Some(width); 2], "{list}");
     assert!(
         fixture
             .own_turn(command(",resume other-chat"))
@@ -466,6 +555,24 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let back = fixture.own_turn(command("what was it?")).await.unwrap();
     assert_eq!(back.session_id, "s");
     assert!(json!(shown(&server)).to_string().contains("remember 42"));
+
+    // The start of an id is enough, also of the timestamp in it, if only one session has it.
+    let stamp = fresh.session_id.strip_prefix("s~").unwrap();
+    for start in [&fresh.session_id[..8], &stamp[..6]] {
+        fixture.own_turn(command(",resume s")).await.unwrap();
+        let output = fixture.own_turn(command(&format!(",resume {start}"))).await;
+        let expected = format!("Resumed session: {}", fresh.session_id);
+        assert_eq!(output.unwrap().model_output, expected);
+    }
+    let newer = fixture.own_turn(command(",new")).await;
+    newer.unwrap();
+    fixture.own_turn(command("a third session")).await.unwrap();
+    let error = fixture.own_turn(command(",resume s~2")).await.unwrap_err();
+    assert!(
+        error.message().contains("`s~2` matches 2 sessions: ")
+            && error.message().contains(&*fresh.session_id),
+        "{error}"
+    );
     running.close().await.unwrap();
 }
 

@@ -349,11 +349,12 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
         .own_turn(ChannelMessage::new("s", "lab", "go"))
         .await
         .unwrap_err();
-    assert_eq!(error.message(), "max_steps_reached=3");
+    let expected = "max_steps_reached=3; the turn stopped after 3 steps: send `continue` to go on, or raise `max_steps`";
+    assert_eq!(error.message(), expected);
     assert_eq!(server.requests().len(), 3);
     let entries = entries(&fixture, "s").await;
     let failure = entries.iter().rfind(|entry| entry.kind == EntryKind::Error);
-    assert_eq!(failure.unwrap().payload["message"], "max_steps_reached=3");
+    assert_eq!(failure.unwrap().payload["message"], expected);
     assert_eq!(
         step_statuses(&entries),
         ["1 continue", "2 continue", "3 continue"]

@@ -41,7 +41,7 @@ use super::{
     local_model::offer_local_model,
     onboard::offer_onboarding,
     parse_non_blank, prompt,
-    run::input::read_attachment,
+    run::{ModelArgs, input::read_attachment},
     terminal_mode::{TerminalMode, color_mode, rewraps_lines},
 };
 use bub::{logging, signals};
@@ -64,6 +64,8 @@ pub(super) struct ChatArgs {
     /// Message to send first
     #[arg(value_name = "MESSAGE")]
     message: Option<String>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Chat within the `cli` channel
     #[arg(long, value_name = "ID", default_value = session::DEFAULT_CHAT_ID)]
     chat_id: String,
@@ -82,6 +84,22 @@ pub(super) struct ChatArgs {
     /// In a pipe, keep control sequences and invisible characters of answers
     #[arg(long)]
     raw: bool,
+}
+
+impl ChatArgs {
+    /// Offers to set up a model, unless the user names one.
+    async fn offer_setup(&self, context: &CommandContext) -> Result<()> {
+        if self.model.model.is_none() {
+            offer_local_model(context).await?;
+            offer_onboarding(context).await?;
+        }
+        Ok(())
+    }
+
+    fn first_line(&self) -> Option<String> {
+        let line = self.message.as_deref().map(str::trim);
+        line.filter(|line| !line.is_empty()).map(str::to_owned)
+    }
 }
 
 /// Input and output mode of the chat.
@@ -112,20 +130,17 @@ pub(super) async fn run(
     args: ChatArgs,
     chat: Arc<ChatHooks>,
 ) -> Result<ExitCode> {
-    offer_local_model(&context).await?;
-    offer_onboarding(&context).await?;
+    args.offer_setup(&context).await?;
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
-    let first_line = args.message.as_deref().map(str::trim);
-    let first_line = first_line
-        .filter(|line| !line.is_empty())
-        .map(str::to_owned);
+    let first_line = args.first_line();
     let images = args.image.iter().map(|path| read_attachment(path, true));
     let images = images.collect::<Result<Vec<_>>>()?;
     let is_raw = args.raw && !std::io::stdout().is_terminal();
     logging::suppress_turn_failures();
     let outcome = framework.run_scoped(async {
         let (sender, chat_events) = ChatEventSender::new();
+        let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
         if let Some(former) = offer_former_session(&framework, &session, can_ask).await? {
@@ -136,6 +151,7 @@ pub(super) async fn run(
         }
         let chat_controller = ChatController::new(&framework, &settings, sender, can_ask, session);
         chat_controller.attach_to_next(images);
+        chat_controller.set_model(model);
         chat.attach(&chat_controller);
         let Some(gateway) = open(&chat_controller, mode).await? else {
             return Ok((ChatExit::Quit, chat_controller, None));
@@ -220,6 +236,7 @@ pub(super) async fn run(
 
 /// Runs the chat with plain lines at a terminal.
 async fn run_line_chat(chat: &ChatController, plain: PlainChatOptions) -> Result<ChatExit> {
+    let _log = logging::LogRedirectGuard::new(chat.event_sender.clone());
     let workspace = chat.framework.workspace_text();
     let (history, _) = History::open(&chat.settings.get(&HOME), workspace);
     let prompt = format!("{} >", workspace.rsplit('/').next().unwrap_or_default());

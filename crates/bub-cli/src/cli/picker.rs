@@ -26,6 +26,8 @@ pub(super) struct PickerItem {
     pub(super) name: String,
     /// A few words about the item.
     pub(super) about: String,
+    /// Other names of the item.
+    pub(super) aliases: Vec<String>,
 }
 
 /// The list and what the user typed.
@@ -42,7 +44,7 @@ pub(super) struct Picker {
 }
 
 /// A row that can be chosen.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PickerRow {
     Item(usize),
     /// The typed text.
@@ -161,10 +163,15 @@ impl PickerState {
         let items = &self.picker.items;
         let rank = |item: &PickerItem| {
             let name = item.name.to_lowercase();
+            let is_alias = |test: fn(&str, &str) -> bool| {
+                let mut aliases = item.aliases.iter();
+                aliases.any(|alias| test(&alias.to_lowercase(), &typed))
+            };
             match () {
-                () if name == typed => Some(0),
+                () if name == typed || is_alias(|alias, typed| alias == typed) => Some(0),
                 () if name.starts_with(&typed) => Some(1),
                 () if name.contains(&typed) => Some(2),
+                () if is_alias(|alias, typed| alias.starts_with(typed)) => Some(2),
                 () if item.about.to_lowercase().contains(&typed) => Some(3),
                 () => None,
             }
@@ -259,6 +266,7 @@ mod tests {
         let item = |name: &str, about: &str| PickerItem {
             name: name.to_owned(),
             about: about.to_owned(),
+            aliases: Vec::new(),
         };
         let picker = Picker {
             question: "provider".to_owned(),
@@ -307,6 +315,18 @@ mod tests {
             press(&mut state(), "zz\x1b[27~\x15\r").as_deref(),
             Some("openai")
         );
+    }
+
+    // An alias is not a new name.
+    #[test]
+    fn an_alias_finds_its_item() {
+        let mut state = state();
+        state.picker.items[2].aliases.push("qwen".to_owned());
+        assert_eq!(press(&mut state, "qw"), None);
+        assert_eq!(state.rows(), [PickerRow::Item(2), PickerRow::Typed]);
+        assert_eq!(press(&mut state, "EN"), None);
+        assert_eq!(state.rows(), [PickerRow::Item(2)]);
+        assert_eq!(press(&mut state, "\r").as_deref(), Some("azureanthropic"));
     }
 
     // The correction comes before the new name.

@@ -20,7 +20,7 @@ use bub_settings::Settings;
 use bub_terminal::channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel};
 use tokio::sync::oneshot;
 
-pub(super) use self::args::{RUN_HEADER, RunArgs, setting_flags};
+pub(super) use self::args::{ModelArgs, RUN_HEADER, RunArgs, setting_flags};
 use self::{args::check_tools, output::TurnOutput};
 use super::{
     approve::TerminalApprover,
@@ -35,7 +35,7 @@ const EXIT_TIMEOUT: u8 = 124;
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
     check_tools(&context.framework, &context.settings)?;
     let text = args.read_message().await?;
-    if args.model.is_none() && command_line(&text).is_none() {
+    if args.model.model.is_none() && command_line(&text).is_none() {
         offer_local_model(&context).await?;
     }
     let (framework, settings) = (context.framework, context.settings);
@@ -122,6 +122,10 @@ async fn run_turn(
         ..GatewayOptions::new(settings, "run")
     };
     let (event_sender, chat_events) = ChatEventSender::new();
+    let log = event_sender.clone();
+    let _log = output
+        .is_read_by_user()
+        .then(|| logging::LogRedirectGuard::new(log));
     let approver = Arc::<TerminalApprover>::default();
     let channel = RunChannel::new(framework, &inbound, settings, event_sender, &approver);
     let channel = Arc::new(channel);

@@ -10,6 +10,7 @@ use bub_terminal::Style;
 use serde_json::{Value, json};
 
 use super::{
+    dates::parse_date,
     listing::{Listing, Table, cell},
     output,
     tape::text,
@@ -24,8 +25,8 @@ pub(super) struct UsageArgs {
     /// Group by
     #[arg(long, value_name = "by", value_parser = ["session", "model", "day"], default_value = "day")]
     by: String,
-    /// Only calls since this date (YYYY-MM-DD)
-    #[arg(long, value_name = "DATE")]
+    /// Only calls since this date or time, such as 2026-01-31, or since an age, such as 7d
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
     since: Option<String>,
     /// Print JSON
     #[arg(long)]

@@ -30,7 +30,15 @@ fn check_raw(args: &[OsString], expected: &str) {
 fn an_unknown_command_is_refused() {
     check(
         &["frobnicate"],
-        "unrecognized subcommand 'frobnicate'; see `bub --help`",
+        "unrecognized subcommand 'frobnicate'; tip: to send it as a message, run `bub run frobnicate`; see `bub --help`",
+    );
+    check(
+        &["single", "words"],
+        "unrecognized subcommand 'single'; tip: to send it as a message, run `bub run 'single words'`; see `bub --help`",
+    );
+    check(
+        &["tape", "frobnicate"],
+        "unrecognized subcommand 'frobnicate'; see `bub tape --help`",
     );
 }
 

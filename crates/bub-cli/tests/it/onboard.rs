@@ -920,6 +920,43 @@ fn a_typing_error_in_the_provider_is_corrected_first() {
     assert_eq!(user.finish().0, Some(1));
 }
 
+// A server on this machine needs no scheme in its address.
+#[test]
+fn the_address_of_a_local_server_is_asked_for_unless_it_is_found() {
+    let (server, base) = server();
+    server.models(["alpha"]);
+    let sandbox = Sandbox::new();
+    let mut user = terminal(&sandbox, bub(), &["onboard"]);
+    user.expect("provider [");
+    user.send("llamacpp\r");
+    user.expect("base URL of llamacpp [http://127.0.0.1:8080/v1]: ");
+    user.send("127.0.0.1:1\r");
+    user.expect("model: ");
+    user.send("alpha\r");
+    user.expect("refused the connection");
+    user.expect("Try again with other values? [Y/n] ");
+    user.send("\r");
+    user.expect("provider [llamacpp]: ");
+    user.send("\r");
+    user.expect("base URL of llamacpp [http://127.0.0.1:1]: ");
+    let address = base.strip_prefix("http://").unwrap();
+    user.send(&format!("{address}\r"));
+    user.expect("API key for llamacpp (hidden; press Enter to skip): ");
+    user.send("\r");
+    user.expect("model [alpha]: ");
+    user.send("\r");
+    user.expect("testing llamacpp:alpha … ok");
+    user.expect("preset [standard]: ");
+    user.send("\r");
+    user.expect("channels to set up (");
+    user.send("\r");
+    user.expect("Saved config to ");
+    let (code, shown) = user.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    let saved = config(&sandbox);
+    assert!(saved.contains(&format!("llamacpp: {base}")), "{saved}");
+}
+
 // On a terminal that can redraw its lines, providers and models are picked from a list with a search.
 #[test]
 fn a_provider_and_a_model_are_picked_from_a_list() {

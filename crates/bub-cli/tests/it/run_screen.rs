@@ -205,3 +205,44 @@ fn control_c_keeps_the_part_of_the_answer_that_arrived() {
     assert!(screen.contains("Half of a sentence"), "{screen}");
     assert!(screen.contains("(cancelled)"), "{screen}");
 }
+
+#[test]
+fn a_retry_is_shown_in_words() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server
+        .script(Reply::status(503).message("overloaded"))
+        .script(Reply::text("At last."));
+    for variant in [&VARIANTS[1], &VARIANTS[4]] {
+        let mut terminal = variant.start(&sandbox, &server);
+        let (code, screen) = terminal.wait_end();
+        assert_eq!(code, Some(0), "{screen}");
+        assert!(screen.contains("At last."), "{screen}");
+        assert!(
+            screen.contains("retrying in 1 s: ") && screen.contains("overloaded"),
+            "{screen}"
+        );
+        assert!(!screen.contains("WARN"), "{screen}");
+        server
+            .script(Reply::status(503).message("overloaded"))
+            .script(Reply::text("At last."));
+    }
+}
+
+// L4: a session runs one turn at a time, across processes.
+#[test]
+fn a_turn_that_waits_for_another_process_says_so_in_words() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let pace = Pace::stopped();
+    server.script(Reply::deltas(["The first part\n\n", "is here."]).paced(&pace));
+    server.script(Reply::text("The second answer."));
+    let first = VARIANTS[1].start(&sandbox, &server);
+    pace.allow(3);
+    first.wait_for("The first part");
+    for variant in [&VARIANTS[1], &VARIANTS[4]] {
+        let second = variant.start(&sandbox, &server);
+        let screen = second.wait_for("waiting for another turn of this session (process ");
+        assert!(!screen.contains("WARN"), "{screen}");
+    }
+    pace.release();
+    first.wait_for("is here.");
+}

@@ -362,3 +362,24 @@ fn an_export_is_the_tape_or_a_document() {
     );
     assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
 }
+
+#[test]
+fn the_extension_of_an_exported_file_selects_its_format() {
+    let sandbox = fixture();
+    let export = |arguments: &[&str], file: &str| {
+        let arguments = [&["export", "cli:local", "-o", file], arguments].concat();
+        tape(&sandbox, &arguments).ok();
+        fs::read_to_string(sandbox.workspace().join(file)).unwrap()
+    };
+    for file in ["chat.md", "chat.MARKDOWN"] {
+        let text = export(&[], file);
+        assert!(text.starts_with("# hello there\n"), "{text}");
+    }
+    for (arguments, file) in [
+        (&[][..], "chat.txt"),
+        (&["--format", "jsonl"], "entries.md"),
+    ] {
+        let text = export(arguments, file);
+        assert!(text.starts_with('{'), "{text}");
+    }
+}

@@ -64,7 +64,22 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
         (&row["model"], &row["cost"], &row["calls_of_unknown_price"]),
         (&"openai:mystery".into(), &Value::Null, &1.into())
     );
-    assert_eq!(shown(&["--since", "9999-01-01"]), "(no calls)\n");
+    let all = shown(&[]);
+    for since in [
+        "12h",
+        "7d",
+        "4w",
+        "yesterday",
+        "2026-01-31",
+        "2026-01-31T12:00:00Z",
+        "2026-01-31T12:00",
+    ] {
+        assert_eq!(shown(&["--since", since]), all, "{since}");
+        sandbox.bub(["tape", "search", "x", "--since", since]).ok();
+    }
+    for since in ["9999-01-01", "9999-01-01T12:00:00Z", "0h"] {
+        assert_eq!(shown(&["--since", since]), "(no calls)\n", "{since}");
+    }
     // Configured prices override the table, also for earlier calls.
     let priced = [(
         "BUB_PROVIDERS",

@@ -77,12 +77,21 @@ where
         Ok(arguments)
     }
 
+    fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<()> {
+        let mut arguments = Arguments::new(&self.spec, arguments.clone());
+        for (name, is_required) in self.spec.parameters() {
+            if arguments.values.shift_remove(name).is_none() && is_required {
+                arguments.problems.push(missing_argument_text(name));
+            }
+        }
+        if arguments.is_valid() {
+            return Ok(());
+        }
+        Err(arguments.into_error())
+    }
+
     async fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
-        let arguments = Arguments {
-            spec: Arc::clone(&self.spec),
-            values: self.spec.resolve_aliases(arguments),
-            problems: Vec::new(),
-        };
+        let arguments = Arguments::new(&self.spec, arguments);
         (self.function)(arguments, context).await
     }
 
@@ -169,7 +178,19 @@ pub struct Arguments {
     problems: Vec<String>,
 }
 
+fn missing_argument_text(name: &str) -> String {
+    format!("argument '{name}' is missing")
+}
+
 impl Arguments {
+    fn new(spec: &Arc<ToolSpec>, values: Map<String, Value>) -> Self {
+        Self {
+            spec: Arc::clone(spec),
+            values: spec.resolve_aliases(values),
+            problems: Vec::new(),
+        }
+    }
+
     /// Removes an argument and converts it. Returns `None` if it is invalid, or missing without a default.
     pub fn take<T: ToolArgument>(&mut self, name: &str, default: Option<fn() -> T>) -> Option<T> {
         let value = self.values.shift_remove(name);
@@ -183,7 +204,7 @@ impl Arguments {
             }
             None => default
                 .map_or_else(T::value_if_missing, |default| Some(default()))
-                .ok_or_else(|| format!("argument '{name}' is missing")),
+                .ok_or_else(|| missing_argument_text(name)),
         };
         outcome.map_err(|problem| self.problems.push(problem)).ok()
     }

@@ -11,7 +11,7 @@ use tracing::{Instrument as _, Span, error_span};
 
 use super::attempt::Attempt;
 use super::hints::add_hints;
-use super::transport::cancelled_error;
+use super::transport::{cancelled_error, is_closed_connection};
 use super::{CallOptions, Inner};
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction, Result};
 use crate::fallback::{Candidates, with_model_name};
@@ -247,6 +247,11 @@ impl ModelCall {
             return Ok(());
         }
         if let Some((attempt, delay)) = self.next_retry(&error) {
+            if attempt == 2 && is_closed_connection(&error) {
+                // The connection was probably an idle one; a new one is likely to work.
+                tracing::debug!(%error, "model.reconnect");
+                return Ok(());
+            }
             tracing::warn!(delay_ms = delay.as_millis(), %error, "model.retry");
             self.resume_at = Some(Instant::now() + delay);
             self.announce_retry(attempt, delay, error);

@@ -5,6 +5,15 @@ use std::io;
 
 use crate::error::{ModelError, ModelErrorKind, RecoveryAction};
 
+/// Cause of an error if the server closes the connection before it responds.
+const CLOSED_CAUSE: &str = "connection closed before message completed";
+
+/// Returns whether the server closed the connection before it responded. A server does that with idle connections, and
+/// its notice can cross the next request.
+pub(super) fn is_closed_connection(error: &ModelError) -> bool {
+    error.kind == ModelErrorKind::Transport && error.message.contains(CLOSED_CAUSE)
+}
+
 /// Returns the error for a call without a response. `server` is the base URL without secrets; `proxy` is the host of
 /// the proxy in use.
 pub(super) fn request_error(

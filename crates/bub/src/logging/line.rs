@@ -87,6 +87,26 @@ impl LogLine {
         format!("{on}{level}{off} {text}")
     }
 
+    /// Returns the line in words, if it is about something for which a user at a terminal waits.
+    pub(super) fn notice(&self) -> Option<String> {
+        let text = |name: &str| Some(sanitize::sanitize_line(self.fields.get(name)?.as_str()?));
+        Some(match self.message.as_str() {
+            "model.retry" => {
+                let delay = self.fields.get("delay_ms")?.as_u64()?;
+                let seconds = delay.div_ceil(1000);
+                format!("retrying in {seconds} s: {}", text("error")?)
+            }
+            "model.fallback" => format!("trying the next model: {}", text("error")?),
+            "session.lease_wait" => {
+                format!(
+                    "waiting for another turn of this session ({})",
+                    text("holder")?
+                )
+            }
+            _ => return None,
+        })
+    }
+
     /// Formats the line as a JSON object, including the line end.
     fn to_json_line(&self) -> String {
         let mut object = Map::new();

@@ -36,7 +36,11 @@ use super::{
     clipboard,
     session::{self, ChatSession},
 };
-use crate::cli::{approve::TerminalApprover, exit, run::input::read_attachment};
+use crate::cli::{
+    approve::TerminalApprover,
+    exit,
+    run::{ModelArgs, input::read_attachment},
+};
 
 /// How long the controller waits for the end of a turn before it reports the status.
 const TURN_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,6 +110,8 @@ pub(super) struct ChatController {
     lines: OpenLines,
     /// Files to attach to the next message.
     attached: Mutex<Vec<MediaItem>>,
+    /// Model and reasoning effort from the command line, until a command selects others.
+    model: Mutex<ModelArgs>,
     /// Cancels the line that is being submitted.
     submitting: Mutex<Option<CancellationToken>>,
     /// Held while a line is being submitted.
@@ -151,6 +157,7 @@ impl ChatController {
             resolved: Mutex::default(),
             lines: OpenLines::default(),
             attached: Mutex::default(),
+            model: Mutex::default(),
             submitting: Mutex::default(),
             submission: tokio::sync::Mutex::default(),
             is_leaving: AtomicBool::default(),
@@ -232,7 +239,8 @@ impl ChatController {
             None => TapeSummary::default(),
         };
         let chat_usage = self.usage.lock().clone();
-        let model = summary.model.or(chat_usage.model);
+        let given = self.model.lock().clone();
+        let model = given.model.or(summary.model).or(chat_usage.model);
         let model = model.or_else(|| self.settings.get(ModelSettings::MODEL));
         let last_tokens = summary
             .usage
@@ -246,7 +254,7 @@ impl ChatController {
         let used = last_tokens.unwrap_or(0);
         StatusLine {
             session: session.into(),
-            effort: summary.reasoning_effort,
+            effort: given.reasoning_effort.or(summary.reasoning_effort),
             entries: summary.entries,
             last_tokens,
             context_left: window.map(|window| context_left(used, window)),
@@ -285,6 +293,11 @@ impl ChatController {
         self.attached.lock().extend(files);
     }
 
+    /// Sets the model and the reasoning effort of the turns of this chat.
+    pub(super) fn set_model(&self, model: ModelArgs) {
+        *self.model.lock() = model;
+    }
+
     /// Reads the files that a message names with `@path`, relative to the workspace. Other words with an `@` stay text.
     fn read_mentions(&self, text: &str) -> Result<Vec<MediaItem>> {
         let paths = text.split_whitespace().filter_map(|word| {
@@ -298,7 +311,9 @@ impl ChatController {
     fn build_message(&self, text: String) -> Result<Inbound> {
         let session = self.session.lock().clone();
         let mut files = Vec::new();
-        if command_line(&text).is_none() {
+        if let Some(command) = command_line(&text) {
+            self.model.lock().yield_to_command(command);
+        } else {
             files = self.read_mentions(&text)?;
             files.append(&mut self.attached.lock());
         }
@@ -306,6 +321,7 @@ impl ChatController {
             .chat_id(&session.chat_id)
             .context("thread_id", session.id.clone())
             .active();
+        message = self.model.lock().apply(message);
         for file in files {
             message = message.media(file);
         }

@@ -2,7 +2,9 @@
 
 use bub_kernel::{Error, Result};
 use bub_model::settings::ModelSettings;
-use bub_model::{BaseUrl, Catalog, LocalServer, ModelId, Models, ModelsReport, ProviderReport};
+use bub_model::{
+    BaseUrl, Catalog, LocalServer, ModelId, Models, ModelsReport, Provider, ProviderReport,
+};
 use bub_settings::{
     ConfigFile, Settings,
     text_format::{BASE_URL, is_base_url},
@@ -118,19 +120,25 @@ async fn try_set_up_model(
     let owner = models.plain_key_owner();
     let is_owner = owner.as_deref() == Some(known.map_or(&*name, |known| &known.name));
     let owner = owner.filter(|_| !is_owner);
+    let default_base = known.and_then(|known| known.base_url.as_ref());
+    let default_base = default_base.map(BaseUrl::as_str);
     rejected.base = match &args.base {
-        Some(base) => Some(base.clone()),
-        // A custom provider needs a base URL.
+        Some(base) => Some(with_scheme(base.clone())),
         None if onboarding.can_ask
             && (last.base.is_some()
-                || known.is_none_or(|known| known.base_url.is_none())
-                    && !has_base_url(onboarding, &name)?) =>
+                || again && known.is_some_and(has_default_address)
+                || needs_base_url(known, &report) && !has_base_url(onboarding, &name)?) =>
         {
-            Some(ask_base_url(&name, last.base.as_deref()).await?)
+            let default = last.base.as_deref().or(default_base);
+            Some(ask_base_url(&name, default).await?)
         }
         None => None,
     };
-    if let Some(base) = &rejected.base {
+    if let Some(base) = rejected
+        .base
+        .as_deref()
+        .filter(|base| Some(*base) != default_base)
+    {
         let setting = if known.is_some() {
             format!("api_base.{name}")
         } else {
@@ -214,6 +222,33 @@ fn has_base_url(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
     Ok(bases.get(provider).is_some())
 }
 
+/// Returns whether the base URL of a provider must be asked for, unless it is set: that of a custom provider, and that of
+/// a local server that does not respond at its default address.
+fn needs_base_url(provider: Option<&Provider>, report: &ModelsReport) -> bool {
+    let Some(provider) = provider else {
+        return true;
+    };
+    let mut reports = report.providers.iter();
+    let is_usable = reports.any(|known| known.name == provider.name && known.usable);
+    provider.base_url.is_none() || has_default_address(provider) && !is_usable
+}
+
+/// Returns whether a provider is a server on this machine that the config does not describe.
+fn has_default_address(provider: &Provider) -> bool {
+    provider.local && provider.origin.is_none()
+}
+
+/// Returns a base URL with its scheme, which may be omitted for a server on this machine.
+fn with_scheme(base: String) -> String {
+    let url = format!("http://{base}");
+    let is_loopback = BaseUrl::parse(&url).is_some_and(|url| url.is_loopback());
+    if is_loopback && !base.contains("://") {
+        url
+    } else {
+        base
+    }
+}
+
 /// Returns the model that the questions offer: that of the last attempt, the chosen or configured one, or one of a local
 /// server.
 fn select_model(
@@ -253,7 +288,7 @@ async fn ask_provider(
         .collect();
     let default = selected.map(ModelId::provider).or(all.first().copied());
     if picker::can_pick(&onboarding.settings) {
-        return pick_provider(onboarding, report, default).await;
+        return pick_provider(onboarding, catalog, report, default).await;
     }
     let usable = report.providers.iter().filter(|provider| provider.usable);
     let available: Vec<_> = usable.map(|provider| provider.name.as_str()).collect();
@@ -288,6 +323,7 @@ async fn ask_provider(
 /// Lets the user pick a provider. Those that can be called now come first.
 async fn pick_provider(
     onboarding: &Onboarding<'_>,
+    catalog: &Catalog,
     report: &ModelsReport,
     default: Option<&str>,
 ) -> Result<String> {
@@ -296,9 +332,14 @@ async fn pick_provider(
     let items = providers.into_iter().map(|provider| PickerItem {
         name: provider.name.clone(),
         about: match &provider.todo {
+            // A search for `local` finds it.
+            Some(todo) if provider.local => format!("local: {todo}"),
             Some(todo) => todo.clone(),
             None => "available".to_owned(),
         },
+        aliases: catalog.get(&provider.name).map_or_else(Vec::new, |known| {
+            known.aliases.iter().copied().map(str::to_owned).collect()
+        }),
     });
     let picker = Picker {
         question: "provider".to_owned(),
@@ -319,6 +360,7 @@ async fn pick_provider(
 async fn ask_base_url(provider: &str, default: Option<&str>) -> Result<String> {
     loop {
         let base = prompt::prompt_line(&format!("base URL of {provider}"), default).await?;
+        let base = with_scheme(base);
         if is_base_url(&base) {
             return Ok(base);
         }
@@ -350,6 +392,7 @@ async fn ask_model(
         let items = listed.into_iter().map(|name| PickerItem {
             name,
             about: String::new(),
+            aliases: Vec::new(),
         });
         let picker = Picker {
             question: "model".to_owned(),

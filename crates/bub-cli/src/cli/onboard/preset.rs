@@ -80,6 +80,7 @@ pub(super) async fn choose_preset(onboarding: &mut Onboarding<'_>) -> Result<()>
         let items = PRESETS.iter().map(|(name, about, _)| PickerItem {
             name: (*name).to_owned(),
             about: (*about).to_owned(),
+            aliases: Vec::new(),
         });
         let picker = Picker {
             question: "preset".to_owned(),

@@ -39,12 +39,8 @@ pub(crate) struct RunArgs {
     /// Message to send; `-` reads it from stdin
     #[arg(value_parser = parse_non_blank)]
     message: String,
-    /// Model to use for this message, as provider:model
-    #[arg(long, short = 'm', value_name = "MODEL", value_parser = parse_non_blank)]
-    pub(super) model: Option<String>,
-    /// Reasoning effort for this message, such as low, medium or high
-    #[arg(long, value_name = "EFFORT", value_parser = parse_non_blank)]
-    reasoning_effort: Option<String>,
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
     /// Session to use [default: CHANNEL:CHAT-ID]
     #[arg(long, value_name = "ID", alias = "session", value_parser = parse_non_blank)]
     session_id: Option<String>,
@@ -102,6 +98,42 @@ pub(crate) struct RunArgs {
     /// Sender of the message
     #[arg(long, value_name = "ID", default_value = "human")]
     sender_id: String,
+}
+
+/// The options of `bub run` and `bub chat` that select the model.
+#[derive(clap::Args, Clone, Default)]
+pub(crate) struct ModelArgs {
+    /// Model to use instead of that of the session, as provider:model
+    #[arg(long, short = 'm', value_name = "MODEL", value_parser = parse_non_blank)]
+    pub(crate) model: Option<String>,
+    /// Reasoning effort to use, such as low, medium or high
+    #[arg(long, value_name = "EFFORT", value_parser = parse_non_blank)]
+    pub(crate) reasoning_effort: Option<String>,
+}
+
+impl ModelArgs {
+    /// Forgets the option that a comma command such as `,model NAME` replaces.
+    pub(crate) fn yield_to_command(&mut self, command: &str) {
+        match command.split_whitespace().collect::<Vec<_>>()[..] {
+            ["model", _, ..] => self.model = None,
+            ["reasoning_effort", _, ..] => self.reasoning_effort = None,
+            _ => {}
+        }
+    }
+
+    /// Returns the message with the model and the reasoning effort of its turn.
+    pub(crate) fn apply(&self, mut message: ChannelMessage) -> ChannelMessage {
+        let choices = [
+            ("_model", &self.model),
+            ("_reasoning_effort", &self.reasoning_effort),
+        ];
+        for (key, value) in choices {
+            if let Some(value) = value {
+                message = message.context(key, value.clone());
+            }
+        }
+        message
+    }
 }
 
 /// Parses an amount of money, such as `0.5` or `$0.5`.
@@ -207,15 +239,7 @@ impl RunArgs {
         let mut message = ChannelMessage::new(session, self.channel, text)
             .chat_id(self.chat_id)
             .context("sender_id", self.sender_id);
-        let choices = [
-            ("_model", self.model),
-            ("_reasoning_effort", self.reasoning_effort),
-        ];
-        for (key, value) in choices {
-            if let Some(value) = value {
-                message = message.context(key, value);
-            }
-        }
+        message = self.model.apply(message);
         let files = self.file.iter().map(|path| (path, false));
         for (path, is_image) in files.chain(self.image.iter().map(|path| (path, true))) {
             let home = framework.settings().home();

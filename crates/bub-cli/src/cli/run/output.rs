@@ -67,6 +67,11 @@ impl TurnOutput {
         }
     }
 
+    /// Returns whether a user reads the output, which log lines on stderr would interrupt.
+    pub(super) fn is_read_by_user(&self) -> bool {
+        std::io::stderr().is_terminal() && matches!(self.target, OutputTarget::Printer(..))
+    }
+
     /// Says which session is used, if a user reads stderr.
     pub(super) fn begin(&mut self, inbound: &Inbound) {
         let session = inbound.message.session_id().unwrap_or_default();

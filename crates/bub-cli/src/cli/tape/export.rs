@@ -19,12 +19,26 @@ use crate::cli::progress::ProgressBar;
 pub(super) struct ExportArgs {
     /// Session id, tape name, or a unique prefix
     tape: String,
-    /// Output format: `jsonl` has all entries, `markdown` the conversation
-    #[arg(long, value_parser = ["jsonl", "markdown"], default_value = "jsonl")]
-    format: String,
+    /// Output format: `jsonl` has all entries, `markdown` the conversation [default: `markdown` if FILE ends in `.md` or
+    /// `.markdown`, else `jsonl`]
+    #[arg(long, value_parser = ["jsonl", "markdown"])]
+    format: Option<String>,
     /// Output file, which must not exist [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+impl ExportArgs {
+    /// Returns whether to export Markdown: the format says so, or without one the extension of the output file.
+    fn is_markdown(&self) -> bool {
+        let extension = || self.output.as_deref()?.extension()?.to_str();
+        match &self.format {
+            Some(format) => format == "markdown",
+            None => extension().is_some_and(|extension| {
+                ["md", "markdown"].contains(&&*extension.to_ascii_lowercase())
+            }),
+        }
+    }
 }
 
 pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<ExitCode> {
@@ -48,7 +62,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
         }
     });
     let written = async {
-        if args.format == "markdown" {
+        if args.is_markdown() {
             out.write(&document_head(&listed))?;
             let section = |entry: &Entry| {
                 let part = ConversationPart::from_entry(entry);

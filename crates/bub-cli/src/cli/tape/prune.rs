@@ -9,9 +9,10 @@ use super::{
     text::{self, format_bytes, format_count},
     workspace_tapes::HomeTapes,
 };
-use crate::cli::progress::ProgressBar;
-
-const SECONDS_PER_HOUR: u64 = 3600;
+use crate::cli::{
+    dates::{SECONDS_PER_HOUR, parse_age},
+    progress::ProgressBar,
+};
 
 /// Delete old archives and unused media
 ///
@@ -28,22 +29,6 @@ pub(super) struct PruneArgs {
     /// Do not prompt
     #[arg(long)]
     yes: bool,
-}
-
-fn parse_age(text: &str) -> Result<Duration, &'static str> {
-    let parse = || {
-        let hours = match text.chars().last()? {
-            'h' => 1,
-            'd' => 24,
-            'w' => 24 * 7,
-            _ => return None,
-        };
-        let number: u64 = text.get(..text.len() - 1)?.parse().ok()?;
-        number.checked_mul(hours * SECONDS_PER_HOUR)
-    };
-    parse()
-        .map(Duration::from_secs)
-        .ok_or("expected a number followed by h, d or w, for example 30d")
 }
 
 pub(super) async fn run(files: &HomeTapes, args: PruneArgs) -> Result<ExitCode> {

@@ -11,7 +11,7 @@ use super::{
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
-use crate::cli::progress::ProgressBar;
+use crate::cli::{dates::parse_date, progress::ProgressBar};
 
 /// Search tapes of this workspace
 ///
@@ -25,11 +25,11 @@ pub(super) struct SearchArgs {
     /// Search the sessions of all workspaces
     #[arg(long, conflicts_with = "tape")]
     all_workspaces: bool,
-    /// Only entries on or after this date (YYYY-MM-DD) or ISO 8601 time (UTC)
-    #[arg(long, value_name = "DATE")]
+    /// Only entries on or after this date or time (UTC), such as 2026-01-31, or since an age, such as 7d
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
     since: Option<String>,
     /// Only entries on or before this date or time
-    #[arg(long, value_name = "DATE")]
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
     until: Option<String>,
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', help = KINDS_HELP)]
     kinds: Vec<String>,
@@ -52,18 +52,9 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: SearchArgs) -> Result<Exit
         Some(tape) => vec![tapes.find_tape(tape).await?],
         None => tapes.sessions(args.all_workspaces).await?,
     };
-    // Search an empty tape first, to report an invalid date also if there are no sessions.
+    // Search an empty tape first, to report an invalid range also if there are no sessions.
     let empty_tape = tapes.open_tape(&TapeName::for_session(&tapes.workspace, ""));
-    empty_tape
-        .search(&search)
-        .await
-        .map_err(|error| match error {
-            TapeError::InvalidInput(message) => TapeError::InvalidInput(format!(
-                "{}; write dates as 2026-01-31 or 2026-01-31T12:00:00Z",
-                message.trim_end_matches('.')
-            )),
-            other => other,
-        })?;
+    empty_tape.search(&search).await?;
     let (hits, filtered) = search_sessions(tapes, &sessions, &search).await?;
     let style = ColorSupport::from_settings(&tapes.settings);
     let mut out = ResultWriter::for_stdout(&tapes.settings);

@@ -408,3 +408,30 @@ fn a_file_is_completed_and_attached_with_an_at_sign() {
     chat.wait_for("An answer.");
     assert!(messages(&server).contains("data:image/png;base64,"));
 }
+
+// Also for the first message. A command takes precedence over the command line from then on.
+#[test]
+fn the_command_line_selects_the_model_of_a_chat() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("An answer."));
+    let mut command = sandbox.command(&bub());
+    command
+        .args(["chat", "-m", "openai:big", "--reasoning-effort", "high"])
+        .env("BUB_MODEL", "openai:small")
+        .env("BUB_API_BASE", format!("{}/v1", server.url()))
+        .env("BUB_API_KEY", "key");
+    let lines = "hello\n,model\nhello again\n,model openai:other\nthe last one\n";
+    let run = piped(&mut command, lines.as_bytes());
+    let shown = run.ok();
+    assert!(
+        shown.contains("Session model: openai:big.") && shown.contains("- openai:small"),
+        "{shown}"
+    );
+    let models = server.requests().into_iter().map(|request| {
+        let request = request.json();
+        let model = request["model"].as_str().unwrap().to_owned();
+        (model, request["reasoning_effort"] == "high")
+    });
+    let expected = ["big", "big", "other"].map(|model| (model.to_owned(), true));
+    assert_eq!(models.collect::<Vec<_>>(), expected);
+}

@@ -128,8 +128,8 @@ fn bad_input_is_one_clear_line() {
         &["invalid value 'some' for '--last <N>'"],
     );
     check(
-        &["search", "x", "--since", "yesterday"],
-        &["Invalid ISO date or datetime: 'yesterday'; write dates as 2026-01-31"],
+        &["search", "x", "--since", "soon"],
+        &["invalid value 'soon' for '--since <DATE>': expected a date such as 2026-01-31"],
     );
     check(
         &[
@@ -140,7 +140,7 @@ fn bad_input_is_one_clear_line() {
             "--until",
             "2026-01-01",
         ],
-        &["2026"],
+        &["the start date is after the end date; swap them"],
     );
     check(&["search", " "], &["empty search text"]);
     check(
@@ -176,7 +176,7 @@ fn bad_input_is_one_clear_line() {
 fn a_wrong_date_is_refused_also_where_nothing_is_searched() {
     refused(
         &tape(&Sandbox::new(), &["search", "x", "--until", "31.1.2026"]),
-        &["Invalid ISO date"],
+        &["invalid value '31.1.2026' for '--until <DATE>': expected a date"],
     );
 }
 

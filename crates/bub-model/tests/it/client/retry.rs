@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use bub_model::{CallOptions, ModelErrorKind, ModelEvent, RecoveryAction, WireFormat};
+use bub_model::{
+    BaseUrl, CallOptions, Endpoint, ModelErrorKind, ModelEvent, RecoveryAction, WireFormat,
+};
 use bub_testkit::model::{ManualClock, ModelServer, Reply};
 use futures_util::StreamExt;
 use serde_json::json;
+use tokio::{io::AsyncReadExt as _, net::TcpListener};
 
 use super::support::{client, collect, completion, drain, endpoint, logged, quick, request, text};
 
@@ -220,6 +223,39 @@ async fn every_wait_is_announced_with_its_reason() {
         is_retry && line.contains("slow down")
     });
     assert!(is_logged, "the retry is also logged");
+}
+
+/// Servers close idle connections, and the client can notice that only when it sends the next request.
+#[tokio::test]
+async fn a_connection_closed_before_the_response_is_replaced_at_once_and_silently() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}/v1", listener.local_addr().unwrap());
+    let base = BaseUrl::parse(&base).unwrap();
+    let id = "test:model".parse().unwrap();
+    let endpoint = Endpoint::new(id, WireFormat::ChatCompletions, base);
+    let clock = ManualClock::pause();
+    let call = tokio::spawn(drain(client().stream(endpoint, request(true), quick())));
+    // The clock stands still: only the retry without a delay arrives.
+    for _ in 0..2 {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        // Bytes that are not read would reset the connection.
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            assert!(socket.read_buf(&mut request).await.unwrap() > 0);
+        }
+    }
+    clock.settle().await;
+    assert!(!call.is_finished());
+    drop((clock, listener));
+    let (events, error) = call.await.unwrap();
+    let retries = events
+        .iter()
+        .filter_map(|event| match event {
+            ModelEvent::Retry(retry) => Some(retry.attempt),
+            _ => None,
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(retries, [3], "{error:?}");
 }
 
 /// An empty answer is retried once; then it is an error.
