@@ -183,7 +183,7 @@ fn a_command_is_refused_if_what_git_runs_cannot_be_protected() {
     assert!(run.stderr.contains(text), "{run:?}");
     let mut terminal = start_at_terminal(&server, command_after(&sandbox, &[]), &["one", "two"]);
     for answer in ["y\r", "n\r"] {
-        terminal.expect("run it outside the sandbox?");
+        terminal.expect("allow bash?");
         terminal.expect("[y");
         terminal.send(answer);
     }

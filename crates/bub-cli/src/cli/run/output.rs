@@ -52,7 +52,7 @@ impl TurnOutput {
         }
     }
 
-    /// Returns whether people read the output, and not a program.
+    /// Returns whether a user reads the output, and not a program.
     pub(super) fn is_text(&self) -> bool {
         matches!(self.target, OutputTarget::Printer(..))
     }
