@@ -191,6 +191,8 @@ struct ChainVerifier {
     has_expected: bool,
     /// The hash before the end mark, if the last line is a valid end mark.
     export_head: Option<ChainHash>,
+    /// The id of the end mark, if the last line is an end mark without a hash.
+    unchained_mark: Option<EntryId>,
     known_head: Option<ChainHash>,
     /// Finds lines that may be events about the chain. Parsing each line would be slow.
     event_finder: Finder<'static>,
@@ -216,6 +218,7 @@ impl ChainVerifier {
             entries: 0,
             has_expected: false,
             export_head: None,
+            unchained_mark: None,
             known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
             event_finder: Finder::new(EVENT_PREFIX),
             broken: Vec::new(),
@@ -232,7 +235,7 @@ impl ChainVerifier {
         if status == LineStatus::Invalid && line.trim_ascii().is_empty() {
             return;
         }
-        self.export_head = None;
+        (self.export_head, self.unchained_mark) = (None, None);
         if before != self.state.last_hash() && self.state.last_hash() == self.known_head {
             self.report.proven = Some(ProvenEntry {
                 id: codec::decode(line).map(|entry| entry.id),
@@ -260,6 +263,10 @@ impl ChainVerifier {
                     kept: None,
                 });
             }
+        }
+        if status == LineStatus::Unchained && self.event_finder.find(line).is_some() {
+            let mark = codec::decode(line).filter(|entry| entry.name() == Some(EXPORT_EVENT));
+            self.unchained_mark = mark.map(|entry| entry.id);
         }
         self.entries += 1;
     }
@@ -305,6 +312,12 @@ impl ChainVerifier {
             let line = self.lines;
             let truncated = ChainProblem::Truncated { line };
             report.problem.get_or_insert(truncated);
+        }
+        if let (None, Some(id)) = (expected, self.unchained_mark) {
+            // The end mark of an export always has a hash.
+            let (id, line) = (Some(id), self.lines);
+            let altered = ChainProblem::Altered { id, line };
+            report.problem.get_or_insert(altered);
         }
         if expected.is_none() && self.export_head.is_some() {
             // The end mark is not an entry of the tape.

@@ -118,7 +118,15 @@ async fn an_export_has_the_chain_of_its_tape_and_every_truncation_of_it_is_found
         assert_ne!(verify_lines(&part).problem, None, "{missing}");
     }
     let foreign = lines[0].replace(", \"chain\"", ", \"other\"");
-    assert!(!verify_lines(&[lines, vec![foreign]].concat()).is_complete);
+    assert!(!verify_lines(&[lines.clone(), vec![foreign]].concat()).is_complete);
+    // Without the hashes, the end mark shows that there were some.
+    let plain = |line: &String| line.split_once(", \"chain\"").unwrap().0.to_owned() + "}\n";
+    let stripped: Vec<String> = lines.iter().map(plain).collect();
+    let problem = verify_lines(&stripped).problem;
+    assert!(
+        matches!(problem, Some(ChainProblem::Altered { line: 251, .. })),
+        "{problem:?}"
+    );
     // A tape without a chain is exported as it is.
     let entry = Entry::message("user", "plain");
     let mut seal = ExportSeal::default();
@@ -218,6 +226,9 @@ async fn a_repair_of_foreign_lines_keeps_the_chain_valid() {
     assert_eq!((report.problem, report.is_complete), (None, true));
 }
 
+/// A change of the lines of a tape, and the line at which it is found.
+type Change<'a> = (&'a dyn Fn(&mut Vec<String>), u64);
+
 /// Whatever part of the chain is replaced by an invalid line, a repair does not hide it, nor do later entries.
 #[tokio::test]
 async fn a_repair_never_makes_a_broken_chain_valid() {
@@ -232,7 +243,7 @@ async fn a_repair_never_makes_a_broken_chain_valid() {
         content[30] = content[30].replace("message 30", "message 03");
         content.insert(30, "garbage\n".to_owned());
     };
-    let changes: [(&dyn Fn(&mut Vec<String>), u64); 5] = [
+    let changes: [Change<'_>; 5] = [
         (&replaced(1..62), 2),
         (&replaced(0..1), 1),
         (&replaced(62..63), 63),
