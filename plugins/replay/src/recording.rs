@@ -15,7 +15,7 @@ use bub::{
 };
 use serde_json::{Value, json};
 
-use crate::surroundings::Surroundings;
+use crate::{files::read_file, surroundings::Surroundings};
 
 /// Name of the event that records which call of which model a tape answered a request with.
 pub(crate) const ANSWER_EVENT: &str = "replay.answer";
@@ -69,7 +69,7 @@ impl Recording {
         let failed = |error: std::io::Error| {
             Error::invalid_input(format!("cannot read the tape {shown}: {error}"))
         };
-        let bytes = std::fs::read(path).map_err(failed)?;
+        let bytes = read_file(path).map_err(failed)?;
         let mut entries = Vec::new();
         for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
             match codec::decode(line) {
@@ -93,19 +93,20 @@ impl Recording {
         Ok(Self::new(entries, &*blobs).await)
     }
 
-    /// Reads the only session of a home. Returns an empty recording if the home has no tape.
-    pub(crate) async fn of_home(home: &Path) -> Result<Self> {
+    /// Reads the only session of a home. Returns `None` if the home has no tape.
+    pub(crate) async fn of_home(home: &Path) -> Result<Option<Self>> {
         let store = Arc::new(FileStore::new(home.join("tapes"), Durability::Os));
         let names = store
             .list(TapeListFilter::Sessions)
             .await
             .map_err(tape_error)?;
         let Some(name) = names.into_iter().next() else {
-            return Ok(Self::default());
+            return Ok(None);
         };
         let blobs = store.blobs();
         let entries = Tape::new(store, name).entries(EntryRange::ALL).await;
-        Ok(Self::new(entries.map_err(tape_error)?, &*blobs).await)
+        let entries = entries.map_err(tape_error)?;
+        Ok(Some(Self::new(entries, &*blobs).await))
     }
 
     /// Reads entries. Their media are in `blobs`.
