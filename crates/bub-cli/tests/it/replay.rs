@@ -114,6 +114,22 @@ fn a_replay_shows_what_another_prompt_or_model_changes() {
     assert_eq!(session.runs(), 1);
 }
 
+/// Each provider has its own ids of tool calls, and some use an id again.
+#[test]
+fn ids_of_tool_calls_are_no_difference() {
+    let session = RecordedSession::new();
+    let write = json!({"path": "note.txt", "content": "Buy milk"}).to_string();
+    let command = json!({"command": "echo one >> runs.txt; cat note.txt"}).to_string();
+    session
+        .model
+        .script(Reply::new().call("toolu_0", "fs_write", &write))
+        .script(Reply::new().call("toolu_0", "bash", &command))
+        .script(Reply::text("The note says: Buy milk"));
+    let run = session.replay(&["--model", "openai:other"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(session.runs(), 1);
+}
+
 #[test]
 fn wrong_arguments_of_a_replay_are_named() {
     let session = RecordedSession::new();
