@@ -147,8 +147,15 @@ impl ActiveReplay {
     }
 
     fn load_state(&self) -> Option<StatePatch> {
-        let patch = StatePatch::with_capacity(1).with("_runtime_repeat_guard", false);
-        Some(patch).filter(|_| self.get().is_some_and(ReplaySession::is_recorded))
+        let session = self.get()?;
+        let mut patch = StatePatch::with_capacity(2);
+        if let Some(limit) = session.step_limit() {
+            patch = patch.with("_runtime_max_steps", limit);
+        }
+        if session.is_recorded() {
+            patch = patch.with("_runtime_repeat_guard", false);
+        }
+        Some(patch)
     }
 
     fn build_prompt(&self, message: &Envelope) -> Option<Prompt> {

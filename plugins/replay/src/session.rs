@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::{
     difference::first_difference,
     provider::{replay_error, stream_answer},
-    recording::{RecordedCall, Recording, run_id},
+    recording::{RecordedCall, Recording, run_id, step_limit},
     surroundings::{Normalizer, Surroundings},
 };
 
@@ -111,6 +111,16 @@ impl ReplaySession {
     /// Returns whether both the answers and the results of tools come from the tape.
     pub(crate) fn is_recorded(&self) -> bool {
         self.options.model.is_none() && self.options.tools == ToolSource::Recorded
+    }
+
+    /// Returns the maximum number of steps of the current turn, if it ended there when it was recorded.
+    pub(crate) fn step_limit(&self) -> Option<u64> {
+        let index = self.progress.lock().turn;
+        let turn = self.recording.turns.get(index)?;
+        let next = self.recording.turns.get(index + 1);
+        let end = next.map_or(turn.limit, |next| next.start.min(turn.limit));
+        let mut entries = self.recording.entries.get(turn.start..end)?.iter();
+        entries.find_map(step_limit)
     }
 
     /// Runs all turns. The framework must have a [`ReplayPlugin`](crate::ReplayPlugin) with this replay.
@@ -410,7 +420,7 @@ impl Recording {
         let entries = self.entries.get(start..limit).unwrap_or_default();
         let last = entries
             .iter()
-            .rposition(|entry| entry.name() == Some("loop.step"));
+            .rposition(|entry| matches!(entry.name(), Some("loop.step" | "run")));
         last.map_or(limit, |last| start + last + 1)
     }
 
