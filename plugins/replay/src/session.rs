@@ -4,7 +4,7 @@ use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use bub::{
     ChannelMessage, Entry, Envelope, Framework, Inbound, LlmDecision, LlmRequest, Prompt, Result,
-    Sender, SessionId, ToolCall, ToolDecision, Turn, clap,
+    Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn, clap,
     kernel::tape_error,
     tape::{EntryRange, MemoryStore, Tape, TapeName},
 };
@@ -75,6 +75,8 @@ pub struct ReplaySession {
     pub(crate) options: ReplayOptions,
     session_id: SessionId,
     store: MemoryStore,
+    /// The store with the tape of the session.
+    source: Option<Arc<dyn TapeStore>>,
     progress: Mutex<Progress>,
 }
 
@@ -99,8 +101,20 @@ impl ReplaySession {
             options,
             session_id,
             store: MemoryStore::new(),
+            source: None,
             progress: Mutex::default(),
         }
+    }
+
+    /// Returns the replay with the store that the tape of the session is in. Models such as `replay:TAPE` read it.
+    #[must_use]
+    pub fn with_source(mut self, source: Option<Arc<dyn TapeStore>>) -> Self {
+        self.source = source;
+        self
+    }
+
+    pub(crate) fn source(&self) -> Option<Arc<dyn TapeStore>> {
+        self.source.clone()
     }
 
     /// Returns the store with the copy of the tape.
