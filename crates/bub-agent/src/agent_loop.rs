@@ -45,6 +45,8 @@ use crate::{
 /// Maximum characters of a prompt in the tape events `loop.start` and `loop.step.start`. The message entry has the
 /// complete prompt.
 const MAX_EVENT_PROMPT_CHARS: usize = 80;
+/// Key in the state with the maximum number of steps of the turn. A replay sets it to the recorded one.
+const MAX_STEPS_KEY: &str = "_runtime_max_steps";
 
 /// One run of the agent loop.
 pub(crate) struct AgentLoop {
@@ -156,7 +158,9 @@ impl AgentLoop {
 
     /// Returns an error if a step exceeds the maximum number of steps per turn.
     fn step_limit_error(&self, number: u64) -> Option<Error> {
-        let max_steps = self.agent.settings.get(AgentSettings::MAX_STEPS)?;
+        let given = self.turn.state().get(MAX_STEPS_KEY);
+        let configured = || self.agent.settings.get(AgentSettings::MAX_STEPS);
+        let max_steps = given.and_then(|steps| steps.as_u64()).or_else(configured)?;
         (number > max_steps).then(|| {
             let steps = if max_steps == 1 { "step" } else { "steps" };
             let text = format!(

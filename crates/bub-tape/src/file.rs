@@ -45,7 +45,7 @@ mod verify;
 
 pub use self::{
     chain::ExportSeal,
-    chain_report::{ChainGap, ChainProblem, ChainReport, ProvenEntry},
+    chain_report::{ChainProblem, ChainReport, ProvenEntry},
     repair::RepairReport,
     unused::{UnusedFile, UnusedFileKind},
     verify::{Damage, VerifyReport},

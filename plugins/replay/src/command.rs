@@ -116,9 +116,11 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
     check_plugins(settings, &args)?;
     let system = args.system.as_ref();
     let system = system.map(|path| std::fs::read_to_string(path).at("read", path));
-    let (session_id, recording) = framework
-        .run_scoped(read_session(framework, &args.session))
-        .await?;
+    let source = async {
+        let session = read_session(framework, &args.session).await?;
+        Ok((session, framework.tape_store()))
+    };
+    let ((session_id, recording), store) = framework.run_scoped(source).await?;
     let first_turn = match &args.from {
         Some(from) => recording.first_turn_after(from)?,
         None => 0,
@@ -130,7 +132,7 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
         first_turn,
     };
     let session = ReplaySession::new(session_id.clone(), Arc::new(recording), options);
-    let session = Arc::new(session);
+    let session = Arc::new(session.with_source(store));
     active.start(Arc::clone(&session));
     let replay = async {
         session.run(framework).await?;

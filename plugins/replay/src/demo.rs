@@ -263,7 +263,7 @@ impl Demo<'_> {
 
     /// Returns what the model calls would have cost, from the usage on the tape. The provider `replay` has estimated it.
     async fn cost(&self) -> Result<String> {
-        let recording = Recording::of_home(&self.home).await?;
+        let recording = Recording::of_home(&self.home).await?.unwrap_or_default();
         let mut tokens = TokenCounts::default();
         let usages = recording.calls.iter().flat_map(|call| &call.usage);
         for counts in usages.filter_map(TokenCounts::from_usage) {

@@ -19,12 +19,17 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::{
-    provider::RecordedModel, recording::Recording, session::ReplaySession,
-    settings::ReplaySettings, surroundings::Surroundings,
+    provider::RecordedModel,
+    recording::{ANSWER_EVENT, Recording},
+    session::ReplaySession,
+    settings::ReplaySettings,
+    surroundings::Surroundings,
 };
 
 /// The prefix of models that are recorded tapes.
 const MODEL_PREFIX: &str = "replay:";
+/// Field of the event about an answer with the name of the tape that it comes from.
+const TAPE_FIELD: &str = "tape";
 
 /// The plugin `replay`: answers calls of models such as `replay:TAPE`, and runs the replay of `bub replay`.
 #[derive(Debug)]
@@ -47,6 +52,7 @@ impl ReplayPlugin {
     pub fn with_replay(settings: ReplaySettings, active: ActiveReplay) -> Self {
         let models = RecordedModels {
             settings,
+            replay: active.clone(),
             models: Mutex::default(),
         };
         Self {
@@ -69,27 +75,54 @@ impl Plugin for ReplayPlugin {
 #[derive(Debug)]
 struct RecordedModels {
     settings: ReplaySettings,
+    replay: ActiveReplay,
     /// By tape and session, because each session has its own position on the tape.
     models: Mutex<HashMap<(String, SessionId), Arc<RecordedModel>>>,
 }
 
 impl RecordedModels {
-    /// Returns the model of a tape. It keeps its position for the next call.
+    /// Returns the model of a tape. It keeps its position for the next call. In a new process, it continues after the last
+    /// answer on the tape of the session.
     async fn recorded_model(&self, tape: &str, turn: &Turn) -> Result<Arc<RecordedModel>> {
         let key = (tape.to_owned(), turn.session_id().clone());
         let mut models = self.models.lock().await;
         if let Some(model) = models.get(&key) {
             return Ok(Arc::clone(model));
         }
-        let recording = Arc::new(open_tape(tape, turn).await?);
+        let recording = self.open_tape(tape, turn).await?;
+        let recording = Arc::new(recording);
         let model = RecordedModel::new(recording, Surroundings::of_turn(turn)).await?;
-        let model = Arc::new(model);
+        let model = Arc::new(model.starting_after(answered_calls(tape, turn).await?));
         models.insert(key, Arc::clone(&model));
         Ok(model)
     }
 }
 
 impl RecordedModels {
+    /// Reads a tape: a file, or the session or tape with this name. A replay works on a copy, so it reads the store that
+    /// the replayed session is in.
+    async fn open_tape(&self, name: &str, turn: &Turn) -> Result<Recording> {
+        let path = Path::new(name);
+        if path.is_file() {
+            return Recording::open(path).await;
+        }
+        let framework = turn.framework();
+        let source = self.replay.get().and_then(ReplaySession::source);
+        if let Some(store) = source.or_else(|| framework.tape_store()) {
+            let session = TapeName::for_session(framework.workspace_text(), name);
+            for name in [session].into_iter().chain(TapeName::new(name).ok()) {
+                let tape = Tape::new(Arc::clone(&store), name);
+                let entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
+                if !entries.is_empty() {
+                    return Ok(Recording::new(entries, &*store.blobs()).await);
+                }
+            }
+        }
+        Err(Error::config(format!(
+            "unknown tape `{name}`: neither a file nor a session; run `bub tape list` to list sessions"
+        )))
+    }
+
     /// Answers a request from a tape, and records where the answer comes from.
     async fn answer(&self, tape: &str, request: &LlmRequest, turn: &Turn) -> Result<ModelStream> {
         let model = self.recorded_model(tape, turn).await?;
@@ -98,7 +131,10 @@ impl RecordedModels {
         let offered = specs.filter(|spec| request.tool_names.contains(&spec.model_name()));
         let tools: Vec<Value> = offered.map(tool_definition).collect();
         let answer = model.answer(&request.messages, &tools, self.settings);
-        let (stream, event) = answer.await?;
+        let (stream, mut event) = answer.await?;
+        if let Some(Value::Object(data)) = event.payload.get_mut("data") {
+            data.insert(TAPE_FIELD.to_owned(), tape.into());
+        }
         let tape = turn.tape();
         tape.append_later(tape.with_run_id(event));
         Ok(stream)
@@ -147,8 +183,15 @@ impl ActiveReplay {
     }
 
     fn load_state(&self) -> Option<StatePatch> {
-        let patch = StatePatch::with_capacity(1).with("_runtime_repeat_guard", false);
-        Some(patch).filter(|_| self.get().is_some_and(ReplaySession::is_recorded))
+        let session = self.get()?;
+        let mut patch = StatePatch::with_capacity(2);
+        if let Some(limit) = session.step_limit() {
+            patch = patch.with("_runtime_max_steps", limit);
+        }
+        if session.is_recorded() {
+            patch = patch.with("_runtime_repeat_guard", false);
+        }
+        Some(patch)
     }
 
     fn build_prompt(&self, message: &Envelope) -> Option<Prompt> {
@@ -174,23 +217,19 @@ impl ActiveReplay {
     }
 }
 
-/// Reads a tape: a file, or the session or tape with this name in the store of the turn.
-async fn open_tape(name: &str, turn: &Turn) -> Result<Recording> {
-    let path = Path::new(name);
-    if path.is_file() {
-        return Recording::open(path).await;
-    }
-    let framework = turn.framework();
-    let session = framework.session_tape(&SessionId::from(name))?;
-    let named = TapeName::new(name).ok().zip(framework.tape_store());
-    let named = named.map(|(name, store)| Tape::new(store, name));
-    for tape in session.into_iter().chain(named) {
-        let entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
-        if !entries.is_empty() {
-            return Ok(Recording::new(entries, &*tape.store().blobs()).await);
-        }
-    }
-    Err(Error::config(format!(
-        "unknown tape `{name}`: neither a file nor a session; run `bub tape list` to list sessions"
-    )))
+/// Returns how many calls of a tape are answered, as the tape of the session says: the number of the last one.
+async fn answered_calls(tape: &str, turn: &Turn) -> Result<usize> {
+    let entries = turn.tape().tape().entries(EntryRange::ALL).await;
+    let entries = entries.map_err(tape_error)?;
+    let mut answers = entries
+        .iter()
+        .rev()
+        .filter(|entry| entry.name() == Some(ANSWER_EVENT));
+    let last = answers.find_map(|entry| {
+        let data = entry
+            .data()
+            .filter(|data| data.get(TAPE_FIELD).is_some_and(|name| name == tape))?;
+        usize::try_from(data.get("call")?.as_u64()?).ok()
+    });
+    Ok(last.unwrap_or_default())
 }

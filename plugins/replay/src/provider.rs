@@ -64,6 +64,13 @@ impl RecordedModel {
         })
     }
 
+    /// Returns the model with its position after the first `count` calls.
+    #[must_use]
+    pub fn starting_after(self, count: usize) -> Self {
+        *self.next.lock() = count;
+        self
+    }
+
     /// Returns the answer to a request with these messages and definitions of tools, and the event that records where the
     /// answer comes from.
     ///
@@ -136,7 +143,7 @@ impl RecordedModel {
         let (whole, last) = hashes(messages);
         let mut next = self.next.lock();
         let count = self.requests.len();
-        let order = (*next..count).chain(0..*next);
+        let order = (*next..count).chain(0..(*next).min(count));
         let mut matching = order.filter(|index| {
             self.requests
                 .get(*index)
@@ -174,15 +181,12 @@ fn hashes(messages: &[Value]) -> (u64, u64) {
         }
         hasher.finish()
     };
-    (
-        hash(messages),
-        hash(
-            messages
-                .last()
-                .map(std::slice::from_ref)
-                .unwrap_or_default(),
-        ),
-    )
+    let mut last = messages.last().cloned();
+    if let Some(Value::Object(last)) = &mut last {
+        // The number of the call depends on the messages before.
+        last.remove("tool_call_id");
+    }
+    (hash(messages), hash(last.as_slice()))
 }
 
 pub(crate) fn replay_error(message: String) -> Error {

@@ -15,10 +15,13 @@ use bub::{
 };
 use serde_json::{Value, json};
 
-use crate::surroundings::Surroundings;
+use crate::{files::read_file, surroundings::Surroundings};
 
 /// Name of the event that records which call of which model a tape answered a request with.
 pub(crate) const ANSWER_EVENT: &str = "replay.answer";
+
+/// The text before the maximum number of steps in the error of a turn that reached it.
+const STEP_LIMIT_PREFIX: &str = "max_steps_reached=";
 
 /// Model calls and turns of a tape, in tape order.
 #[derive(Debug, Default)]
@@ -69,7 +72,7 @@ impl Recording {
         let failed = |error: std::io::Error| {
             Error::invalid_input(format!("cannot read the tape {shown}: {error}"))
         };
-        let bytes = std::fs::read(path).map_err(failed)?;
+        let bytes = read_file(path).map_err(failed)?;
         let mut entries = Vec::new();
         for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
             match codec::decode(line) {
@@ -93,19 +96,20 @@ impl Recording {
         Ok(Self::new(entries, &*blobs).await)
     }
 
-    /// Reads the only session of a home. Returns an empty recording if the home has no tape.
-    pub(crate) async fn of_home(home: &Path) -> Result<Self> {
+    /// Reads the only session of a home. Returns `None` if the home has no tape.
+    pub(crate) async fn of_home(home: &Path) -> Result<Option<Self>> {
         let store = Arc::new(FileStore::new(home.join("tapes"), Durability::Os));
         let names = store
             .list(TapeListFilter::Sessions)
             .await
             .map_err(tape_error)?;
         let Some(name) = names.into_iter().next() else {
-            return Ok(Self::default());
+            return Ok(None);
         };
         let blobs = store.blobs();
         let entries = Tape::new(store, name).entries(EntryRange::ALL).await;
-        Ok(Self::new(entries.map_err(tape_error)?, &*blobs).await)
+        let entries = entries.map_err(tape_error)?;
+        Ok(Some(Self::new(entries, &*blobs).await))
     }
 
     /// Reads entries. Their media are in `blobs`.
@@ -249,6 +253,14 @@ pub(crate) fn run_id(entry: &Entry) -> &str {
     id.unwrap_or_default()
 }
 
+/// Returns the maximum number of steps, if an entry is the error of a turn that reached it.
+pub(crate) fn step_limit(entry: &Entry) -> Option<u64> {
+    let message = entry.payload.get("message")?.as_str()?;
+    let limit = message.strip_prefix(STEP_LIMIT_PREFIX)?.split(';').next()?;
+    let limit = limit.parse().ok();
+    limit.filter(|_| entry.kind == EntryKind::Error)
+}
+
 fn is_user_message(entry: &Entry) -> bool {
     entry.kind == EntryKind::Message && entry.payload.get("role").is_some_and(|role| role == "user")
 }
@@ -262,6 +274,7 @@ fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
     let mut calls: Vec<RecordedCall> = Vec::new();
     let mut open: HashMap<&str, RecordedCall> = HashMap::new();
     let mut replayed: HashMap<&str, &Value> = HashMap::new();
+    let mut limited = None;
     for (index, entry) in entries.iter().enumerate() {
         let run = run_id(entry);
         let started = || RecordedCall {
@@ -292,6 +305,8 @@ fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
                 let call = open.entry(run).or_insert_with(started);
                 call.text = text("content").unwrap_or_default();
             }
+            // The turn ended without a model call.
+            EntryKind::Error if step_limit(entry).is_some() => limited = Some(run),
             EntryKind::Error => {
                 let call = open.entry(run).or_insert_with(started);
                 call.error = Some(Value::Object(entry.payload.clone()));
@@ -303,6 +318,7 @@ fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
                 }
             }
             EntryKind::Event => match (entry.name(), entry.data()) {
+                (Some("run"), _) if limited.take() == Some(run) => {}
                 (Some("run"), Some(data)) => {
                     let mut call = open.remove(run).unwrap_or_else(started);
                     call.end = call.end.max(index);

@@ -4,7 +4,7 @@ use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use bub::{
     ChannelMessage, Entry, Envelope, Framework, Inbound, LlmDecision, LlmRequest, Prompt, Result,
-    Sender, SessionId, ToolCall, ToolDecision, Turn, clap,
+    Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn, clap,
     kernel::tape_error,
     tape::{EntryRange, MemoryStore, Tape, TapeName},
 };
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::{
     difference::first_difference,
     provider::{replay_error, stream_answer},
-    recording::{RecordedCall, Recording, run_id},
+    recording::{RecordedCall, Recording, run_id, step_limit},
     surroundings::{Normalizer, Surroundings},
 };
 
@@ -75,6 +75,8 @@ pub struct ReplaySession {
     pub(crate) options: ReplayOptions,
     session_id: SessionId,
     store: MemoryStore,
+    /// The store with the tape of the session.
+    source: Option<Arc<dyn TapeStore>>,
     progress: Mutex<Progress>,
 }
 
@@ -99,8 +101,20 @@ impl ReplaySession {
             options,
             session_id,
             store: MemoryStore::new(),
+            source: None,
             progress: Mutex::default(),
         }
+    }
+
+    /// Returns the replay with the store that the tape of the session is in. Models such as `replay:TAPE` read it.
+    #[must_use]
+    pub fn with_source(mut self, source: Option<Arc<dyn TapeStore>>) -> Self {
+        self.source = source;
+        self
+    }
+
+    pub(crate) fn source(&self) -> Option<Arc<dyn TapeStore>> {
+        self.source.clone()
     }
 
     /// Returns the store with the copy of the tape.
@@ -111,6 +125,16 @@ impl ReplaySession {
     /// Returns whether both the answers and the results of tools come from the tape.
     pub(crate) fn is_recorded(&self) -> bool {
         self.options.model.is_none() && self.options.tools == ToolSource::Recorded
+    }
+
+    /// Returns the maximum number of steps of the current turn, if it ended there when it was recorded.
+    pub(crate) fn step_limit(&self) -> Option<u64> {
+        let index = self.progress.lock().turn;
+        let turn = self.recording.turns.get(index)?;
+        let next = self.recording.turns.get(index + 1);
+        let end = next.map_or(turn.limit, |next| next.start.min(turn.limit));
+        let mut entries = self.recording.entries.get(turn.start..end)?.iter();
+        entries.find_map(step_limit)
     }
 
     /// Runs all turns. The framework must have a [`ReplayPlugin`](crate::ReplayPlugin) with this replay.
@@ -410,7 +434,7 @@ impl Recording {
         let entries = self.entries.get(start..limit).unwrap_or_default();
         let last = entries
             .iter()
-            .rposition(|entry| entry.name() == Some("loop.step"));
+            .rposition(|entry| matches!(entry.name(), Some("loop.step" | "run")));
         last.map_or(limit, |last| start + last + 1)
     }
 

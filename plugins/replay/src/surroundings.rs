@@ -1,7 +1,9 @@
-//! What two equal runs of a conversation do not share: workspace, session, and the origin and date of messages.
+//! What two equal runs of a conversation do not share: workspace, session, ids of tool calls, and the origin and date of messages.
 //!
 //! A replay may run in another directory, on another day and in another session than its tape. So requests are compared
 //! without these names; see [`Normalizer`].
+
+use std::collections::HashMap;
 
 use bub::{Entry, EntryKind, Turn, tape::TapeName};
 use serde_json::Value;
@@ -117,10 +119,12 @@ impl Normalizer {
         }
     }
 
-    /// Returns messages without names of the runs, headers, and data of the provider such as signatures.
+    /// Returns messages without names of the runs, ids of tool calls, headers, and data of the provider such as signatures.
     pub(crate) fn messages<'a>(&self, messages: impl IntoIterator<Item = &'a Value>) -> Vec<Value> {
         let messages = messages.into_iter();
-        messages.map(|message| self.message(message)).collect()
+        let mut messages: Vec<Value> = messages.map(|message| self.message(message)).collect();
+        number_tool_calls(&mut messages);
+        messages
     }
 
     fn message(&self, message: &Value) -> Value {
@@ -141,6 +145,27 @@ impl Normalizer {
             _ => {}
         }
         message
+    }
+}
+
+/// Replaces the ids of tool calls by their numbers. Each provider has its own ids, and some use an id again.
+fn number_tool_calls(messages: &mut [Value]) {
+    let (mut numbers, mut count) = (HashMap::new(), 0);
+    for message in messages {
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for id in calls
+            .into_iter()
+            .flatten()
+            .filter_map(|call| call.get_mut("id"))
+        {
+            count += 1;
+            numbers.insert(std::mem::replace(id, count.into()), count);
+        }
+        if let Some(id) = message.get_mut("tool_call_id")
+            && let Some(number) = numbers.get(id)
+        {
+            *id = (*number).into();
+        }
     }
 }
 

@@ -347,6 +347,90 @@ fn expected_files_are_in_the_workspace() {
     assert!(run.stdout.contains(expected), "{run:?}");
 }
 
+/// A pipe has no content until another process writes to it.
+#[test]
+fn a_pipe_in_the_workspace_fails_the_case_and_does_not_block_it() {
+    let sandbox = Sandbox::new();
+    let (cases, temp) = (
+        sandbox.workspace().join("cases"),
+        sandbox.workspace().join("temp"),
+    );
+    fs::create_dir(&cases).unwrap();
+    fs::create_dir(&temp).unwrap();
+    let case = json!({
+        "messages": [",mkfifo p"],
+        "env": {"BUB_SANDBOX_PROFILE": "off"},
+        "expect": {"files": {"p": "text"}},
+    });
+    fs::write(cases.join("one.yml"), case.to_string()).unwrap();
+    let mut command = sandbox.command(&bub());
+    command
+        .args(["eval", "cases", "--timeout", "60"])
+        .env("TMPDIR", &temp);
+    let run = Run::from_output(command.output().unwrap());
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let expected = "the file `p` cannot be read: it is not a regular file";
+    assert!(run.stdout.contains(expected), "{run:?}");
+    assert_eq!(fs::read_dir(&temp).unwrap().count(), 0);
+}
+
+/// Without its own home and tape, a case could not fail.
+#[test]
+fn a_case_cannot_leave_its_home_its_tape_and_its_directory() {
+    let sandbox = Sandbox::new();
+    let cases = sandbox.workspace().join("cases");
+    fs::create_dir(&cases).unwrap();
+    fs::create_dir(sandbox.workspace().join("outside")).unwrap();
+    std::os::unix::fs::symlink("../outside", cases.join("link")).unwrap();
+    let outside = "which is outside of the directory of the case";
+    for (key, value, code, expected) in [
+        (
+            "env",
+            json!({"BUB_HOME": "/tmp/x"}),
+            2,
+            "`env` has `BUB_HOME`",
+        ),
+        (
+            "env",
+            json!({"bub_home": "/tmp/x"}),
+            2,
+            "`env` has `bub_home`",
+        ),
+        (
+            "env",
+            json!({"BUB_TAPE_STORAGE": "memory"}),
+            2,
+            "`env` has `BUB_TAPE_STORAGE`",
+        ),
+        ("files", json!("../outside"), 2, outside),
+        ("files", json!("/etc"), 2, outside),
+        (
+            "files",
+            json!("link"),
+            1,
+            "`files` is outside of the directory of the case",
+        ),
+    ] {
+        let case = json!({"messages": [",echo hi"], key: value});
+        fs::write(cases.join("one.yml"), case.to_string()).unwrap();
+        let run = eval(&sandbox, &["cases"]);
+        assert_eq!(run.code, Some(code), "{run:?}");
+        let text = format!("{}{}", run.stdout, run.stderr);
+        assert!(text.contains(expected), "{run:?}");
+    }
+    // The setting of the user applies to cases, too.
+    let case = json!({"messages": [",echo hi"], "expect": {"not_tools": ["bash"]}});
+    fs::write(cases.join("one.yml"), case.to_string()).unwrap();
+    let mut command = sandbox.command(&bub());
+    command
+        .args(["eval", "cases"])
+        .env("BUB_TAPE_STORAGE", "memory");
+    let run = Run::from_output(command.output().unwrap());
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let expected = "the case has no tape, so nothing can be checked";
+    assert!(run.stdout.contains(expected), "{run:?}");
+}
+
 #[test]
 fn invalid_arguments_and_files_of_an_evaluation_are_named() {
     let sandbox = Sandbox::new();
@@ -381,6 +465,11 @@ fn invalid_arguments_and_files_of_an_evaluation_are_named() {
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains(expected), "{expected}: {run:?}");
     }
+    fs::write(sandbox.workspace().join("cases/empty.yml"), "\n").unwrap();
+    let empty = eval(&sandbox, &["cases"]);
+    assert_eq!(empty.code, Some(2), "{empty:?}");
+    let expected = "cases/empty.yml: the case is empty; add `messages`";
+    assert!(empty.stderr.contains(expected), "{empty:?}");
     let missing = eval(&sandbox, &["nowhere"]);
     assert!(
         missing.stderr.contains("cannot read nowhere: "),

@@ -114,6 +114,53 @@ fn a_replay_shows_what_another_prompt_or_model_changes() {
     assert_eq!(session.runs(), 1);
 }
 
+/// The replay works on an empty copy, but the model is the recorded session.
+#[test]
+fn a_session_can_be_replayed_with_itself_as_the_model() {
+    let session = RecordedSession::new();
+    let run = session.replay(&["--model", "replay:notes"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
+/// Each process of a session continues where the previous one stopped, as the tape of the session says.
+#[test]
+fn the_position_on_a_replayed_tape_is_kept_between_processes() {
+    let session = RecordedSession::new();
+    let mut more = session.command(&["run", "--session-id", "notes", "Thanks."]);
+    session.model.script(Reply::text("You are welcome."));
+    Run::from_output(more.output().unwrap()).ok();
+    let export = ["tape", "export", "notes", "--output", "notes.jsonl"];
+    session.sandbox.bub(export).ok();
+    let run = |message: &str| {
+        let mut command = session.command(&["run", "--session-id", "again", message]);
+        command
+            .env("BUB_MODEL", "replay:notes.jsonl")
+            .env("BUB_REPLAY_DIVERGENCE", "lenient")
+            .env("BUB_LOG", "error");
+        Run::from_output(command.output().unwrap())
+    };
+    let first = run("Write another note.").ok();
+    assert!(first.contains("The note says: Buy milk"), "{first}");
+    let second = run("Thank you very much.").ok();
+    assert!(second.contains("You are welcome."), "{second}");
+}
+
+/// Each provider has its own ids of tool calls, and some use an id again.
+#[test]
+fn ids_of_tool_calls_are_no_difference() {
+    let session = RecordedSession::new();
+    let write = json!({"path": "note.txt", "content": "Buy milk"}).to_string();
+    let command = json!({"command": "echo one >> runs.txt; cat note.txt"}).to_string();
+    session
+        .model
+        .script(Reply::new().call("toolu_0", "fs_write", &write))
+        .script(Reply::new().call("toolu_0", "bash", &command))
+        .script(Reply::text("The note says: Buy milk"));
+    let run = session.replay(&["--model", "openai:other"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(session.runs(), 1);
+}
+
 #[test]
 fn wrong_arguments_of_a_replay_are_named() {
     let session = RecordedSession::new();

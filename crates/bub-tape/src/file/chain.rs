@@ -1,8 +1,9 @@
 //! The hash chain of a tape: proof that no entry was altered, removed or reordered.
 //!
 //! A chained line ends with the key `chain`. Its value is the SHA-256 hash of the value of the previous chained line, of
-//! all lines in between that have no such key, and of the line itself without the key. So a line that another program
-//! appended is covered by the next chained line. The chain of a tape starts with its first chained line.
+//! all entries in between that have no such key, and of the line itself without the key. So an entry that another program
+//! appended is covered by the next chained line, and the entries before the chain by its first line.
+//! A line that is not an entry is not covered, so that a repair can remove it. Every other removal breaks the chain.
 //!
 //! The lock record has the last value, so that a missing end is detected, too. New entries continue from that value,
 //! even if the end of the tape was removed.
@@ -18,6 +19,8 @@ use crate::{Entry, EntryId, Result, codec};
 
 /// Key of a line with its hash in the chain.
 pub(crate) const CHAIN_KEY: &str = "chain";
+/// What the hash of the first chained line starts with, in place of a previous value.
+const START: &[u8] = b"start of a hash chain\n";
 /// The text before the hash at the end of a chained line.
 const PREFIX: &[u8] = b", \"chain\": \"";
 /// The text after the hash.
@@ -50,29 +53,41 @@ pub(crate) struct ChainState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineStatus {
     Chained,
+    /// The first chained line of an older version. Its hash does not cover the entries before it.
+    ChainedAlone,
     /// The hash does not match the line and what precedes it.
     Broken,
     Unchained,
+    /// Not an entry, and not covered by the chain.
+    Invalid,
 }
 
 impl ChainState {
     pub(crate) fn new(head: Option<ChainHash>) -> Self {
-        let next = Sha256::new_with_prefix(head.unwrap_or_default());
+        let start = head.as_ref().map_or(START, |head| head.as_slice());
+        let next = Sha256::new_with_prefix(start);
         Self { head, next }
     }
 
     /// Adds a line that is on the tape.
     pub(crate) fn add_line(&mut self, line: &[u8]) -> LineStatus {
         let Some((content, hash)) = split_chained_line(line) else {
-            if self.head.is_some() {
-                self.next.update(line);
+            if codec::decode(line).is_none() {
+                return LineStatus::Invalid;
             }
+            self.next.update(line);
             return LineStatus::Unchained;
         };
         let next = std::mem::replace(&mut self.next, Sha256::new_with_prefix(hash));
-        self.head = Some(hash);
-        if ChainHash::from(next.chain_update(content).finalize()) == hash {
+        let is_first = self.head.replace(hash).is_none();
+        let is_hash_of = |hasher: Sha256| {
+            let found = ChainHash::from(hasher.chain_update(content).finalize());
+            found == hash
+        };
+        if is_hash_of(next) {
             LineStatus::Chained
+        } else if is_first && is_hash_of(Sha256::new_with_prefix(ChainHash::default())) {
+            LineStatus::ChainedAlone
         } else {
             LineStatus::Broken
         }

@@ -89,11 +89,15 @@ fn recorded_head(store: &StoreContext, tape: &TapeName) -> Result<Option<ChainHe
 pub struct ChainReport {
     /// Number of chained entries.
     pub chained: u64,
-    /// Number of entries before the first chained one. The chain proves nothing about them.
+    /// Number of entries before the first chained one, which covers them.
     pub before: u64,
+    /// Whether an older version started the chain. Its first entry does not cover the entries before it.
+    pub is_start_uncovered: bool,
     /// Number of entries after the first chained one that have no hash, for example because the Python version appended
     /// them. The next chained entry covers them.
     pub unchained: u64,
+    /// Number of lines that are not entries. The chain does not cover them.
+    pub invalid: u64,
     /// The hash of the last chained entry. If you keep it elsewhere, it proves all entries up to that one.
     pub head: Option<String>,
     /// Whether the end of the tape is proven: the lock record of the tape, or the end mark of an export, has the hash of
@@ -103,8 +107,6 @@ pub struct ChainReport {
     pub proven: Option<ProvenEntry>,
     /// Number of entries whose hash does not match.
     pub broken: u64,
-    /// Entries whose hash does not match because a repair removed lines before them, as a chained event says.
-    pub gaps: Vec<ChainGap>,
     /// The first entry at which the chain is broken.
     pub problem: Option<ChainProblem>,
 }
@@ -121,18 +123,6 @@ pub struct ProvenEntry {
     pub following: u64,
 }
 
-/// An entry before which a repair removed lines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChainGap {
-    /// The id of the entry, if the line is an entry.
-    pub id: Option<EntryId>,
-    /// The number of the line.
-    pub line: u64,
-    /// The file with the removed lines.
-    pub kept: PathBuf,
-}
-
 /// The first entry at which a hash chain is broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -144,6 +134,14 @@ pub enum ChainProblem {
         id: Option<EntryId>,
         /// The number of the line.
         line: u64,
+    },
+    /// The entry, or what precedes it, was altered, and a repair removed lines there.
+    #[error("entries are missing or altered at line {line}: a repair removed lines there, kept in {}", .kept.display())]
+    Repaired {
+        /// The number of the line.
+        line: u64,
+        /// The file with the removed lines.
+        kept: PathBuf,
     },
     /// The end of the tape was removed or altered.
     #[error("the end of the tape was removed or altered after line {line}")]
@@ -193,6 +191,8 @@ struct ChainVerifier {
     has_expected: bool,
     /// The hash before the end mark, if the last line is a valid end mark.
     export_head: Option<ChainHash>,
+    /// The id of the end mark, if the last line is an end mark without a hash.
+    unchained_mark: Option<EntryId>,
     known_head: Option<ChainHash>,
     /// Finds lines that may be events about the chain. Parsing each line would be slow.
     event_finder: Finder<'static>,
@@ -206,6 +206,8 @@ struct BrokenLine {
     hash: Option<ChainHash>,
     id: Option<EntryId>,
     line: u64,
+    /// The file with the lines that a repair removed before this one, as a chained event says.
+    kept: Option<PathBuf>,
 }
 
 impl ChainVerifier {
@@ -216,6 +218,7 @@ impl ChainVerifier {
             entries: 0,
             has_expected: false,
             export_head: None,
+            unchained_mark: None,
             known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
             event_finder: Finder::new(EVENT_PREFIX),
             broken: Vec::new(),
@@ -229,14 +232,11 @@ impl ChainVerifier {
         let before = self.state.last_hash();
         let status = self.state.add_line(line);
         self.has_expected |= expected.is_some() && self.state.head(end) == expected;
-        if status == LineStatus::Unchained && line.trim_ascii().is_empty() {
+        if status == LineStatus::Invalid && line.trim_ascii().is_empty() {
             return;
         }
-        self.export_head = None;
-        if status != LineStatus::Unchained
-            && self.known_head.is_some()
-            && self.state.last_hash() == self.known_head
-        {
+        (self.export_head, self.unchained_mark) = (None, None);
+        if before != self.state.last_hash() && self.state.last_hash() == self.known_head {
             self.report.proven = Some(ProvenEntry {
                 id: codec::decode(line).map(|entry| entry.id),
                 line: self.lines,
@@ -246,20 +246,27 @@ impl ChainVerifier {
         }
         let report = &mut self.report;
         match status {
-            LineStatus::Chained => {
+            LineStatus::Chained | LineStatus::ChainedAlone => {
                 report.chained += 1;
+                report.is_start_uncovered |= status == LineStatus::ChainedAlone;
                 self.read_event(line, before);
             }
             LineStatus::Unchained if report.chained == 0 => report.before += 1,
             LineStatus::Unchained => report.unchained += 1,
+            LineStatus::Invalid => report.invalid += 1,
             LineStatus::Broken => {
                 report.chained += 1;
                 self.broken.push(BrokenLine {
                     hash: self.state.last_hash(),
                     id: codec::decode(line).map(|entry| entry.id),
                     line: self.lines,
+                    kept: None,
                 });
             }
+        }
+        if status == LineStatus::Unchained && self.event_finder.find(line).is_some() {
+            let mark = codec::decode(line).filter(|entry| entry.name() == Some(EXPORT_EVENT));
+            self.unchained_mark = mark.map(|entry| entry.id);
         }
         self.entries += 1;
     }
@@ -285,16 +292,10 @@ impl ChainVerifier {
             let gaps = gaps.into_iter().flatten().filter_map(Value::as_str);
             let gaps: Vec<Option<ChainHash>> =
                 gaps.map(|text| parse_hash(text.as_bytes())).collect();
-            let kept = data.get("kept").and_then(Value::as_str).unwrap_or_default();
-            for broken in self
-                .broken
-                .extract_if(.., |broken| gaps.contains(&broken.hash))
-            {
-                self.report.gaps.push(ChainGap {
-                    id: broken.id,
-                    line: broken.line,
-                    kept: PathBuf::from(kept),
-                });
+            let kept = data.get("kept").and_then(Value::as_str).map(PathBuf::from);
+            let is_explained = |broken: &&mut BrokenLine| gaps.contains(&broken.hash);
+            for broken in self.broken.iter_mut().filter(is_explained) {
+                broken.kept.clone_from(&kept);
             }
         }
     }
@@ -303,12 +304,20 @@ impl ChainVerifier {
         let mut report = self.report;
         report.broken = self.broken.len() as u64;
         let first = self.broken.drain(..).next();
-        report.problem =
-            first.map(|BrokenLine { id, line, .. }| ChainProblem::Altered { id, line });
+        report.problem = first.map(|BrokenLine { id, line, kept, .. }| match kept {
+            Some(kept) => ChainProblem::Repaired { line, kept },
+            None => ChainProblem::Altered { id, line },
+        });
         if expected.is_some() && !self.has_expected {
             let line = self.lines;
             let truncated = ChainProblem::Truncated { line };
             report.problem.get_or_insert(truncated);
+        }
+        if let (None, Some(id)) = (expected, self.unchained_mark) {
+            // The end mark of an export always has a hash.
+            let (id, line) = (Some(id), self.lines);
+            let altered = ChainProblem::Altered { id, line };
+            report.problem.get_or_insert(altered);
         }
         if expected.is_none() && self.export_head.is_some() {
             // The end mark is not an entry of the tape.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     FileStore,
-    chain::{self, hash_text},
+    chain::{self, ChainHead, hash_text},
     context::IoResultExt as _,
     replace::NewContent,
     tape_file::{TapeFile, TapeLock, WritableTape},
@@ -18,7 +18,7 @@ use crate::{
 
 /// Name of the event that records a repair.
 pub(crate) const REPAIRED_EVENT: &str = "tape.repaired";
-/// Field of the event with the hashes of the entries that cover removed lines.
+/// Field of the event with the hashes of the entries before which lines were removed.
 pub(crate) const GAPS_FIELD: &str = "chain_gaps";
 
 /// The result of a repair.
@@ -102,8 +102,8 @@ impl TapeFile {
         Ok((report, events))
     }
 
-    /// Returns the hash of each chained entry that covers invalid lines before it. It cannot be checked without them, so the
-    /// repair records it.
+    /// Returns the hash of each chained entry with invalid lines before it. If its hash does not match without them, the
+    /// record of the repair says why.
     fn find_gaps(&self, writable: &WritableTape) -> Result<Vec<String>> {
         let (mut gaps, mut is_open) = (Vec::new(), false);
         let source = self.snapshot_of(&writable.open, writable.record.end);
@@ -143,11 +143,31 @@ impl TapeFile {
         let content = NewContent {
             size,
             max_id: EntryId::new(writable.record.max_id),
-            // The next append finds it on the tape.
-            head: None,
+            head: self.kept_head(writable, size)?,
         };
         self.finish_replacement(lock, intent, &content)?;
         Ok(Some((removed, kept_path)))
+    }
+
+    /// Returns the last value of the chain with the new end of its line, or with the end of the tape if the line is missing.
+    /// So the missing line is found also after the repair.
+    fn kept_head(&self, writable: &WritableTape, size: u64) -> Result<Option<ChainHead>> {
+        let (mut head, mut end) = (writable.record.head, 0);
+        let hash = head.map(|head| head.hash);
+        if let Some(head) = &mut head {
+            head.end = size;
+        }
+        let source = self.snapshot_of(&writable.open, writable.record.end);
+        source.for_each_line(0, |_, line| {
+            if is_kept(line) {
+                end += line.len() as u64;
+                if let Some(head) = head.as_mut().filter(|_| chain::line_hash(line) == hash) {
+                    head.end = end;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(head)
     }
 
     /// Copies either the valid or the invalid lines of the tape to a file. Returns the number of lines and bytes.

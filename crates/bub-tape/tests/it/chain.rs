@@ -118,7 +118,15 @@ async fn an_export_has_the_chain_of_its_tape_and_every_truncation_of_it_is_found
         assert_ne!(verify_lines(&part).problem, None, "{missing}");
     }
     let foreign = lines[0].replace(", \"chain\"", ", \"other\"");
-    assert!(!verify_lines(&[lines, vec![foreign]].concat()).is_complete);
+    assert!(!verify_lines(&[lines.clone(), vec![foreign]].concat()).is_complete);
+    // Without the hashes, the end mark shows that there were some.
+    let plain = |line: &String| line.split_once(", \"chain\"").unwrap().0.to_owned() + "}\n";
+    let stripped: Vec<String> = lines.iter().map(plain).collect();
+    let problem = verify_lines(&stripped).problem;
+    assert!(
+        matches!(problem, Some(ChainProblem::Altered { line: 251, .. })),
+        "{problem:?}"
+    );
     // A tape without a chain is exported as it is.
     let entry = Entry::message("user", "plain");
     let mut seal = ExportSeal::default();
@@ -196,39 +204,125 @@ async fn without_its_lock_record_the_end_of_a_tape_is_not_proven() {
     assert_eq!((report.problem, report.is_complete), (None, false));
 }
 
-/// A repair removes lines that later entries cover. `verify` names the repair and still finds other changes.
+/// Lines that are not entries are not part of the chain, so a repair can remove them. It keeps the last value of the chain.
 #[tokio::test]
-async fn a_repair_is_named_and_is_not_tampering() {
+async fn a_repair_of_foreign_lines_keeps_the_chain_valid() {
     let fixture = ChainFixture::with_entries(3).await;
-    let mut content = fs::read_to_string(fixture.path()).unwrap();
-    content.push_str("garbage of another program\n");
-    fs::write(fixture.path(), &content).unwrap();
+    let garbage = |content: String| content + "garbage of another program\n";
+    let rewrite = |change: &dyn Fn(String) -> String| {
+        let content = fs::read_to_string(fixture.path()).unwrap();
+        fs::write(fixture.path(), change(content)).unwrap();
+    };
+    rewrite(&garbage);
     fixture.append(["four".to_owned(), "five".to_owned()]).await;
-    // A chained entry that became invalid.
-    let content = fs::read_to_string(fixture.path()).unwrap();
-    let damaged = content.replacen("{\"id\": 2,", "{\"id\" 2,,", 1);
-    assert_ne!(content, damaged);
-    fs::write(fixture.path(), &damaged).unwrap();
-    assert_ne!(fixture.verify().await.problem, None);
+    rewrite(&garbage);
+    let report = fixture.verify().await;
+    assert_eq!((report.invalid, report.problem), (2, None));
     let repaired = fixture.store().repair(&fixture.name).await.unwrap();
     assert_eq!(repaired.done, ["removed 2 invalid lines"]);
-    let report = fixture.verify().await;
-    assert_eq!((report.problem, report.is_complete), (None, true));
-    let gaps: Vec<_> = report.gaps.iter().map(|gap| (gap.id, gap.line)).collect();
-    let id = |id| Some(EntryId::new(id));
-    assert_eq!(gaps, [(id(3), 2), (id(4), 3)]);
-    assert_eq!(report.gaps[0].kept, repaired.kept[0]);
     fixture.append(["after the repair".to_owned()]).await;
-    assert_eq!(fixture.verify().await.problem, None);
-    // Another missing entry is not explained by the repair.
+    let report = fixture.verify().await;
+    assert_eq!((report.chained, report.invalid), (7, 0));
+    assert_eq!((report.problem, report.is_complete), (None, true));
+}
+
+/// A change of the lines of a tape, and the line at which it is found.
+type Change<'a> = (&'a dyn Fn(&mut Vec<String>), u64);
+
+/// Whatever part of the chain is replaced by an invalid line, a repair does not hide it, nor do later entries.
+#[tokio::test]
+async fn a_repair_never_makes_a_broken_chain_valid() {
+    let lines = |content: &str| -> Vec<String> {
+        let lines = content.split_inclusive('\n');
+        lines.map(str::to_owned).collect()
+    };
+    let replaced = |part: std::ops::Range<usize>| {
+        move |content: &mut Vec<String>| drop(content.splice(part.clone(), ["garbage\n".into()]))
+    };
+    let altered = |content: &mut Vec<String>| {
+        content[30] = content[30].replace("message 30", "message 03");
+        content.insert(30, "garbage\n".to_owned());
+    };
+    let changes: [Change<'_>; 5] = [
+        (&replaced(1..62), 2),
+        (&replaced(0..1), 1),
+        (&replaced(62..63), 63),
+        (&replaced(1..63), 2),
+        (&altered, 31),
+    ];
+    for (change, expected) in changes {
+        let fixture = ChainFixture::with_entries(63).await;
+        let head = fixture.verify().await.head.unwrap();
+        let mut content = lines(&fs::read_to_string(fixture.path()).unwrap());
+        change(&mut content);
+        fs::write(fixture.path(), content.concat()).unwrap();
+        assert_ne!(fixture.verify().await.problem, None, "{expected}");
+        let kept = fixture.store().repair(&fixture.name).await.unwrap().kept;
+        for _ in 0..2 {
+            let store = fixture.store();
+            let report = store.verify_chain(&fixture.name, Some(&head)).await;
+            match report.unwrap().problem {
+                Some(ChainProblem::Repaired { line, kept: file }) => {
+                    assert_eq!((line, &[file][..]), (expected, &*kept));
+                }
+                // The event about the repair continues from the missing entry.
+                Some(ChainProblem::Altered { line, .. }) => assert_eq!(line, expected),
+                other => panic!("{expected}: {other:?}"),
+            }
+            fixture.append(["later".to_owned()]).await;
+        }
+    }
+}
+
+/// The first chained entry covers what precedes it, so nothing can be added, altered or removed there.
+#[tokio::test]
+async fn the_start_of_a_chain_covers_the_entries_before_it() {
+    let fixture = ChainFixture::new();
+    let plain = FileStore::new(fixture.root.path(), Durability::Os);
+    let plain = Tape::new(Arc::new(plain), fixture.name.clone());
+    for text in ["one", "two"] {
+        plain.append(Entry::message("user", text)).await.unwrap();
+    }
+    fixture.append(["three".to_owned()]).await;
+    let report = fixture.verify().await;
+    assert_eq!((report.before, report.chained), (2, 1));
+    assert_eq!((report.problem, report.is_start_uncovered), (None, false));
+    let head = report.head.unwrap();
     let content = fs::read_to_string(fixture.path()).unwrap();
-    let fifth = content.lines().nth(3).unwrap();
-    fs::write(
-        fixture.path(),
-        content.replacen(&format!("{fifth}\n"), "", 1),
-    )
-    .unwrap();
-    assert_ne!(fixture.verify().await.problem, None);
+    let (first, rest) = content.split_once('\n').unwrap();
+    let changed = [
+        format!("{first}\n{content}"),
+        rest.to_owned(),
+        content.replace("two", "2"),
+    ];
+    for changed in changed {
+        let report = ChainReport::of_lines(changed.as_bytes(), Some(&head)).unwrap();
+        let problem = report.problem;
+        assert!(
+            matches!(problem, Some(ChainProblem::Altered { id: Some(id), .. }) if id.get() == 3),
+            "{problem:?}"
+        );
+    }
+    // A chain that starts with the tape.
+    let fixture = ChainFixture::with_entries(2).await;
+    let content = fs::read_to_string(fixture.path()).unwrap();
+    let forged = format!("{first}\n{content}");
+    let report = ChainReport::of_lines(forged.as_bytes(), None).unwrap();
+    assert!(
+        matches!(report.problem, Some(ChainProblem::Altered { line: 2, .. })),
+        "{report:?}"
+    );
+}
+
+/// A chain of an older version, whose first hash starts with 32 zero bytes.
+#[test]
+fn an_older_chain_is_valid_but_does_not_cover_the_entries_before_it() {
+    let before = r#"{"id": 1, "kind": "message", "payload": {"role": "user", "content": "one"}, "meta": {}, "date": "2026-11-18T08:00:00+00:00"}"#;
+    let chained = r#"{"id": 2, "kind": "message", "payload": {"role": "user", "content": "two"}, "meta": {}, "date": "2026-11-18T08:00:01+00:00", "chain": "40e1c58742728ccb4abac8fc5e4ab22251d9e900e4b47b9e64a3085c29c0a460"}"#;
+    let report = ChainReport::of_lines(format!("{before}\n{chained}\n").as_bytes(), None);
+    let report = report.unwrap();
+    assert_eq!((report.before, report.chained), (1, 1));
+    assert_eq!((report.problem, report.is_start_uncovered), (None, true));
 }
 
 #[tokio::test]

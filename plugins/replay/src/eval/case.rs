@@ -10,12 +10,18 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::schema::schema_problem;
-use crate::{files::FileResultExt as _, recording::Recording};
+use crate::{
+    files::{FileResultExt as _, read_file},
+    recording::Recording,
+};
 
 /// Name of the file of a case in its own directory.
 pub(super) const CASE_FILE: &str = "case.yml";
 /// Name of the tape of a recorded case.
 pub(super) const TAPE_FILE: &str = "tape.jsonl";
+
+/// Variables that a case cannot set: without its temporary home and its tape, it could not be checked.
+const RESERVED_VARIABLES: [&str; 2] = ["BUB_HOME", "BUB_TAPE_STORAGE"];
 
 /// One case.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -93,8 +99,12 @@ pub(super) async fn read_cases(directory: &Path) -> Result<Vec<EvalCase>> {
 /// Reads the file of a case. `named` is the file or directory whose name the case has.
 fn read_case(file: &Path, named: &Path) -> Result<EvalCase> {
     let invalid = |error: String| Error::invalid_input(format!("{}: {error}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| invalid(error.to_string()))?;
+    let bytes = read_file(file).map_err(|error| invalid(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| invalid(error.to_string()))?;
     let value = parse_yaml(&text).map_err(|error| invalid(error.to_string()))?;
+    if value.is_null() {
+        return Err(invalid("the case is empty; add `messages`".to_owned()));
+    }
     let case: EvalCase =
         serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
     match case.problem() {
@@ -137,13 +147,24 @@ impl EvalCase {
         if self.messages.is_empty() {
             return Some("a case needs `messages`".to_owned());
         }
-        let mut files = self.expect.files.keys();
-        let is_inside = |name: &String| {
-            Path::new(name)
-                .components()
-                .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+        let mut variables = self.env.keys();
+        let is_reserved = |name: &&String| {
+            let mut reserved = RESERVED_VARIABLES.iter();
+            reserved.any(|reserved| name.eq_ignore_ascii_case(reserved))
         };
-        if let Some(name) = files.find(|name| !is_inside(name)) {
+        if let Some(name) = variables.find(is_reserved) {
+            return Some(format!(
+                "`env` has `{name}`, but each case has its own home and tape; remove it"
+            ));
+        }
+        if let Some(files) = self.files.as_deref().filter(|files| !is_inside(files)) {
+            return Some(format!(
+                "`files` has the path `{}`, which is outside of the directory of the case",
+                files.display()
+            ));
+        }
+        let mut files = self.expect.files.keys();
+        if let Some(name) = files.find(|name| !is_inside(Path::new(name))) {
             return Some(format!(
                 "`expect.files` has the path `{name}`, which is outside of the workspace"
             ));
@@ -161,6 +182,20 @@ impl EvalCase {
         self
     }
 
+    /// Returns the path of `files`. Fails if a link leads out of the directory of the case.
+    pub(super) fn files_directory(&self, files: &Path) -> Result<PathBuf> {
+        let path = self.directory.join(files);
+        let real_path = path.canonicalize().at("read", &path)?;
+        let directory = self.directory.canonicalize().at("read", &self.directory)?;
+        if !real_path.starts_with(directory) {
+            return Err(Error::invalid_input(format!(
+                "`files` is outside of the directory of the case: {}",
+                real_path.display()
+            )));
+        }
+        Ok(real_path)
+    }
+
     /// Returns the model of the case: `replay:PATH` with an absolute path, others unchanged.
     pub(super) fn resolved_model(&self) -> Option<String> {
         let model = self.model.clone()?;
@@ -172,6 +207,12 @@ impl EvalCase {
             _ => Some(model),
         }
     }
+}
+
+/// Returns whether a relative path does not lead out of its directory.
+fn is_inside(path: &Path) -> bool {
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 /// Returns the names of the tools that a recording calls, with underscores instead of dots.

@@ -9,6 +9,7 @@ use super::{
     schema::first_mismatch,
 };
 use crate::{
+    files,
     recording::Recording,
     report::{CallTotals, price},
 };
@@ -138,7 +139,7 @@ fn read_file(workspace: &Path, name: &str) -> std::io::Result<String> {
     if !path.starts_with(workspace.canonicalize()?) {
         return Err(std::io::Error::other("it is outside of the workspace"));
     }
-    let bytes = std::fs::read(path)?;
+    let bytes = files::read_file(&path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

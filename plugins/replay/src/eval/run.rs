@@ -16,7 +16,7 @@ use super::{
     check::{failures, shorten},
 };
 use crate::{
-    files::{FileResultExt as _, temporary_directory},
+    files::{FileResultExt as _, open_file, temporary_directory},
     program,
     recording::Recording,
     report::CallTotals,
@@ -90,7 +90,7 @@ impl Runner<'_> {
         self.prepare_home(&home)?;
         std::fs::create_dir_all(&workspace).at("create", &workspace)?;
         if let Some(files) = &case.files {
-            copy_directory(&case.directory.join(files), &workspace)?;
+            copy_directory(&case.files_directory(files)?, &workspace)?;
         }
         let mut problems = Vec::new();
         for message in &case.messages {
@@ -112,8 +112,8 @@ impl Runner<'_> {
             command
                 .arg("--")
                 .arg(message)
-                .env("BUB_HOME", &home)
-                .envs(&case.env);
+                .envs(&case.env)
+                .env("BUB_HOME", &home);
             command
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
@@ -143,7 +143,10 @@ impl Runner<'_> {
                 break;
             }
         }
-        let recording = Recording::of_home(&home).await?;
+        let Some(recording) = Recording::of_home(&home).await? else {
+            problems.push("the case has no tape, so nothing can be checked".to_owned());
+            return Ok((problems, CallTotals::default()));
+        };
         let totals = CallTotals::new(&recording.calls, &self.catalog);
         problems.extend(failures(
             &case.expect,
@@ -180,7 +183,11 @@ fn copy_directory(from: &Path, to: &Path) -> Result<()> {
             std::fs::create_dir_all(&target).at("create", &target)?;
             copy_directory(&source, &target)?;
         } else {
-            std::fs::copy(&source, target).at("copy", &source)?;
+            let mut content = open_file(&source).at("copy", &source)?;
+            let mode = content.metadata().at("copy", &source)?.permissions();
+            let mut copy = std::fs::File::create(&target).at("create", &target)?;
+            std::io::copy(&mut content, &mut copy).at("copy", &source)?;
+            copy.set_permissions(mode).at("create", &target)?;
         }
     }
     Ok(())

@@ -104,6 +104,15 @@ pub(crate) struct Recorded {
 
 /// Runs a conversation with a scripted model, and returns its tape.
 pub(crate) async fn record(directory: &Path, exchanges: &[Exchange]) -> Recorded {
+    record_with_limit(directory, exchanges, None).await
+}
+
+/// Runs a conversation with a maximum number of steps per turn.
+pub(crate) async fn record_with_limit(
+    directory: &Path,
+    exchanges: &[Exchange],
+    max_steps: Option<u64>,
+) -> Recorded {
     let steps: VecDeque<Step> = exchanges
         .iter()
         .flat_map(|exchange| exchange.steps.clone())
@@ -119,10 +128,13 @@ pub(crate) async fn record(directory: &Path, exchanges: &[Exchange]) -> Recorded
             .unwrap_or_else(|| say("(the script is over)"));
         events(step, number)
     }));
-    let framework = testing::framework(directory)
-        .model(model)
-        .builder()
-        .unwrap();
+    let test = testing::framework(directory).model(model);
+    let framework = match max_steps {
+        Some(steps) => test.setting("max_steps", steps),
+        None => test,
+    }
+    .builder()
+    .unwrap();
     let framework = framework.tool(nudge()).build();
     let (entries, recording) = framework
         .run_scoped(async {

@@ -5,7 +5,9 @@ use bub_testkit::needs_fixtures;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Exchange, Step, call, comparable, exchange, record, replay, say};
+use crate::harness::{
+    Exchange, Step, call, comparable, exchange, record, record_with_limit, replay, say,
+};
 
 /// Returns one of the building blocks of the recorded conversations.
 fn block(kind: usize, number: usize) -> Exchange {
@@ -219,6 +221,29 @@ async fn a_changed_tool_result_is_reported_at_the_step_that_sees_it() {
     assert!(
         text.contains("(tool) differs: recorded `something else`, now `"),
         "{text}"
+    );
+}
+
+/// The current setting of `max_steps` is another one.
+#[tokio::test]
+async fn a_turn_that_reached_the_maximum_number_of_steps_ends_there_again() {
+    let directory = TempDir::new().unwrap();
+    let mut long = block(1, 1);
+    long.steps.pop();
+    let exchanges = [long, block(0, 2), block(2, 3)];
+    let recorded = record_with_limit(directory.path(), &exchanges, Some(2)).await;
+    let errors = recorded
+        .entries
+        .iter()
+        .filter(|entry| entry.kind.as_str() == "error");
+    assert_eq!(errors.count(), 1);
+    let options = ReplayOptions::default();
+    let replayed = replay(directory.path(), &recorded.recording, options).await;
+    assert_eq!(replayed.session.differences(), []);
+    assert_eq!(replayed.session.requests().len(), recorded.requests.len());
+    assert_eq!(
+        comparable_entries(recorded.recording.entries()),
+        comparable_entries(replayed.recording.entries())
     );
 }
 

@@ -11,6 +11,10 @@ use crate::cli::progress::ProgressBar;
 const END_TEXT: &str = "no entry was altered, but entries may be missing at the end: the lock record of the tape, or the \
                         end mark of the export, is missing; to prove the end, pass `--head HASH`";
 
+/// What is said about a head that does not prove the entries before the chain.
+const START_TEXT: &str =
+    "an older version of bub started the chain, so the head does not prove the entries before it";
+
 /// Prove that tapes were not altered
 ///
 /// Checks the hash chain that entries get if `tape.integrity` is `chain`: nothing was altered, removed or reordered since.
@@ -84,6 +88,9 @@ fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Opt
             ("broken", Some(text))
         }
         (None, _) if report.chained == 0 => ("not chained", None),
+        (None, Some(_)) if report.is_start_uncovered && report.before > 0 => {
+            ("not proven", Some(START_TEXT.to_owned()))
+        }
         (None, None) if !report.is_complete => ("not proven", Some(END_TEXT.to_owned())),
         (None, _) => ("ok", None),
     };
@@ -92,7 +99,7 @@ fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Opt
     for (count, what) in [
         (report.before, "before the chain"),
         (report.unchained, "unchained"),
-        (report.gaps.len() as u64, "after repairs"),
+        (report.invalid, "invalid"),
     ] {
         if count > 0 {
             let _ = write!(lines, ", {count} {what}");
@@ -111,16 +118,11 @@ fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Opt
             "  the given head is that of {place}; {count} after it"
         );
     }
-    for gap in &report.gaps {
-        let place = place(gap.id, gap.line);
-        let kept = text::sanitize_line(&gap.kept.display().to_string());
-        let _ = writeln!(
-            lines,
-            "  before {place}, a repair removed invalid lines; they are kept in: {kept}"
-        );
+    if report.is_start_uncovered {
+        lines.push_str("  entries before the chain: not covered\n");
     }
     if let Some(problem) = &problem {
-        let _ = writeln!(lines, "  {problem}");
+        let _ = writeln!(lines, "  {}", text::sanitize_line(problem));
     }
     if let (true, Some(head)) = (report.problem.is_none(), &report.head) {
         let _ = writeln!(lines, "  head: {head}");
