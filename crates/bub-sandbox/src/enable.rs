@@ -35,9 +35,12 @@ pub fn enable_repository(confinement: &Confinement, directory: &Path) -> io::Res
         return Err(io::Error::other(reason));
     }
     let link = directory.join(".git");
-    let has_link = enable_file(&link)?;
+    let mut is_enabled = enable_file(&link)?;
     let git = git_directory(&directory).unwrap_or_else(|| directory.clone());
-    if !enable_file(&git.join("HEAD"))? && !has_link {
+    for part in GitPlace::Directory.parts(&git) {
+        is_enabled |= enable_file(&part)?;
+    }
+    if !is_enabled {
         return Err(io::Error::other(
             "it contains no repository that bub disabled",
         ));

@@ -185,9 +185,12 @@ impl WorkspaceRecord {
             .iter()
             .map(|(path, place)| review.findings(path, **place));
         for ((path, place), findings) in new.iter().zip(findings.collect::<Vec<_>>()) {
-            let main = place.main_file(path);
-            let moved = findings.first().and_then(|_| move_aside(&main));
-            let (Some(finding), Some((_, name))) = (findings.first(), moved) else {
+            let Some(finding) = findings.first() else {
+                continue;
+            };
+            let parts = place.parts(path);
+            let moved: Vec<_> = parts.iter().filter_map(|part| move_aside(part)).collect();
+            let Some((main, name)) = moved.first() else {
                 continue;
             };
             let finding: String = finding.chars().take(MAX_FINDING_CHARS).collect();
@@ -203,7 +206,7 @@ impl WorkspaceRecord {
             let _ = writeln!(
                 output,
                 "bub: the sandbox renamed `{}` to `{name}`, so that git does not use the repository: {finding}; to use it, check it and run `bub sandbox --enable {directory}`",
-                shown(&main)
+                shown(main)
             );
         }
         self.new_places.save(new.iter().map(|(path, _)| *path));
@@ -314,8 +317,8 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
             GitPlace::Directory => {
                 protected.extend(GIT_NAMES.iter().map(|name| path.join(name)));
                 // Without it, bub or the user has disabled the repository.
-                let main = Some(place.main_file(path));
-                protected.extend(main.filter(|main| fs::symlink_metadata(main).is_err()));
+                let head = Some(path.join("HEAD"));
+                protected.extend(head.filter(|head| fs::symlink_metadata(head).is_err()));
             }
         }
     }

@@ -43,11 +43,15 @@ pub(crate) enum GitPlace {
 }
 
 impl GitPlace {
-    /// Returns the file without which git does not use the place at `path`.
-    pub(crate) fn main_file(self, path: &Path) -> PathBuf {
+    /// Returns the parts of the place at `path` that are renamed to disable it. Without the first one, git does not use it.
+    /// Without the others, git runs nothing because of it, even if `git init` or a working tree makes git use it again.
+    pub(crate) fn parts(self, path: &Path) -> Vec<PathBuf> {
         match self {
-            Self::Directory => path.join("HEAD"),
-            Self::Link => path.to_owned(),
+            Self::Directory => {
+                let names = ["HEAD"].iter().chain(GIT_NAMES);
+                names.map(|name| path.join(name)).collect()
+            }
+            Self::Link => vec![path.to_owned()],
         }
     }
 }

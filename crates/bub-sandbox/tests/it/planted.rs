@@ -169,6 +169,41 @@ const ATTACKS: &[Attack] = &[
         commands: &["plant run"],
         git: "q",
     },
+    // A disabled repository that a working tree or `git init` makes git use again.
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q new; git -C new commit -q --allow-empty -m x; git -C new worktree add -q ../other; git -C new config core.fsmonitor \"$EVIL; false\"",
+        ],
+        git: "-C other status",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare new; git clone -q origin copy; git -C copy push -q ../new HEAD:main; git -C new worktree add -q ../other main; plant new/hooks/pre-commit",
+        ],
+        git: "-C other commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "",
+        commands: &["plant new/.git/hooks/pre-commit"],
+        git: "init -q new; git -C new commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "",
+        commands: &["plant_config new/.git/config"],
+        git: "init -q new; git -C new status",
+    },
+    Attack {
+        setup: "",
+        commands: &["git init -q new; plant_config kept; cat kept >> new/.git/config"],
+        git: "init -q new; git -C new status",
+    },
+    Attack {
+        setup: "",
+        commands: &["git init -q --bare new; plant new/hooks/post-receive"],
+        git: "init -q --bare new; git push -q new HEAD:refs/heads/x",
+    },
     // The configuration of the user is in the workspace.
     Attack {
         setup: "touch gitconfig; ln -s work/gitconfig ~/.gitconfig",
