@@ -209,6 +209,20 @@ impl WorkspaceRecord {
                 shown(main)
             );
         }
+        // The links in parts that were just renamed stay, for the user to check.
+        for (path, target) in &search.git_links {
+            let mut before = baselines.iter();
+            if before.all(|baseline| baseline.has_link(path, target))
+                || fs::remove_file(path).is_err()
+            {
+                continue;
+            }
+            let (path, target) = (shown(path), target.display());
+            let _ = writeln!(
+                output,
+                "bub: the sandbox removed the link `{path}` to `{target}`: git would write there"
+            );
+        }
         self.new_places.save(new.iter().map(|(path, _)| *path));
         if !search.is_complete {
             let _ = writeln!(
@@ -338,6 +352,11 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
         mounted: BTreeSet::new(),
         absent: BTreeMap::new(),
         links: BTreeMap::new(),
+        git_links: search
+            .git_links
+            .iter()
+            .map(|(path, target)| (path.clone().into(), target.clone().into()))
+            .collect(),
         places,
         stamps,
         is_complete: search.is_complete,

@@ -204,6 +204,46 @@ const ATTACKS: &[Attack] = &[
         commands: &["git init -q --bare new; plant new/hooks/post-receive"],
         git: "init -q --bare new; git push -q new HEAD:refs/heads/x",
     },
+    // A link in a git directory, by which git writes elsewhere.
+    Attack {
+        setup: "",
+        commands: &["ln -sf ../run .git/COMMIT_EDITMSG; echo \"$EVIL\" > .git/MERGE_MSG"],
+        git: "commit -q --allow-empty --no-edit; sh run",
+    },
+    Attack {
+        setup: "ln -s ../../../other .git/worktrees/tree/COMMIT_EDITMSG",
+        commands: &[
+            "ln -sf $W/run .git/worktrees/tree/COMMIT_EDITMSG; echo \"$EVIL\" > .git/worktrees/tree/MERGE_MSG",
+        ],
+        git: "-C tree commit -q --allow-empty --no-edit; sh run",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q new; ln -s $W/run new/.git/COMMIT_EDITMSG; echo \"$EVIL\" > new/.git/MERGE_MSG",
+        ],
+        git: "-C new commit -q --allow-empty --no-edit; sh run",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["rm -r .git/logs/refs; ln -s $W/hidden .git/logs/refs"],
+        git: "branch x; ! ls hidden/heads/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["mkdir -p .git/refs/heads/a; ln -s $W/hidden .git/refs/heads/a/b"],
+        git: "branch a/b/x; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["rm -rf .git/objects/info; ln -s $W/hidden .git/objects/info"],
+        git: "-c gc.writeCommitGraph=true gc -q; ! ls hidden/* || touch owned",
+    },
+    Attack {
+        setup: "mkdir -p hidden/x; touch hidden/x/y",
+        commands: &["ln -s $W/hidden .git/worktrees/new"],
+        git: "worktree prune; ls hidden/x/y || touch owned",
+    },
     // The configuration of the user is in the workspace.
     Attack {
         setup: "touch gitconfig; ln -s work/gitconfig ~/.gitconfig",
@@ -316,7 +356,7 @@ fn common_configurations_change_nothing() {
         git config --global core.excludesFile '~/.gitignore'; git config --global url.git@host:.insteadOf https://host/
         git config --global mergetool.x.cmd 'nvim -d "$LOCAL" "$REMOTE"'; git config --global commit.template .template
         git remote add origin git@host:a/b.git; git config branch.main.merge refs/heads/main; git config alias.st status
-        mkdir scripts; safe scripts/hook; ln -s ../../scripts/hook .git/hooks/pre-push"#;
+        mkdir scripts; safe scripts/hook; ln -s ../../scripts/hook .git/hooks/pre-push; ln -s exclude .git/info/link"#;
     for fixture in SandboxFixture::for_each_user() {
         let commands = [
             "git commit -q --allow-empty -m y; git clone -q . copy; git worktree add -q tree",
@@ -325,7 +365,10 @@ fn common_configurations_change_nothing() {
         let (is_success, text) = run_after(&fixture, setup, &commands);
         assert!(is_success, "{text}");
         assert!(!text.contains("bub:"), "{text}");
-        assert_outside(&fixture, "git -C other log -1 && git log -1");
+        assert_outside(
+            &fixture,
+            "git -C other log -1 && git log -1 && test -L .git/info/link",
+        );
         assert_outside(&fixture, "rm -rf ~/.gitconfig ~/hooks");
     }
 }
