@@ -14,7 +14,7 @@ use crate::{
     named_paths::NamedPaths,
     new_repositories::{NewPlaces, Review},
     protection::{DISABLED_MARK, SEARCH_LIMIT},
-    repositories::{GIT_NAMES, GitPlace, Search, entries, git_directory},
+    repositories::{GIT_NAMES, GitPlace, Search, directory_entries, entries, git_directory},
 };
 
 /// Makes git use the repository in a directory of the workspace again, which bub disabled. Returns what git may run because
@@ -46,10 +46,7 @@ pub fn enable_repository(confinement: &Confinement, directory: &Path) -> io::Res
         ));
     }
     let parts = GIT_NAMES.iter().map(|name| git.join(name));
-    for file in parts
-        .chain(entries(&git.join("hooks")))
-        .chain([link.clone()])
-    {
+    for file in parts.chain(directory_entries(&git)).chain([link.clone()]) {
         separate(&file)?;
     }
     let hidden = &confinement.hidden;

@@ -402,7 +402,10 @@ impl<'a> Names<'a> {
 
 /// Returns the path in the address of a repository, if it is on this machine. The value of `key` may be one.
 pub(crate) fn local_repository<'a>(key: &str, address: &'a str) -> Option<&'a str> {
-    let path = address.strip_prefix("file://").unwrap_or(address);
+    // Git ignores the host of a file.
+    let below_host = |rest: &'a str| rest.find('/').and_then(|start| rest.get(start..));
+    let path = address.strip_prefix("file://").and_then(below_host);
+    let path = path.unwrap_or(address);
     let host = path.split('/').next().unwrap_or_default();
     (!host.contains(':') && !REFERENCE_KEYS.contains(&key)).then_some(path)
 }

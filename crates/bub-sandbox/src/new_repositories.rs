@@ -18,10 +18,13 @@ use crate::{
     git_config::{WORKTREE_KEY, is_plain_entry, parse},
     named_paths::{NamedPaths, PathWalk, local_repository},
     repositories::{
-        GIT_NAMES, GitPlace, Search, entries, is_data_directory, is_git_directory, is_git_name,
-        is_sample, linked_directory, read_text,
+        GIT_DIRECTORY_NAMES, GIT_NAMES, GitPlace, Search, directory_entries, is_data_directory,
+        is_git_directory, is_git_name, is_sample, linked_directory, read_text,
     },
 };
+
+/// Directories whose content is different for each process.
+const PROCESS_ROOTS: &[&str] = &["/dev", "/proc"];
 
 /// The places of git that commands created in a workspace, with their inodes. A file that commands cannot reach holds
 /// them. Without it, they are read-only as all others.
@@ -127,7 +130,8 @@ impl Review<'_> {
 
     fn directory_findings(&self, git: &Path) -> Vec<String> {
         let mut findings = Vec::new();
-        let files = GIT_NAMES.iter().filter(|name| **name != "hooks");
+        let files = GIT_NAMES.iter();
+        let files = files.filter(|name| !GIT_DIRECTORY_NAMES.contains(name));
         findings.extend(files.filter_map(|name| unsafe_file(&git.join(name))));
         let common = git.join("commondir");
         if fs::symlink_metadata(&common).is_ok() && !self.is_worktree(git, &common) {
@@ -136,13 +140,15 @@ impl Review<'_> {
         for name in ["config", "config.worktree"] {
             findings.extend(self.config_findings(git, name));
         }
-        let hooks = git.join("hooks");
-        if hooks.is_symlink() || hooks.is_file() {
-            findings.push("`hooks` is not a directory".to_owned());
+        for name in GIT_DIRECTORY_NAMES {
+            let found = fs::symlink_metadata(git.join(name));
+            if found.is_ok_and(|found| !found.is_dir()) {
+                findings.push(format!("`{name}` is not a directory"));
+            }
         }
-        for hook in entries(&hooks).filter(|hook| !is_sample(hook)) {
-            let name = hook.file_name().unwrap_or_default().to_string_lossy();
-            findings.push(format!("it has the hook `{}`", name.escape_debug()));
+        for entry in directory_entries(git).filter(|entry| !is_sample(entry)) {
+            let name = entry.strip_prefix(git).unwrap_or(&entry).to_string_lossy();
+            findings.push(format!("it has `{}`", name.escape_debug()));
         }
         findings
     }
@@ -198,7 +204,13 @@ impl Review<'_> {
         let workspace = &self.confinement.workspace;
         let is_encoded = value.starts_with("file:") && value.contains('%');
         let leads_there = |base: &Path| {
-            let real = PathWalk::new(base, Path::new(path), self.confinement).real;
+            let PathWalk { real, links, .. } =
+                PathWalk::new(base, Path::new(path), self.confinement);
+            // What is there depends on the process that looks.
+            let mut steps = links.iter().chain([&real]);
+            if steps.any(|step| PROCESS_ROOTS.iter().any(|root| step.starts_with(root))) {
+                return true;
+            }
             let Ok(inside) = real.strip_prefix(workspace) else {
                 let mut other = self.confinement.other_writable();
                 return other.any(|root| real.starts_with(root));
@@ -206,11 +218,13 @@ impl Review<'_> {
             let mut parts = inside.iter();
             parts.any(is_git_name) && parts.next().is_some_and(is_data_directory)
         };
-        is_encoded
-            || [Some(git), git.parent()]
-                .into_iter()
-                .flatten()
-                .any(leads_there)
+        // Git resolves a relative path in the working tree, which can be any that the commands added.
+        let above = git.ancestors();
+        let above = above.take_while(|directory| directory.starts_with(workspace));
+        let links = self.search.places.iter();
+        let links = links.filter(|(_, place)| **place == GitPlace::Link);
+        let trees = links.filter_map(|(link, _)| link.parent());
+        is_encoded || above.chain(trees).any(leads_there)
     }
 }
 

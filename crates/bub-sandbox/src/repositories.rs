@@ -23,12 +23,16 @@ use crate::{
 
 /// Protected names in a git directory. The directory itself stays writable.
 pub(crate) const GIT_NAMES: &[&str] = &[
+    "branches",
     "commondir",
     "config",
     "config.worktree",
     "hooks",
     "info/attributes",
+    "remotes",
 ];
+/// Those of them that are directories: hooks, and addresses as git stored them before it had a configuration.
+pub(crate) const GIT_DIRECTORY_NAMES: &[&str] = &["branches", "hooks", "remotes"];
 /// Directories of a git directory in which git writes, and which may be searched for links. `objects` is the largest, and
 /// git names what is deeper in it by its content.
 const WRITTEN_NAMES: &[&str] = &[
@@ -232,7 +236,7 @@ impl Stamp {
             GitPlace::Link => vec![path.to_owned()],
             GitPlace::Directory => {
                 let named = GIT_NAMES.iter().map(|name| path.join(name));
-                named.chain(entries(&path.join("hooks"))).collect()
+                named.chain(directory_entries(path)).collect()
             }
         };
         let stamp = |path: PathBuf| {
@@ -268,9 +272,15 @@ fn latest_seconds(time: SystemTime) -> i64 {
     i64::try_from(seconds).unwrap_or_default()
 }
 
-pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
+}
+
+/// Returns what the protected directories of a git directory contain.
+pub(crate) fn directory_entries(git: &Path) -> impl Iterator<Item = PathBuf> {
+    let names = GIT_DIRECTORY_NAMES.iter();
+    names.flat_map(move |name| entries(&git.join(name)))
 }
 
 /// Returns the beginning of a small text file, or an empty text.

@@ -141,6 +141,48 @@ const ATTACKS: &[Attack] = &[
         ],
         git: "push -q backup HEAD:refs/heads/x",
     },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; mkdir -p .git/remotes; echo URL: $W/../../temp/evil.git > .git/remotes/backup",
+        ],
+        git: "push -q backup HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "mkdir -p .git/branches",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; echo $W/../../temp/evil.git > .git/branches/backup",
+        ],
+        git: "push -q backup HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; mkdir -p new/.git/branches; echo $W/../../temp/evil.git > new/.git/branches/backup",
+        ],
+        git: "-C new push -q backup HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new remote set-url origin file://localhost$(cd $W/../..; pwd)/temp/evil.git",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new remote set-url origin /proc/self/cwd/../../../temp/evil.git",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new worktree add -q ../x/y/tree; git -C new remote set-url origin ../../../../../temp/evil.git",
+        ],
+        git: "-C x/y/tree push -q origin HEAD:refs/heads/x",
+    },
     // Forms of a path.
     Attack {
         setup: "git config core.hooksPath build/../hooks; mkdir build hooks",
@@ -473,7 +515,7 @@ fn the_user_enables_a_repository_after_a_review() {
         };
         for part in [
             "`core.fsmonitor` is `./x`",
-            "the hook `pre-commit`",
+            "it has `hooks/pre-commit`",
             "`core.hookspath` in",
             "`alias.x`",
         ] {
