@@ -15,11 +15,11 @@ use std::{
 use crate::{
     Confinement,
     baseline::{StoredPath, open_record},
-    git_config::{WORKTREE_KEY, is_plain_entry, parse},
+    git_config::{HOOKS_KEY, WORKTREE_KEY, is_plain_entry, parse},
     named_paths::{NamedPaths, PathWalk, local_repository},
     repositories::{
-        GIT_DIRECTORY_NAMES, GIT_NAMES, GitPlace, Search, directory_entries, is_data_directory,
-        is_git_directory, is_git_name, is_sample, linked_directory, read_text,
+        GIT_DIRECTORY_NAMES, GIT_NAMES, GitPlace, Search, directory_entries, entries,
+        is_data_directory, is_git_directory, is_git_name, is_sample, linked_directory, read_text,
     },
 };
 
@@ -169,10 +169,21 @@ impl Review<'_> {
                 || key == WORKTREE_KEY && !self.is_tree_of(git, value)
                 || self.leads_to_unchecked(git, key, value)
         };
-        let entries = parse(&text).into_iter().filter(is_suspicious);
-        let mut findings: Vec<_> = entries
-            .map(|(section, key, value)| format!("`{section}.{key}` is `{}`", value.escape_debug()))
-            .collect();
+        let mut findings = Vec::new();
+        for (section, key, value) in parse(&text).into_iter().filter(is_suspicious) {
+            let shown = value.escape_debug();
+            findings.push(format!("`{section}.{key}` is `{shown}`"));
+            if key == HOOKS_KEY {
+                let tree = git
+                    .parent()
+                    .filter(|_| git.file_name().is_some_and(is_git_name));
+                let hooks = tree.unwrap_or(git).join(&value);
+                let names = entries(&hooks).filter_map(|hook| Some(hook.file_name()?.to_owned()));
+                findings.extend(names.map(|name| {
+                    format!("it has `{shown}/{}`", name.to_string_lossy().escape_debug())
+                }));
+            }
+        }
         if findings.is_empty() && !has_plain_form(&text) {
             findings.push(format!("`{name}` has a form that git does not write"));
         }

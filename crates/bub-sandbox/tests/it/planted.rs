@@ -484,13 +484,13 @@ fn the_user_enables_a_repository_after_a_review() {
     {
         let setup = "safe h/pre-commit; git add h; git commit -qm h; git config core.hooksPath h";
         let commands = [
-            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'",
+            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; git -C new config core.hooksPath hk; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'; mkdir bare.git/hk new/hk; touch bare.git/hk/update new/hk/pre-push; git -C bare.git config core.hooksPath hk",
         ];
         let (_, text) = run_after(&fixture, setup, &commands);
         for (name, finding) in [
             ("tree", "`core.hookspath` in"),
             ("new", "`config` is a link, or has other hard links"),
-            ("bare.git", "`alias.x` is `!y`"),
+            ("bare.git", "`core.hookspath` is `hk`"),
         ] {
             let line = text
                 .lines()
@@ -516,6 +516,8 @@ fn the_user_enables_a_repository_after_a_review() {
         for part in [
             "`core.fsmonitor` is `./x`",
             "it has `hooks/pre-commit`",
+            "it has `hk/pre-push`",
+            "it has `hk/update`",
             "`core.hookspath` in",
             "`alias.x`",
         ] {
