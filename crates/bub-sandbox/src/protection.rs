@@ -190,9 +190,14 @@ impl WorkspaceRecord {
             };
             let parts = place.parts(path);
             let moved: Vec<_> = parts.iter().filter_map(|part| move_aside(part)).collect();
-            let Some((main, name)) = moved.first() else {
+            let Some(((main, name), others)) = moved.split_first() else {
                 continue;
             };
+            let others = others.iter().map(|(other, _)| {
+                let name = other.strip_prefix(path).unwrap_or(other);
+                format!(", also `{}`", name.display())
+            });
+            let others: String = others.collect();
             let finding: String = finding.chars().take(MAX_FINDING_CHARS).collect();
             let directory = path
                 .parent()
@@ -205,7 +210,7 @@ impl WorkspaceRecord {
             };
             let _ = writeln!(
                 output,
-                "bub: the sandbox renamed `{}` to `{name}`, so that git does not use the repository: {finding}; to use it, check it and run `bub sandbox --enable {directory}`",
+                "bub: the sandbox renamed `{}` to `{name}`{others}, so that git does not use the repository: {finding}; to use it, check it and run `bub sandbox --enable {directory}`",
                 shown(main)
             );
         }

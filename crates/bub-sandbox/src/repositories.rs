@@ -68,7 +68,12 @@ impl GitPlace {
     pub(crate) fn parts(self, path: &Path) -> Vec<PathBuf> {
         match self {
             Self::Directory => {
-                let names = ["HEAD"].iter().chain(GIT_NAMES);
+                // A directory at the path of a file is not from git: `path` can be any directory with files of the user.
+                let is_of_git = |name: &&&str| {
+                    GIT_DIRECTORY_NAMES.contains(name)
+                        || !fs::symlink_metadata(path.join(name)).is_ok_and(|found| found.is_dir())
+                };
+                let names = ["HEAD"].iter().chain(GIT_NAMES).filter(is_of_git);
                 names.map(|name| path.join(name)).collect()
             }
             Self::Link => vec![path.to_owned()],
