@@ -164,7 +164,7 @@ impl Search {
                     continue;
                 };
                 if kind.is_dir() {
-                    // Another git directory is searched by itself.
+                    // Another git directory has its own search.
                     if is_written(&git, &path) && !self.has_directory(&path) {
                         waiting.push((git.clone(), path));
                     }
