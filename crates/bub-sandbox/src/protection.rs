@@ -225,7 +225,7 @@ impl WorkspaceRecord {
             let (path, target) = (shown(path), target.display());
             let _ = writeln!(
                 output,
-                "bub: the sandbox removed the link `{path}` to `{target}`: git would write there"
+                "bub: the sandbox removed `{path}`, which led to `{target}`: git would write there"
             );
         }
         self.new_places.save(new.iter().map(|(path, _)| *path));
