@@ -21,7 +21,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::repositories::{GIT_NAMES, GitPlace, Stamp};
+use crate::repositories::{GIT_NAMES, GitPlace, Stamp, is_older};
 
 /// How often a file is read again that a killed process left incomplete.
 const MAX_ATTEMPTS: usize = 16;
@@ -77,6 +77,8 @@ pub(crate) struct Baseline {
     pub(crate) absent: BTreeMap<StoredPath, bool>,
     /// Protected paths that are links, and where they lead.
     pub(crate) links: BTreeMap<StoredPath, StoredPath>,
+    /// Links in git directories, and where they lead.
+    pub(crate) git_links: BTreeMap<StoredPath, StoredPath>,
     /// Places of git whose parts are among the protected paths.
     pub(crate) places: BTreeSet<StoredPath>,
     /// Other places of git.
@@ -96,6 +98,14 @@ impl Baseline {
             Some(before) => *before == now(),
             None if self.places.contains(path) => true,
             None => !self.is_complete && now().is_older_than(path, self.time),
+        }
+    }
+
+    /// Returns whether a link in a git directory led there before.
+    pub(crate) fn has_link(&self, path: &Path, target: &Path) -> bool {
+        match self.git_links.get(path) {
+            Some(before) => **before == *target,
+            None => !self.is_complete && is_older(path, self.time),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     named_paths::NamedPaths,
     new_repositories::{NewPlaces, Review},
     protection::{DISABLED_MARK, SEARCH_LIMIT},
-    repositories::{GIT_NAMES, GitPlace, Search, entries, git_directory},
+    repositories::{GIT_NAMES, GitPlace, Search, directory_entries, entries, git_directory},
 };
 
 /// Makes git use the repository in a directory of the workspace again, which bub disabled. Returns what git may run because
@@ -35,18 +35,18 @@ pub fn enable_repository(confinement: &Confinement, directory: &Path) -> io::Res
         return Err(io::Error::other(reason));
     }
     let link = directory.join(".git");
-    let has_link = enable_file(&link)?;
+    let mut is_enabled = enable_file(&link)?;
     let git = git_directory(&directory).unwrap_or_else(|| directory.clone());
-    if !enable_file(&git.join("HEAD"))? && !has_link {
+    for part in GitPlace::Directory.parts(&git) {
+        is_enabled |= enable_file(&part)?;
+    }
+    if !is_enabled {
         return Err(io::Error::other(
             "it contains no repository that bub disabled",
         ));
     }
     let parts = GIT_NAMES.iter().map(|name| git.join(name));
-    for file in parts
-        .chain(entries(&git.join("hooks")))
-        .chain([link.clone()])
-    {
+    for file in parts.chain(directory_entries(&git)).chain([link.clone()]) {
         separate(&file)?;
     }
     let hidden = &confinement.hidden;

@@ -85,6 +85,8 @@ const RUN_CONFIG_KEYS: &[(&str, &str)] = &[
     ("trailer", "cmd command"),
     ("uploadpack", "packobjectshook"),
 ];
+/// The key that names the directory with hooks.
+pub(crate) const HOOKS_KEY: &str = "hookspath";
 /// The key that names the working tree of a git directory elsewhere.
 pub(crate) const WORKTREE_KEY: &str = "worktree";
 

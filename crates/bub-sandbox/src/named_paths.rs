@@ -15,7 +15,7 @@ use std::{
 use crate::{
     Confinement,
     command_words::{WordKind, command_words},
-    git_config::{MAX_CONFIG_BYTES, WORKTREE_KEY, is_plain_entry, is_run_entry, parse},
+    git_config::{HOOKS_KEY, MAX_CONFIG_BYTES, WORKTREE_KEY, is_plain_entry, is_run_entry, parse},
     repositories::{
         GIT_NAMES, GitPlace, Search, common_directory, entries, git_directory, is_git_name,
         is_sample, linked_directory, read_text,
@@ -40,7 +40,7 @@ const USER_CONFIG_NAMES: &[&str] = &[".gitconfig", ".config/git/config"];
 /// Configuration in a git directory.
 const CONFIG_NAMES: &[&str] = &["config", "config.worktree"];
 /// Keys whose value is a directory from which git takes hooks.
-const DIRECTORY_KEYS: &[&str] = &["hookspath", "templatedir"];
+const DIRECTORY_KEYS: &[&str] = &[HOOKS_KEY, "templatedir"];
 /// Sections in which a value can be the path of another repository.
 const REPOSITORY_SECTIONS: &[&str] = &["branch", "remote", "submodule"];
 
@@ -402,7 +402,10 @@ impl<'a> Names<'a> {
 
 /// Returns the path in the address of a repository, if it is on this machine. The value of `key` may be one.
 pub(crate) fn local_repository<'a>(key: &str, address: &'a str) -> Option<&'a str> {
-    let path = address.strip_prefix("file://").unwrap_or(address);
+    // Git ignores the host of a file.
+    let below_host = |rest: &'a str| rest.find('/').and_then(|start| rest.get(start..));
+    let path = address.strip_prefix("file://").and_then(below_host);
+    let path = path.unwrap_or(address);
     let host = path.split('/').next().unwrap_or_default();
     (!host.contains(':') && !REFERENCE_KEYS.contains(&key)).then_some(path)
 }

@@ -15,13 +15,16 @@ use std::{
 use crate::{
     Confinement,
     baseline::{StoredPath, open_record},
-    git_config::{WORKTREE_KEY, is_plain_entry, parse},
+    git_config::{HOOKS_KEY, WORKTREE_KEY, is_plain_entry, parse},
     named_paths::{NamedPaths, PathWalk, local_repository},
     repositories::{
-        GIT_NAMES, GitPlace, Search, entries, is_data_directory, is_git_directory, is_git_name,
-        is_sample, linked_directory, read_text,
+        GIT_DIRECTORY_NAMES, GIT_NAMES, GitPlace, Search, directory_entries, entries,
+        is_data_directory, is_git_directory, is_git_name, is_sample, linked_directory, read_text,
     },
 };
+
+/// Directories whose content is different for each process.
+const PROCESS_ROOTS: &[&str] = &["/dev", "/proc"];
 
 /// The places of git that commands created in a workspace, with their inodes. A file that commands cannot reach holds
 /// them. Without it, they are read-only as all others.
@@ -127,7 +130,8 @@ impl Review<'_> {
 
     fn directory_findings(&self, git: &Path) -> Vec<String> {
         let mut findings = Vec::new();
-        let files = GIT_NAMES.iter().filter(|name| **name != "hooks");
+        let files = GIT_NAMES.iter();
+        let files = files.filter(|name| !GIT_DIRECTORY_NAMES.contains(name));
         findings.extend(files.filter_map(|name| unsafe_file(&git.join(name))));
         let common = git.join("commondir");
         if fs::symlink_metadata(&common).is_ok() && !self.is_worktree(git, &common) {
@@ -136,13 +140,15 @@ impl Review<'_> {
         for name in ["config", "config.worktree"] {
             findings.extend(self.config_findings(git, name));
         }
-        let hooks = git.join("hooks");
-        if hooks.is_symlink() || hooks.is_file() {
-            findings.push("`hooks` is not a directory".to_owned());
+        for name in GIT_DIRECTORY_NAMES {
+            let found = fs::symlink_metadata(git.join(name));
+            if found.is_ok_and(|found| !found.is_dir()) {
+                findings.push(format!("`{name}` is not a directory"));
+            }
         }
-        for hook in entries(&hooks).filter(|hook| !is_sample(hook)) {
-            let name = hook.file_name().unwrap_or_default().to_string_lossy();
-            findings.push(format!("it has the hook `{}`", name.escape_debug()));
+        for entry in directory_entries(git).filter(|entry| !is_sample(entry)) {
+            let name = entry.strip_prefix(git).unwrap_or(&entry).to_string_lossy();
+            findings.push(format!("it has `{}`", name.escape_debug()));
         }
         findings
     }
@@ -163,10 +169,21 @@ impl Review<'_> {
                 || key == WORKTREE_KEY && !self.is_tree_of(git, value)
                 || self.leads_to_unchecked(git, key, value)
         };
-        let entries = parse(&text).into_iter().filter(is_suspicious);
-        let mut findings: Vec<_> = entries
-            .map(|(section, key, value)| format!("`{section}.{key}` is `{}`", value.escape_debug()))
-            .collect();
+        let mut findings = Vec::new();
+        for (section, key, value) in parse(&text).into_iter().filter(is_suspicious) {
+            let shown = value.escape_debug();
+            findings.push(format!("`{section}.{key}` is `{shown}`"));
+            if key == HOOKS_KEY {
+                let tree = git
+                    .parent()
+                    .filter(|_| git.file_name().is_some_and(is_git_name));
+                let hooks = tree.unwrap_or(git).join(&value);
+                let names = entries(&hooks).filter_map(|hook| Some(hook.file_name()?.to_owned()));
+                findings.extend(names.map(|name| {
+                    format!("it has `{shown}/{}`", name.to_string_lossy().escape_debug())
+                }));
+            }
+        }
         if findings.is_empty() && !has_plain_form(&text) {
             findings.push(format!("`{name}` has a form that git does not write"));
         }
@@ -198,7 +215,13 @@ impl Review<'_> {
         let workspace = &self.confinement.workspace;
         let is_encoded = value.starts_with("file:") && value.contains('%');
         let leads_there = |base: &Path| {
-            let real = PathWalk::new(base, Path::new(path), self.confinement).real;
+            let PathWalk { real, links, .. } =
+                PathWalk::new(base, Path::new(path), self.confinement);
+            // What is there depends on the process that looks.
+            let mut steps = links.iter().chain([&real]);
+            if steps.any(|step| PROCESS_ROOTS.iter().any(|root| step.starts_with(root))) {
+                return true;
+            }
             let Ok(inside) = real.strip_prefix(workspace) else {
                 let mut other = self.confinement.other_writable();
                 return other.any(|root| real.starts_with(root));
@@ -206,11 +229,13 @@ impl Review<'_> {
             let mut parts = inside.iter();
             parts.any(is_git_name) && parts.next().is_some_and(is_data_directory)
         };
-        is_encoded
-            || [Some(git), git.parent()]
-                .into_iter()
-                .flatten()
-                .any(leads_there)
+        // Git resolves a relative path in the working tree, which can be any that the commands added.
+        let above = git.ancestors();
+        let above = above.take_while(|directory| directory.starts_with(workspace));
+        let links = self.search.places.iter();
+        let links = links.filter(|(_, place)| **place == GitPlace::Link);
+        let trees = links.filter_map(|(link, _)| link.parent());
+        is_encoded || above.chain(trees).any(leads_there)
     }
 }
 

@@ -185,11 +185,19 @@ impl WorkspaceRecord {
             .iter()
             .map(|(path, place)| review.findings(path, **place));
         for ((path, place), findings) in new.iter().zip(findings.collect::<Vec<_>>()) {
-            let main = place.main_file(path);
-            let moved = findings.first().and_then(|_| move_aside(&main));
-            let (Some(finding), Some((_, name))) = (findings.first(), moved) else {
+            let Some(finding) = findings.first() else {
                 continue;
             };
+            let parts = place.parts(path);
+            let moved: Vec<_> = parts.iter().filter_map(|part| move_aside(part)).collect();
+            let Some(((main, name), others)) = moved.split_first() else {
+                continue;
+            };
+            let others = others.iter().map(|(other, _)| {
+                let name = other.strip_prefix(path).unwrap_or(other);
+                format!(", also `{}`", name.display())
+            });
+            let others: String = others.collect();
             let finding: String = finding.chars().take(MAX_FINDING_CHARS).collect();
             let directory = path
                 .parent()
@@ -202,8 +210,22 @@ impl WorkspaceRecord {
             };
             let _ = writeln!(
                 output,
-                "bub: the sandbox renamed `{}` to `{name}`, so that git does not use the repository: {finding}; to use it, check it and run `bub sandbox --enable {directory}`",
-                shown(&main)
+                "bub: the sandbox renamed `{}` to `{name}`{others}, so that git does not use the repository: {finding}; to use it, check it and run `bub sandbox --enable {directory}`",
+                shown(main)
+            );
+        }
+        // The links in parts that were just renamed stay, for the user to check.
+        for (path, target) in &search.git_links {
+            let mut before = baselines.iter();
+            if before.all(|baseline| baseline.has_link(path, target))
+                || fs::remove_file(path).is_err()
+            {
+                continue;
+            }
+            let (path, target) = (shown(path), target.display());
+            let _ = writeln!(
+                output,
+                "bub: the sandbox removed `{path}`, which led to `{target}`: git would write there"
             );
         }
         self.new_places.save(new.iter().map(|(path, _)| *path));
@@ -314,8 +336,8 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
             GitPlace::Directory => {
                 protected.extend(GIT_NAMES.iter().map(|name| path.join(name)));
                 // Without it, bub or the user has disabled the repository.
-                let main = Some(place.main_file(path));
-                protected.extend(main.filter(|main| fs::symlink_metadata(main).is_err()));
+                let head = Some(path.join("HEAD"));
+                protected.extend(head.filter(|head| fs::symlink_metadata(head).is_err()));
             }
         }
     }
@@ -335,6 +357,11 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
         mounted: BTreeSet::new(),
         absent: BTreeMap::new(),
         links: BTreeMap::new(),
+        git_links: search
+            .git_links
+            .iter()
+            .map(|(path, target)| (path.clone().into(), target.clone().into()))
+            .collect(),
         places,
         stamps,
         is_complete: search.is_complete,

@@ -8,7 +8,7 @@ use std::{
     ffi::OsStr,
     fs,
     io::Read,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -23,11 +23,31 @@ use crate::{
 
 /// Protected names in a git directory. The directory itself stays writable.
 pub(crate) const GIT_NAMES: &[&str] = &[
+    "branches",
     "commondir",
     "config",
     "config.worktree",
     "hooks",
     "info/attributes",
+    "remotes",
+];
+/// Those of them that are directories: hooks, and addresses as git stored them before it had a configuration.
+pub(crate) const GIT_DIRECTORY_NAMES: &[&str] = &["branches", "hooks", "remotes"];
+/// Directories of a git directory in which git writes, and which may be searched for links. `objects` is the largest, and
+/// git names what is deeper in it by its content.
+const WRITTEN_NAMES: &[&str] = &[
+    "NOTES_MERGE_WORKTREE",
+    "info",
+    "logs",
+    "modules",
+    "objects",
+    "rebase-apply",
+    "rebase-merge",
+    "refs",
+    "reftable",
+    "rr-cache",
+    "sequencer",
+    "worktrees",
 ];
 /// Directories of `.git` in which no one works. A new file `.git` that leads there is refused.
 const DATA_NAMES: &[&str] = &["logs", "objects", "refs"];
@@ -43,11 +63,20 @@ pub(crate) enum GitPlace {
 }
 
 impl GitPlace {
-    /// Returns the file without which git does not use the place at `path`.
-    pub(crate) fn main_file(self, path: &Path) -> PathBuf {
+    /// Returns the parts of the place at `path` that are renamed to disable it. Without the first one, git does not use it.
+    /// Without the others, git runs nothing because of it, even if `git init` or a working tree makes git use it again.
+    pub(crate) fn parts(self, path: &Path) -> Vec<PathBuf> {
         match self {
-            Self::Directory => path.join("HEAD"),
-            Self::Link => path.to_owned(),
+            Self::Directory => {
+                // A directory at the path of a file is not from git: `path` can be any directory with files of the user.
+                let is_of_git = |name: &&&str| {
+                    GIT_DIRECTORY_NAMES.contains(name)
+                        || !fs::symlink_metadata(path.join(name)).is_ok_and(|found| found.is_dir())
+                };
+                let names = ["HEAD"].iter().chain(GIT_NAMES).filter(is_of_git);
+                names.map(|name| path.join(name)).collect()
+            }
+            Self::Link => vec![path.to_owned()],
         }
     }
 }
@@ -60,6 +89,8 @@ pub(crate) struct Search {
     pub(crate) order: Vec<PathBuf>,
     /// Sockets in the file system.
     pub(crate) sockets: Vec<PathBuf>,
+    /// Links in git directories, and where they lead: git writes there. Also pipes, which lead nowhere.
+    pub(crate) git_links: BTreeMap<PathBuf, PathBuf>,
     /// Whether the search reached all directories before the time limit.
     pub(crate) is_complete: bool,
     /// Whether directories changed since the previous search.
@@ -93,9 +124,9 @@ impl Search {
             search.add_listing(&directory.path, listing);
             waiting.extend(children);
         }
-        search.is_complete = true;
         search.is_changed = indexed.is_changed;
         *index = indexed.index;
+        search.is_complete = search.find_links(started, limit);
         search
     }
 
@@ -116,9 +147,47 @@ impl Search {
         self.places.insert(path, place);
     }
 
+    /// Searches the git directories for links. Returns whether the time was enough.
+    fn find_links(&mut self, started: Instant, limit: Duration) -> bool {
+        let places = self.places.iter();
+        let directories = places.filter(|(_, place)| **place == GitPlace::Directory);
+        let mut waiting: Vec<_> = directories
+            .map(|(git, _)| (git.clone(), git.clone()))
+            .collect();
+        while let Some((git, directory)) = waiting.pop() {
+            if started.elapsed() > limit {
+                return false;
+            }
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let Ok(kind) = entry.file_type() else {
+                    continue;
+                };
+                if kind.is_dir() {
+                    // Another git directory has its own search.
+                    if is_written(&git, &path) && !self.has_directory(&path) {
+                        waiting.push((git.clone(), path));
+                    }
+                } else if !kind.is_file() && !kind.is_socket() {
+                    let target = fs::read_link(&path).unwrap_or_default();
+                    self.git_links.insert(path, target);
+                }
+            }
+        }
+        true
+    }
+
     pub(crate) fn has_directory(&self, path: &Path) -> bool {
         self.places.get(path) == Some(&GitPlace::Directory)
     }
+}
+
+/// Returns whether git may write in a directory of a git directory, by names that are known before.
+fn is_written(git: &Path, directory: &Path) -> bool {
+    let below = directory.strip_prefix(git).unwrap_or(directory);
+    let is_named = |name: &&str| below.starts_with(name);
+    let is_shallow = below.components().count() == 1 || below.ends_with("info");
+    WRITTEN_NAMES.iter().any(is_named) && (is_shallow || !below.starts_with("objects"))
 }
 
 /// Entries of a directory by which git recognizes it as its own.
@@ -172,7 +241,7 @@ impl Stamp {
             GitPlace::Link => vec![path.to_owned()],
             GitPlace::Directory => {
                 let named = GIT_NAMES.iter().map(|name| path.join(name));
-                named.chain(entries(&path.join("hooks"))).collect()
+                named.chain(directory_entries(path)).collect()
             }
         };
         let stamp = |path: PathBuf| {
@@ -187,19 +256,36 @@ impl Stamp {
 
     /// Returns whether the place at `path` and all its parts were last changed before `time`.
     pub(crate) fn is_older_than(&self, path: &Path, time: SystemTime) -> bool {
-        let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        // The clock of a file system can be late.
-        let time = time.saturating_sub(CLOCK_TOLERANCE).as_secs();
-        let is_older = |seconds: i64| u64::try_from(seconds).is_ok_and(|seconds| seconds < time);
-        let head = path.join("HEAD");
-        let mut own = [path, &head].into_iter().flat_map(fs::symlink_metadata);
-        own.all(|found| is_older(found.ctime())) && self.0.iter().all(|part| is_older(part.2))
+        let time = latest_seconds(time);
+        let own = [path, &path.join("HEAD")];
+        let mut own = own.into_iter().flat_map(fs::symlink_metadata);
+        own.all(|found| found.ctime() < time) && self.0.iter().all(|part| part.2 < time)
     }
 }
 
-pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+/// Returns whether what is at a path was last changed before `time`.
+pub(crate) fn is_older(path: &Path, time: SystemTime) -> bool {
+    let found = fs::symlink_metadata(path);
+    found.is_ok_and(|found| found.ctime() < latest_seconds(time))
+}
+
+/// Returns the time before which a file changed that is certainly older than `time`. The clock of a file system can be
+/// late.
+fn latest_seconds(time: SystemTime) -> i64 {
+    let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = time.saturating_sub(CLOCK_TOLERANCE).as_secs();
+    i64::try_from(seconds).unwrap_or_default()
+}
+
+pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
+}
+
+/// Returns what the protected directories of a git directory contain.
+pub(crate) fn directory_entries(git: &Path) -> impl Iterator<Item = PathBuf> {
+    let names = GIT_DIRECTORY_NAMES.iter();
+    names.flat_map(move |name| entries(&git.join(name)))
 }
 
 /// Returns the beginning of a small text file, or an empty text.

@@ -141,6 +141,48 @@ const ATTACKS: &[Attack] = &[
         ],
         git: "push -q backup HEAD:refs/heads/x",
     },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; mkdir -p .git/remotes; echo URL: $W/../../temp/evil.git > .git/remotes/backup",
+        ],
+        git: "push -q backup HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "mkdir -p .git/branches",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; echo $W/../../temp/evil.git > .git/branches/backup",
+        ],
+        git: "push -q backup HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; mkdir -p new/.git/branches; echo $W/../../temp/evil.git > new/.git/branches/backup",
+        ],
+        git: "-C new push -q backup HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new remote set-url origin file://localhost$(cd $W/../..; pwd)/temp/evil.git",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new remote set-url origin /proc/self/cwd/../../../temp/evil.git",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare $T/evil.git; plant $T/evil.git/hooks/post-receive; git clone -q origin new; git -C new worktree add -q ../x/y/tree; git -C new remote set-url origin ../../../../../temp/evil.git",
+        ],
+        git: "-C x/y/tree push -q origin HEAD:refs/heads/x",
+    },
     // Forms of a path.
     Attack {
         setup: "git config core.hooksPath build/../hooks; mkdir build hooks",
@@ -168,6 +210,81 @@ const ATTACKS: &[Attack] = &[
         setup: "git config alias.q '!\"$(git rev-parse --show-toplevel)\"/run'",
         commands: &["plant run"],
         git: "q",
+    },
+    // A disabled repository that a working tree or `git init` makes git use again.
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q new; git -C new commit -q --allow-empty -m x; git -C new worktree add -q ../other; git -C new config core.fsmonitor \"$EVIL; false\"",
+        ],
+        git: "-C other status",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q --bare new; git clone -q origin copy; git -C copy push -q ../new HEAD:main; git -C new worktree add -q ../other main; plant new/hooks/pre-commit",
+        ],
+        git: "-C other commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "",
+        commands: &["plant new/.git/hooks/pre-commit"],
+        git: "init -q new; git -C new commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "",
+        commands: &["plant_config new/.git/config"],
+        git: "init -q new; git -C new status",
+    },
+    Attack {
+        setup: "",
+        commands: &["git init -q new; plant_config kept; cat kept >> new/.git/config"],
+        git: "init -q new; git -C new status",
+    },
+    Attack {
+        setup: "",
+        commands: &["git init -q --bare new; plant new/hooks/post-receive"],
+        git: "init -q --bare new; git push -q new HEAD:refs/heads/x",
+    },
+    // A link in a git directory, by which git writes elsewhere.
+    Attack {
+        setup: "",
+        commands: &["ln -sf ../run .git/COMMIT_EDITMSG; echo \"$EVIL\" > .git/MERGE_MSG"],
+        git: "commit -q --allow-empty --no-edit; sh run",
+    },
+    Attack {
+        setup: "ln -s ../../../other .git/worktrees/tree/COMMIT_EDITMSG",
+        commands: &[
+            "ln -sf $W/run .git/worktrees/tree/COMMIT_EDITMSG; echo \"$EVIL\" > .git/worktrees/tree/MERGE_MSG",
+        ],
+        git: "-C tree commit -q --allow-empty --no-edit; sh run",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q new; ln -s $W/run new/.git/COMMIT_EDITMSG; echo \"$EVIL\" > new/.git/MERGE_MSG",
+        ],
+        git: "-C new commit -q --allow-empty --no-edit; sh run",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["rm -r .git/logs/refs; ln -s $W/hidden .git/logs/refs"],
+        git: "branch x; ! ls hidden/heads/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["mkdir -p .git/refs/heads/a; ln -s $W/hidden .git/refs/heads/a/b"],
+        git: "branch a/b/x; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["rm -rf .git/objects/info; ln -s $W/hidden .git/objects/info"],
+        git: "-c gc.writeCommitGraph=true gc -q; ! ls hidden/* || touch owned",
+    },
+    Attack {
+        setup: "mkdir -p hidden/x; touch hidden/x/y",
+        commands: &["ln -s $W/hidden .git/worktrees/new"],
+        git: "worktree prune; ls hidden/x/y || touch owned",
     },
     // The configuration of the user is in the workspace.
     Attack {
@@ -281,7 +398,7 @@ fn common_configurations_change_nothing() {
         git config --global core.excludesFile '~/.gitignore'; git config --global url.git@host:.insteadOf https://host/
         git config --global mergetool.x.cmd 'nvim -d "$LOCAL" "$REMOTE"'; git config --global commit.template .template
         git remote add origin git@host:a/b.git; git config branch.main.merge refs/heads/main; git config alias.st status
-        mkdir scripts; safe scripts/hook; ln -s ../../scripts/hook .git/hooks/pre-push"#;
+        mkdir scripts; safe scripts/hook; ln -s ../../scripts/hook .git/hooks/pre-push; ln -s exclude .git/info/link"#;
     for fixture in SandboxFixture::for_each_user() {
         let commands = [
             "git commit -q --allow-empty -m y; git clone -q . copy; git worktree add -q tree",
@@ -290,7 +407,10 @@ fn common_configurations_change_nothing() {
         let (is_success, text) = run_after(&fixture, setup, &commands);
         assert!(is_success, "{text}");
         assert!(!text.contains("bub:"), "{text}");
-        assert_outside(&fixture, "git -C other log -1 && git log -1");
+        assert_outside(
+            &fixture,
+            "git -C other log -1 && git log -1 && test -L .git/info/link",
+        );
         assert_outside(&fixture, "rm -rf ~/.gitconfig ~/hooks");
     }
 }
@@ -364,13 +484,13 @@ fn the_user_enables_a_repository_after_a_review() {
     {
         let setup = "safe h/pre-commit; git add h; git commit -qm h; git config core.hooksPath h";
         let commands = [
-            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'",
+            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; git -C new config core.hooksPath hk; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'; mkdir bare.git/hk new/hk; touch bare.git/hk/update new/hk/pre-push; git -C bare.git config core.hooksPath hk",
         ];
         let (_, text) = run_after(&fixture, setup, &commands);
         for (name, finding) in [
             ("tree", "`core.hookspath` in"),
             ("new", "`config` is a link, or has other hard links"),
-            ("bare.git", "`alias.x` is `!y`"),
+            ("bare.git", "`core.hookspath` is `hk`"),
         ] {
             let line = text
                 .lines()
@@ -395,7 +515,9 @@ fn the_user_enables_a_repository_after_a_review() {
         };
         for part in [
             "`core.fsmonitor` is `./x`",
-            "the hook `pre-commit`",
+            "it has `hooks/pre-commit`",
+            "it has `hk/pre-push`",
+            "it has `hk/update`",
             "`core.hookspath` in",
             "`alias.x`",
         ] {

@@ -110,8 +110,14 @@ fn a_repository_that_a_command_creates_works_and_runs_no_programs_outside() {
     let script = "git init -q sub && echo x > sub/.git/hooks/pre-commit && ln -s /tmp other && mkdir f && echo 'gitdir: /tmp' > f/.git";
     for_each_run(remove, script, |fixture, output| {
         assert!(output.status.success(), "{output:?}");
-        assert!(fixture.path("home/work/sub/.git/config").exists());
-        assert!(!fixture.path("home/work/sub/.git/HEAD").exists());
+        assert!(fixture.path("home/work/sub/.git/objects").exists());
+        for name in ["HEAD", "config", "hooks"] {
+            assert!(!fixture.path("home/work/sub/.git").join(name).exists());
+        }
+        let note = "renamed `sub/.git/HEAD` to `HEAD.sandbox-";
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(note), "{text}");
+        assert!(text.contains(", also `config`, also `hooks`, so"), "{text}");
         assert!(!fixture.path("home/work/f/.git").exists());
     });
     for_each_run(remove, "ln -s sub .git", |fixture, _| {
