@@ -129,8 +129,13 @@ fn list_rules(settings: &Settings, lists: &[ToolList]) -> Vec<PolicyRule> {
         let tools = settings.get(key);
         let key = &key.setting().key;
         let origin = settings.origin(key).unwrap_or(SettingSource::Default);
+        // Users know these settings as options of `bub run`.
+        let name = match key.strip_prefix("policy.run_") {
+            Some(option) => format!("--{option}"),
+            None => key.to_string(),
+        };
         (!tools.is_empty()).then(|| PolicyRule {
-            reason: Some(format!("`{key}` lists the tool")),
+            reason: Some(format!("`{name}` lists the tool")),
             ..PolicyRule::for_tools(&tools, *action, origin)
         })
     };

@@ -223,6 +223,14 @@ impl TurnPrinter {
         }
     }
 
+    /// Returns the view of the turn. `None` in a pipe.
+    pub fn view_mut(&mut self) -> Option<&mut TurnView> {
+        match &mut self.target {
+            PrintTarget::Screen { view, .. } | PrintTarget::Lines(view) => Some(view),
+            PrintTarget::Text { .. } => None,
+        }
+    }
+
     /// Prints what is left when the turn has ended.
     ///
     /// # Errors
@@ -250,7 +258,8 @@ impl TurnPrinter {
                 }
                 let max_rows = size.rows.saturating_sub(2).max(1);
                 let mut rows = view.unfinished_tail(max_rows);
-                let text = activity_text(view.activity_word(), started.elapsed(), "Ctrl-C: cancel");
+                let elapsed = started.elapsed().saturating_sub(view.approval_wait());
+                let text = activity_text(view.activity_word(), elapsed, "Ctrl-C: cancel");
                 rows.push(Line::fitting(&text, size.columns, Style::DIM));
                 let cursor = (rows.len() - 1, 0);
                 let live_area = LiveArea { rows, cursor };

@@ -97,6 +97,8 @@ pub struct TurnView {
     expand_hint: &'static str,
     /// Whether hidden output must be shown when the open section ends.
     is_expanding: bool,
+    /// How long the turn has waited for approvals, and since when it waits for the current one.
+    approval_wait: (Duration, Option<Instant>),
 }
 
 /// The text of a section.
@@ -153,6 +155,7 @@ impl TurnView {
             hidden: HiddenOutput::default(),
             expand_hint: "",
             is_expanding: false,
+            approval_wait: (Duration::ZERO, None),
         }
     }
 
@@ -213,6 +216,7 @@ impl TurnView {
     /// Starts a turn. `command` is the comma command that the turn runs, or `None` if the model answers.
     pub fn begin_turn(&mut self, command: Option<&str>) {
         self.end_turn(false);
+        self.approval_wait = (Duration::ZERO, None);
         self.turn = if let Some(line) = command {
             (FrameKind::Command, sanitize_line(line))
         } else {
@@ -293,9 +297,23 @@ impl TurnView {
         self.turn = turn;
     }
 
-    /// Sets whether a call of the current step waits for the approval of the user.
-    pub fn set_waiting_for_approval(&mut self, waits: bool) {
-        self.calls.waits_for_approval = waits;
+    /// Notes that a call of the current step waits for the approval of the user.
+    pub fn begin_approval(&mut self) {
+        self.calls.waits_for_approval = true;
+        self.approval_wait.1.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes that the wait for an approval is over.
+    pub fn end_approval(&mut self, is_approved: bool) {
+        self.calls.waits_for_approval &= !is_approved;
+        let since = self.approval_wait.1.take();
+        self.approval_wait.0 += since.map_or(Duration::ZERO, |since| since.elapsed());
+    }
+
+    /// Returns how long the turn has waited for approvals.
+    pub(crate) fn approval_wait(&self) -> Duration {
+        let (total, since) = self.approval_wait;
+        total + since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Shows a notice. Secrets are redacted.

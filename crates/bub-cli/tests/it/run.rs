@@ -303,9 +303,7 @@ fn a_denied_tool_does_not_run() {
     assert!(!fixture.sandbox.workspace().join("made").exists());
     let request = fixture.model.requests().last().unwrap().json();
     assert!(
-        request
-            .to_string()
-            .contains("`policy.run_deny` lists the tool"),
+        request.to_string().contains("`--deny` lists the tool"),
         "{request}"
     );
     fixture.model.script(call);

@@ -78,7 +78,8 @@ impl ChatScreen {
         };
         let activity = self.state.view.activity_word();
         let hint = format!("{ctrl_c_hint}{up_hint}");
-        let text = activity_text(activity, since.elapsed(), &hint);
+        let waited = self.state.view.approval_wait();
+        let text = activity_text(activity, since.elapsed().saturating_sub(waited), &hint);
         Some(Line::fitting(&text, width, Style::DIM))
     }
 

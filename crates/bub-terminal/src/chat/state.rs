@@ -204,7 +204,7 @@ impl ChatState {
             return false;
         }
         if matches!(question, UserQuestion::Call { .. }) {
-            self.view.set_waiting_for_approval(true);
+            self.view.begin_approval();
         }
         self.questions.push_back(question);
         self.questions.len() == 1
@@ -222,6 +222,9 @@ impl ChatState {
     /// Drops the questions for which `is_over` is true. Returns whether the first question is dropped.
     pub(crate) fn drop_questions(&mut self, is_over: impl Fn(&UserQuestion) -> bool) -> bool {
         let was_first = self.questions.front().is_some_and(&is_over);
+        if was_first {
+            self.view.end_approval(false);
+        }
         self.questions.retain(|question| !is_over(question));
         was_first
     }
@@ -260,7 +263,7 @@ impl ChatState {
                     }
                     _ => "denied".to_owned(),
                 };
-                self.view.set_waiting_for_approval(!answer.is_approval());
+                self.view.end_approval(answer.is_approval());
                 let _ = sender.send(answer);
                 self.view.show_notice(&notice, Style::YELLOW);
             }

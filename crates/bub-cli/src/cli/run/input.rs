@@ -1,6 +1,10 @@
 //! What `bub run` reads: stdin and attached files.
 
-use std::{io::Read as _, path::Path, time::Duration};
+use std::{
+    io::Read as _,
+    path::{Component, Path},
+    time::Duration,
+};
 
 use bub::output::print_stderr;
 use bub_kernel::{Error, MediaItem, MediaKind, Result};
@@ -103,7 +107,16 @@ async fn read_stdin() -> Result<String> {
 pub(super) fn check_attachment(path: &Path, home: &Path, workspace: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default();
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    let directory = std::path::absolute(parent.unwrap_or(Path::new(".")));
+    let directory = parent.unwrap_or(Path::new("."));
+    // A path with `..` names the directory that it leads to.
+    let directory = if directory
+        .components()
+        .any(|part| part == Component::ParentDir)
+    {
+        directory.canonicalize()
+    } else {
+        std::path::absolute(directory)
+    };
     // Reading the file reports what does not exist.
     let (Ok(real), Ok(directory)) = (path.canonicalize(), directory) else {
         return Ok(());

@@ -12,6 +12,7 @@ use bub_terminal::{
     ChatEvent,
     channel::UserQuestion,
     turn_printer::{PrintMode, TICK_INTERVAL, TurnPrinter},
+    turn_view::TurnView,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -132,6 +133,10 @@ impl TurnOutput {
         if let OutputTarget::Printer(printer, _) = &mut self.target {
             printer.pause()?;
         }
+        if let Some(view) = self.view_mut() {
+            view.begin_approval();
+        }
+        let mut is_approved = false;
         let mut later = Vec::new();
         {
             let asking = approver.ask(&request, replaced.as_deref());
@@ -140,7 +145,9 @@ impl TurnOutput {
                 tokio::select! {
                     biased;
                     given = &mut asking => {
-                        let _ = answer.send(given?);
+                        let given = given?;
+                        is_approved = given.is_approval();
+                        let _ = answer.send(given);
                         break;
                     }
                     event = chat_events.recv() => match event {
@@ -151,6 +158,9 @@ impl TurnOutput {
                 }
             }
         }
+        if let Some(view) = self.view_mut() {
+            view.end_approval(is_approved);
+        }
         for event in later {
             match event {
                 ChatEvent::Question(question) => {
@@ -160,6 +170,13 @@ impl TurnOutput {
             }
         }
         Ok(())
+    }
+
+    fn view_mut(&mut self) -> Option<&mut TurnView> {
+        match &mut self.target {
+            OutputTarget::Printer(printer, _) => printer.view_mut(),
+            OutputTarget::Json(_) => None,
+        }
     }
 
     fn handle_event(&mut self, event: &ChatEvent) -> Result<()> {
