@@ -57,7 +57,7 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> BudgetResult<()> {
     let size = path.metadata()?.len();
     let hint =
         "`cargo bloat --release --crates`, features of new dependencies (`cargo tree -e features`)";
-    budgets.check_size("binary", size, 16 * MB + MB / 2, hint)?;
+    budgets.check_size("binary", size, 16 * MB + 7 * MB / 10, hint)?;
     for command in ["--help", "hooks"] {
         let hint = "what every command does before it knows which one it is: bub/src/app.rs; `strace -f -r`";
         let label = format!("bub {command}");
