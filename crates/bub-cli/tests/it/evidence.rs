@@ -2,6 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
+use bub_testkit::model::{ModelServer, Reply};
+
 use crate::sandbox::{Run, Sandbox, bub};
 
 /// Runs bub with the hash chain.
@@ -134,6 +136,33 @@ fn a_removed_tape_is_reported() {
     let name = tape.file_stem().unwrap().to_string_lossy();
     assert!(
         run.stdout.contains(&format!("{name}: missing\n")),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn a_removed_sidecar_is_reported_with_its_tape() {
+    let sandbox = Sandbox::new();
+    let server = ModelServer::start();
+    server.script(Reply::new().call("c1", "bash", r#"{"command":"seq 1 60000"}"#));
+    server.script(Reply::text("done"));
+    let mut command = sandbox.command(&bub());
+    command
+        .args(["run", "count"])
+        .env("BUB_TAPE_INTEGRITY", "chain")
+        .env("BUB_MODEL", "openai:small")
+        .env("BUB_API_BASE", format!("{}/v1", server.url()))
+        .env("BUB_API_KEY", "unused");
+    Run::from_output(command.output().unwrap()).ok();
+    sandbox.bub(["tape", "verify", "cli:local"]).ok();
+    let directory = fs::read_dir(sandbox.home().join("tapes")).unwrap();
+    let mut files = directory.map(|file| file.unwrap().path());
+    let is_sidecar = |path: &PathBuf| path.to_string_lossy().ends_with("__sidecar__spill.jsonl");
+    fs::remove_file(files.find(is_sidecar).unwrap()).unwrap();
+    let run = sandbox.bub(["tape", "verify", "cli:local"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(
+        run.stdout.contains("__sidecar__spill: missing\n"),
         "{run:?}"
     );
 }
