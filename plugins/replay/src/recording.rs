@@ -364,7 +364,11 @@ fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
             .iter()
             .position(|entry| entry.name() == Some("loop.start"));
         let limit = next_run.map_or(entries.len(), |next| index + 1 + next);
-        let after = || Some(index + entries.get(index..limit)?.iter().position(is_prompt)?);
+        // bub records the prompt before the start of its run.
+        let next_run = entries.get(limit).map(run_id).unwrap_or_default();
+        let is_of_next = |entry: &Entry| !next_run.is_empty() && run_id(entry) == next_run;
+        let is_own_prompt = |entry: &Entry| is_prompt(entry) && !is_of_next(entry);
+        let after = || Some(index + entries.get(index..limit)?.iter().position(is_own_prompt)?);
         let prompt = recorded_before.filter(|_| !run.is_empty()).or_else(after);
         let Some(prompt) = prompt else {
             continue;
