@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bub_kernel::settings::{TAPE_STORAGE, TapeStorage};
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext,
     Prompt, Result, State, StreamEvent, Turn,
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent_loop::{AgentLoop, Calibration},
+    attachments::AddedFiles,
     builtin::BuiltinOptions,
     code_mode::CodeMode,
     emitter,
@@ -48,6 +50,7 @@ pub struct Agent {
     pub(crate) sandbox: Arc<Sandbox>,
     pub(crate) files: Arc<FileAccess>,
     pub(crate) code_mode: CodeMode,
+    pub(crate) added_files: Arc<AddedFiles>,
     all_tools: CachedToolSet,
     /// All tools, in code mode.
     code_mode_tools: CachedToolSet,
@@ -85,6 +88,7 @@ impl Agent {
             Arc::clone(&skills),
             Arc::clone(&sandbox),
         );
+        let is_temporary = settings.get(&TAPE_STORAGE) == TapeStorage::Memory;
         Self {
             framework: context.framework.clone(),
             models: models.map(Arc::new).map_err(access_error),
@@ -98,6 +102,7 @@ impl Agent {
             sandbox,
             files: Arc::new(files),
             shells: Arc::new(shells),
+            added_files: Arc::new(AddedFiles::new(is_temporary)),
             settings,
             all_tools: CachedToolSet::default(),
             code_mode_tools: CachedToolSet::default(),

@@ -11,6 +11,8 @@ mod budget;
 mod calls;
 mod digest;
 mod handoff;
+mod handoff_state;
+mod handoff_summary;
 mod repeat_guard;
 mod step;
 
@@ -27,10 +29,16 @@ use bub_tape::{Entry, SystemPrompt};
 use serde_json::json;
 use tracing::Instrument as _;
 
-pub use self::budget::estimate_tokens;
+pub use self::{
+    budget::estimate_tokens,
+    handoff_summary::{HANDOFF_EVENT, HANDOFF_PROMPT},
+};
 pub(crate) use self::{
-    budget::Calibration,
-    handoff::{add_todo, entries_from},
+    budget::{Calibration, HandoffBudget},
+    digest::PhaseEntries,
+    handoff::{UNKNOWN_WINDOW, add_todo, entries_from},
+    handoff_state::HandoffParts,
+    handoff_summary::HandoffCall,
 };
 use self::{repeat_guard::RepeatGuard, step::StepError};
 use crate::{
@@ -87,6 +95,17 @@ struct LoopState {
     cannot_shrink: bool,
     /// The system prompt of the last step.
     system: StepPrompt,
+    /// The size of the last request.
+    size: RequestSize,
+}
+
+/// The size of a request in tokens of the model.
+#[derive(Clone, Copy, Default)]
+struct RequestSize {
+    /// All tokens.
+    tokens: u64,
+    /// The tokens of the system prompt and the tool definitions.
+    fixed: u64,
 }
 
 /// The system prompt of a step, as it was built and as the model gets it. It seldom changes between steps, and
@@ -122,6 +141,7 @@ impl LoopState {
             offered: tools.offer(&[]),
             cannot_shrink: false,
             system: StepPrompt::default(),
+            size: RequestSize::default(),
         }
     }
 }
@@ -225,7 +245,8 @@ impl AgentLoop {
                 }
                 Err(StepError::Overflow(error)) if overflows == 0 => {
                     overflows += 1;
-                    self.hand_off_after_overflow(&error).await?;
+                    self.hand_off_after_overflow(&error, loop_state.size)
+                        .await?;
                     self.begin_step(number, None);
                 }
                 Err(StepError::Overflow(error) | StepError::Failed(error)) => {

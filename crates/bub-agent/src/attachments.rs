@@ -26,6 +26,7 @@ use bub_model::MediaLimits;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+pub(crate) use self::inbox::AddedFiles;
 pub use self::{
     image::fit_image,
     office::{office_part_text, office_text},
@@ -114,7 +115,8 @@ impl AttachmentReader<'_> {
     async fn save(&self, name: &str, bytes: &Arc<[u8]>) -> Option<String> {
         let workspace = crate::workspace(self.turn.state())?;
         let (file_name, content) = (name.to_owned(), Arc::clone(bytes));
-        let saving = move || inbox::save_file(&workspace, &file_name, &content);
+        let added = Arc::clone(&self.agent.added_files);
+        let saving = move || inbox::save_file(&workspace, &file_name, &content, &added);
         let saved = tokio::task::spawn_blocking(saving).await;
         match saved.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
             Ok(path) => Some(path.display().to_string()),
@@ -159,13 +161,18 @@ impl AttachmentReader<'_> {
             return self.pdf_text(saved).await;
         }
         let name = item.filename.as_deref().unwrap_or_default();
-        if !is_text_document(&item.mime, name) {
-            return Err(Error::invalid_input(
+        let is_text = is_text_document(&item.mime, name);
+        let is_untyped = ["", "application/octet-stream"].contains(&item.mime.as_str());
+        match decode_text(bytes) {
+            // Many text files, such as a `Makefile`, have a name that says nothing about their type.
+            Some(text) if is_text || is_untyped && !text.contains(is_binary_char) => Ok(text),
+            None if is_text => Err(Error::unknown(
+                "not a text file: the content is not valid UTF-8",
+            )),
+            _ => Err(Error::invalid_input(
                 "unsupported file type: only text, PDF, Office documents, images, audio and video can be read",
-            ));
+            )),
         }
-        decode_text(bytes)
-            .ok_or_else(|| Error::unknown("not a text file: the content is not valid UTF-8"))
     }
 
     /// Returns the text of a stored PDF document.
@@ -221,6 +228,11 @@ fn decode_text(bytes: &[u8]) -> Option<String> {
     }
     let units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
     String::from_utf16(&units).ok()
+}
+
+/// Returns whether a character occurs only in files that are not text.
+fn is_binary_char(char: char) -> bool {
+    char.is_control() && !matches!(char, '\t' | '\n' | '\r' | '\x0c' | '\x1b')
 }
 
 /// Returns whether a document is text, by its media type or the extension of its name.

@@ -9,15 +9,15 @@ use std::{
 use bub_kernel::settings::{TAPE_STORAGE, TapeStorage, file_store};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
-    MessageKind, ModelStream, PluginContext, Prompt, Provided, Result, Role, ScopeGuard, State,
-    StatePatch, SteeringInbox, Turn, UntrustedSource, hooks,
+    MessageKind, ModelOption, ModelOptions, ModelStream, PluginContext, Prompt, Provided, Result,
+    Role, ScopeGuard, StatePatch, SteeringInbox, Turn, UntrustedSource, hooks,
 };
-use bub_model::LoginFactory;
+use bub_model::{LoginFactory, ModelId};
 use bub_tape::{MemoryStore, Sidecar, TapeStore};
 
 use crate::{
     agent::{Agent, ModelOverride},
-    attachments::AttachmentReader,
+    attachments::{AddedFiles, AttachmentReader},
     prompt, sessions,
     shell::{Launcher, Shells},
     spill,
@@ -169,9 +169,9 @@ impl BuiltinAgent {
         framework.dispatch_outbound(&notice, turn).await
     }
 
-    fn system_prompt(&self, state: &State, turn: &Turn) -> String {
+    fn system_prompt(&self, turn: &Turn) -> String {
         let settings = &self.agent.settings;
-        let part = system_prompt::build_fragment(state, settings);
+        let part = system_prompt::build_fragment(turn, settings);
         if let Some(file) = part.untrusted_file {
             turn.mark_untrusted(UntrustedSource::WorkspaceInstructions);
             if !settings.trust_report().is_declined {
@@ -189,19 +189,38 @@ impl BuiltinAgent {
         framework.approvals().wait_for_answer(&request.id).await
     }
 
+    async fn provide_model_options(&self) -> Option<ModelOptions> {
+        let report = self.agent.models.as_ref().ok()?.report().await;
+        let choice = report.choice.as_ref().ok();
+        let current = choice.and_then(|choice| choice.model.as_ref());
+        let option = |model: ModelId| ModelOption {
+            id: model.to_string(),
+            label: None,
+        };
+        Some(ModelOptions {
+            current: current.map(ToString::to_string),
+            choices: report.usable_models().into_iter().map(option).collect(),
+        })
+    }
+
+    /// The shell commands of all sessions end with bub.
+    fn provide_lifespan(&self) -> Box<dyn ScopeGuard> {
+        Box::new(StopShellsGuard(Arc::clone(&self.agent.shells)))
+    }
+
     fn provide_tape_sidecar(&self) -> Sidecar {
         Sidecar::new(spill::SPILL_SIDECAR)
     }
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
-        let guard = StopShellsGuard(Arc::clone(&self.agent.shells));
-        Provided::with_guard(Arc::new(MemorySteeringInbox::default()), guard)
+        Provided::new(Arc::new(MemorySteeringInbox::default()))
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
         let settings = &self.agent.settings;
         if settings.get(&TAPE_STORAGE) == TapeStorage::Memory {
-            return Provided::new(Arc::new(MemoryStore::new()));
+            let guard = RemoveFilesGuard(Arc::clone(&self.agent.added_files));
+            return Provided::with_guard(Arc::new(MemoryStore::new()), guard);
         }
         Provided::new(Arc::new(file_store(settings)))
     }
@@ -216,6 +235,16 @@ impl ScopeGuard for StopShellsGuard {
             self.0.stop_all(SHELL_STOP_TIMEOUT).await;
             Ok(())
         })
+    }
+}
+
+/// Removes the files that users attached when bub shuts down, because no tape that is kept names them.
+struct RemoveFilesGuard(Arc<AddedFiles>);
+
+impl ScopeGuard for RemoveFilesGuard {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        self.0.remove_all();
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 

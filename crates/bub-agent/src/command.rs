@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{Error, Result, Tool, ToolSpec, command_line};
+use bub_kernel::{Error, Result, Tool, ToolSpec, command_line, command_prefix};
 use bub_settings::closest_match;
 use serde_json::{Map, Value};
 
@@ -45,12 +45,13 @@ pub(crate) fn mistyped_error<'a>(
         return None;
     }
     let similar = closest_match(word, names)?;
+    let prefix = command_prefix();
     Some(Error::invalid_input(format!(
-        "unknown command `,{word}`, did you mean `,{similar}`? To run it in the shell, type: ,bash command='{word} …'"
+        "unknown command `{prefix}{word}`, did you mean `{prefix}{similar}`? To run it in the shell, type: {prefix}bash command='{word} …'"
     )))
 }
 
-/// Parses a comma command. The leading comma may be missing.
+/// Parses a comma command. The prefix may be missing.
 ///
 /// ```
 /// use bub_agent::command::{CommaCommand, parse};

@@ -16,7 +16,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Error, ErrorKind, Result, Role, Sender, SessionId, ToolCaller, ToolContext, ToolSpec,
+    Error, ErrorKind, ExecutionEnvironment, Result, Role, Sender, SessionId, ToolCaller,
+    ToolContext, ToolSpec,
 };
 use bub_sandbox::{Confinement, PathAccess, SandboxProfile, is_below};
 use bub_settings::Settings;
@@ -188,11 +189,11 @@ impl FileAccess {
     }
 
     /// Returns why the sender may not use the file that a call of the model names, or `None` if the sender may, or if
-    /// the tool uses no files. Creates nothing.
+    /// the tool uses no files. The file is in the workspace of this machine or in an environment. Creates nothing.
     pub fn refusal_reason(
         &self,
         sender: &Sender,
-        workspace: Option<&Path>,
+        (workspace, environment): (Option<&Path>, Option<&dyn ExecutionEnvironment>),
         tool: &ToolSpec,
         arguments: &Map<String, Value>,
     ) -> Option<String> {
@@ -203,18 +204,54 @@ impl FileAccess {
         } else {
             FileUse::Change
         };
+        let profile = self.sandbox.profile(sender, ToolCaller::Model);
         let scope = FileScope {
             sender,
             session: None,
             workspace,
-            profile: self.sandbox.profile(sender, ToolCaller::Model),
+            profile,
         };
-        let resolve = || {
-            self.rules(&scope)?
-                .resolve(self.absolute_path(&scope, path)?, usage)
+        let resolve = || match environment {
+            Some(environment) => {
+                let target = (path, usage);
+                let path = self.environment_path(environment.workspace(), sender, profile, target);
+                path.map(PathBuf::from)
+            }
+            None => self
+                .rules(&scope)?
+                .resolve(self.absolute_path(&scope, path)?, usage),
         };
         let error = Error::from(resolve().err()?);
         Some(error.message().to_owned())
+    }
+
+    /// Returns the absolute path of a file in an environment with this workspace, if the sender may use it. Only the path is
+    /// checked: bub does not know the links in an environment.
+    pub(crate) fn environment_path(
+        &self,
+        workspace: Option<&str>,
+        sender: &Sender,
+        profile: SandboxProfile,
+        (path, usage): (&str, FileUse),
+    ) -> Result<String, FileError> {
+        let workspace = workspace.map(Path::new);
+        let path = resolve::absolute_path(path, workspace, None)?;
+        let path = resolve::normalize(&path);
+        let inside = workspace.and_then(|workspace| path.strip_prefix(workspace).ok());
+        let refusal = match inside {
+            None if self.is_confined(sender) => Some(FileRefusal::OutsideWorkspace),
+            Some(inside) if sender.role != Role::Owner && is_hidden_from_members(inside) => {
+                Some(FileRefusal::Hidden)
+            }
+            _ if profile == SandboxProfile::ReadOnly && usage != FileUse::Read => {
+                Some(FileRefusal::OutsideProfile(profile))
+            }
+            _ => None,
+        };
+        match refusal {
+            Some(refusal) => Err(FileError::Refused(refusal)),
+            None => Ok(path.to_string_lossy().into_owned()),
+        }
     }
 
     /// Returns the profile that applies to a call.

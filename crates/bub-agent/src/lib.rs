@@ -28,6 +28,7 @@ mod attachments;
 mod builtin;
 mod code_mode;
 pub mod command;
+pub mod conversation;
 mod emitter;
 mod exposure;
 pub mod files;
@@ -49,7 +50,7 @@ pub mod tools;
 pub mod usage;
 
 pub use agent::{Agent, ModelOverride, ModelOverrideFn};
-pub use agent_loop::estimate_tokens;
+pub use agent_loop::{HANDOFF_EVENT, HANDOFF_PROMPT, estimate_tokens};
 #[doc(hidden)]
 pub use attachments::{fit_image, office_part_text, office_text};
 pub use builtin::{BuiltinAgent, BuiltinOptions};

@@ -26,4 +26,4 @@ To get an answer, do one of the following and send the message again:
   - Start a local model server; `bub models` shows it and how to use it.
   - Set BUB_MODEL=provider:model.
 
-Commands, tools, and tapes work without a model. Try `bub run ',help'` or `bub tape list`.";
+Commands, tools, and tapes work without a model. Try `bub demo` or `bub tape list`.";

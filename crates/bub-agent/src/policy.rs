@@ -34,9 +34,10 @@ pub(crate) use content::ContentLimits;
 pub use rule::{PolicyAction, PolicyRule};
 
 /// Tools that members may use without a rule. They only read, or change only the current session.
-const MEMBER_TOOLS: [&str; 17] = [
+const MEMBER_TOOLS: [&str; 18] = [
     "tape.info",
     "tape.search",
+    "tape.read",
     "tape.anchors",
     "tape.handoff",
     "skill",
@@ -255,8 +256,14 @@ impl Policy {
         let (run_rules, rules) = rules.split_at(self.run_rule_count.min(rules.len()));
         let configured = added.iter().chain(rules).find(is_match);
         let is_denied = configured.is_some_and(|rule| rule.action == PolicyAction::Deny);
+        // What a user has approved for always is not asked about again.
+        let is_approved = configured.is_some_and(PolicyRule::allows_exact_arguments);
         let mut run_rules = run_rules.iter().filter(is_match);
-        let option = run_rules.find(|rule| !is_denied || rule.action == PolicyAction::Deny);
+        let option = run_rules.find(|rule| match rule.action {
+            PolicyAction::Deny => true,
+            PolicyAction::Ask => !is_denied && !is_approved,
+            PolicyAction::Allow => !is_denied,
+        });
         if let Some(rule) = option.or(configured) {
             let is_loosened =
                 rule.action == PolicyAction::Ask && default.action == PolicyAction::Deny;

@@ -24,7 +24,8 @@ pub(crate) async fn build_prompt(
         saved.extend(attachment.saved);
         if let Some(error) = attachment.problem {
             let name = item.filename.as_deref().unwrap_or(item.kind.name());
-            tracing::warn!(file = name, %error, "prompt.file_not_read");
+            let reason = error.message();
+            tracing::warn!(file = name, error = reason, "prompt.file_not_read");
             unread.push(format!("{name} ({})", error.message()));
         }
     }

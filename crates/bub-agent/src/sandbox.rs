@@ -47,6 +47,8 @@ const REFUSAL_TEXTS: &[&str] = &[
     "EROFS",
     "ENETUNREACH",
 ];
+/// Why no command runs in bub's home.
+const BUB_HOME_TEXT: &str = "the workspace is in bub's own data: a command there could read bub's keys and change its settings; choose another directory with `-w DIR`";
 /// How many paths in a failed command and its output are checked.
 const MAX_CHECKED_PATHS: usize = 64;
 const BYTES_PER_MB: u64 = 1024 * 1024;
@@ -111,7 +113,8 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// Fails if a directory does not exist, or if the workspace contains private files and the sender is not an owner.
+    /// Fails if a directory does not exist, if the workspace is in bub's home, or if it contains private files and the
+    /// sender is not an owner.
     pub fn confinement_with_temp(
         &self,
         profile: SandboxProfile,
@@ -120,15 +123,25 @@ impl Sandbox {
         workspace: &Path,
     ) -> io::Result<Confinement> {
         let settings = &self.settings;
-        let exposure = WorkspaceExposure::find(settings, &workspace.canonicalize()?);
+        let real_workspace = workspace.canonicalize()?;
+        let exposure = WorkspaceExposure::find(settings, &real_workspace);
         if let Some(exposure) = exposure.filter(|_| sender.role != Role::Owner) {
             return Err(io::Error::other(exposure.to_string()));
+        }
+        if real_workspace.starts_with(resolve(settings.home())) {
+            return Err(io::Error::other(BUB_HOME_TEXT));
         }
         let variable = |name: &str| settings.environment().get(name).map(Into::into);
         let mut confinement = Confinement::from_environment(profile, workspace, temp, variable)?;
         confinement.hidden.push(resolve(settings.home()));
         confinement.records = Some(settings.home().join(RECORD_DIRECTORY));
         let skills = self.skills.roots_outside_workspace();
+        // What bub itself reads, also if links lead to it.
+        let own = [settings.home().to_owned(), settings.home().join("skills")];
+        for directory in own.iter().chain(&skills) {
+            confinement.protect_links_of(directory, |_| true);
+        }
+        confinement.protected.push(resolve(settings.config_file()));
         let stubs = settings.home().join(STUB_DIRECTORY);
         let skills = skills.into_iter().chain(stubs.is_dir().then_some(stubs));
         let configured = self.options.readable.iter().map(PathBuf::from);

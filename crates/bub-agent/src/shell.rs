@@ -14,10 +14,11 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{CancellationToken, Error, ErrorKind, Result, SessionId};
+use bub_kernel::{CancellationToken, Error, ErrorKind, ExecutionEnvironment, Result, SessionId};
 use bub_settings::Settings;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use rustix::process::Signal;
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe::Receiver,
@@ -68,8 +69,10 @@ pub struct ShellRequest {
     pub command: String,
     /// The session that the command belongs to.
     pub session: SessionId,
-    /// The working directory. Defaults to that of this process.
+    /// The working directory. Defaults to that of this process, or to the workspace of the environment.
     pub directory: Option<PathBuf>,
+    /// Where the command runs. `None` is this machine. Elsewhere, `granted` and `confinement` do not apply.
+    pub environment: Option<Arc<dyn ExecutionEnvironment>>,
     /// Environment variables for this command, in addition to those that every child process gets.
     pub granted: Vec<(String, OsString)>,
     /// What the command may reach. Without it, the command has all rights of bub.
@@ -127,6 +130,16 @@ impl Shells {
                 "too many running commands: the limit is {MAX_RUNNING_SHELLS}; terminate one with bash.kill"
             ))
         })?;
+        if let Some(environment) = request.environment {
+            let shell = self.add_shell(request.session, request.live);
+            let running =
+                Arc::clone(&shell).run_in(environment, request.command, request.directory);
+            tokio::spawn(async move {
+                running.await;
+                drop(permit);
+            });
+            return Ok(shell);
+        }
         let process = self.launch_process(&request).await?;
         let shell = self.add_shell(request.session, request.live);
         tokio::spawn(Arc::clone(&shell).supervise(process, permit));
@@ -350,6 +363,35 @@ impl Shell {
         self.output.lock().finish();
         self.progress
             .send_modify(|progress| progress.is_finished = true);
+    }
+
+    /// Runs the command in an environment, until it ends or `stop` is cancelled.
+    async fn run_in(
+        self: Arc<Self>,
+        environment: Arc<dyn ExecutionEnvironment>,
+        command: String,
+        directory: Option<PathBuf>,
+    ) {
+        let output = |block: &[u8]| self.output.lock().push(block);
+        let directory = directory.as_ref().and_then(|directory| directory.to_str());
+        let exit = tokio::select! {
+            ended = environment.run(&command, directory, &output) => ended,
+            () = self.stop.cancelled() => Ok(-Signal::TERM.as_raw()),
+        };
+        let exit = match exit {
+            Ok(code @ ..0) => Exit::Signal(-code),
+            Ok(code) => Exit::Code(code),
+            Err(error) => {
+                output(format!("[the environment failed: {}]", error.message()).as_bytes());
+                Exit::Lost
+            }
+        };
+        self.output.lock().finish();
+        self.progress.send_replace(ShellStatus {
+            exit: Some(exit),
+            is_alone: true,
+            is_finished: true,
+        });
     }
 
     /// Reads the output of the command until the pipe closes.

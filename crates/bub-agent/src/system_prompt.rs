@@ -7,7 +7,7 @@ use std::{
     sync::Once,
 };
 
-use bub_kernel::State;
+use bub_kernel::Turn;
 use bub_settings::{MAX_INSTRUCTIONS_BYTES, Settings};
 use sha2::{Digest, Sha256};
 
@@ -42,10 +42,17 @@ pub(crate) struct SystemPromptPart {
 /// workspace and of the session. Skips files that are missing, empty or cannot be read.
 ///
 /// The text is the same in all turns of a session, so that providers can cache it. The date is part of each message.
-pub(crate) fn build_fragment(state: &State, settings: &Settings) -> SystemPromptPart {
+pub(crate) fn build_fragment(turn: &Turn, settings: &Settings) -> SystemPromptPart {
     let mut text = INSTRUCTIONS.to_owned();
+    let state = turn.state();
     let workspace = crate::workspace(state);
-    if let Some(workspace) = &workspace {
+    if let Some(environment) = turn.environment() {
+        let directory = environment.workspace().unwrap_or("unknown");
+        let _ = write!(
+            text,
+            "\n<environment>\nWorking directory: {directory}.\n</environment>"
+        );
+    } else if let Some(workspace) = &workspace {
         let (directory, system) = (workspace.display(), std::env::consts::OS);
         let _ = write!(
             text,

@@ -7,6 +7,7 @@ mod describe;
 mod fs;
 mod help;
 mod names;
+mod recall;
 mod search;
 mod session;
 mod skill;
@@ -26,12 +27,14 @@ pub use fs::FileTools;
 pub use help::{CHAT_COMMANDS, help, help_text};
 pub use names::{find_tool, select_tools};
 pub(crate) use names::{has_name, unknown_tool_guidance};
+pub use recall::tape_read;
+pub use session::REASONING_EFFORTS;
 pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
 
 use self::{
-    code::CodeTools, conversation::ConversationTools, describe::DescribeTools, search::SearchTools,
-    session::SessionTools, subagent::SubagentTool, todo::TodoTools,
+    code::CodeTools, conversation::ConversationTools, describe::DescribeTools, recall::MemoryTools,
+    search::SearchTools, session::SessionTools, subagent::SubagentTool, todo::TodoTools,
 };
 use crate::agent::Agent;
 
@@ -56,6 +59,11 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, agent: &Arc<Agent>) {
     context.add_tool(SubagentTool::new(Arc::clone(agent)));
     context.add_tools(Arc::new(SearchTools(files)).tools());
     context.add_tools(Arc::new(TodoTools).tools());
+    context.add_tool(tape_read());
+    let memory = MemoryTools {
+        agent: Arc::clone(agent),
+    };
+    context.add_tools(Arc::new(memory).tools());
     context.add_tool(help());
     let sessions = SessionTools {
         agent: Arc::clone(agent),

@@ -19,8 +19,15 @@ use jiff::Timestamp;
 use memchr::memmem;
 use serde_json::Value;
 
+use crate::HANDOFF_EVENT;
+
 pub use self::daily_limit::DailyLimit;
 pub use self::report::{GroupBy, UsageRow, usage_report};
+
+/// The event that describes a session. In a fork, it follows the copied entries and names their session.
+const SESSION_INFO_EVENT: &str = "session.info";
+/// The field with the session that was forked.
+const FORKED_FROM_FIELD: &str = "forked_from";
 
 /// Token counts of one or more model calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +99,7 @@ impl AddAssign for TokenCounts {
 /// The usage of one model call.
 pub(crate) struct UsageRecord {
     at: Timestamp,
+    run_id: Option<String>,
     /// The model as recorded on the tape.
     pub(crate) model: String,
     /// The token counts as recorded on the tape.
@@ -101,20 +109,52 @@ pub(crate) struct UsageRecord {
 
 impl UsageRecord {
     /// Reads the usage that an entry records, or returns `None` for other entries. The event `subagent.run` records a
-    /// model call of a subagent on the tape of its parent, because the tape of the subagent is discarded.
+    /// model call of a subagent on the tape of its parent, because the tape of the subagent is discarded, and
+    /// `handoff.run` the call that writes a handoff.
     fn from_entry(entry: &Entry) -> Option<Self> {
-        if entry.kind != EntryKind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
+        if entry.kind != EntryKind::Event
+            || !matches!(entry.name()?, "run" | "subagent.run" | HANDOFF_EVENT)
+        {
             return None;
         }
         let data = entry.data()?;
         let model = data.get("model").and_then(Value::as_str);
+        let run_id = entry.meta.get("run_id").and_then(Value::as_str);
         Some(Self {
             at: entry.timestamp()?,
+            run_id: run_id.map(str::to_owned),
             model: model.unwrap_or("unknown").to_owned(),
             tokens: TokenCounts::from_usage(data.get("usage")?)?,
             usage: data.get("usage")?.clone(),
         })
     }
+
+    /// Returns what identifies the call. A fork of a session has copies of its calls.
+    fn identity(&self) -> CallIdentity {
+        let tokens = self.tokens.total();
+        (self.at, self.run_id.clone(), self.model.clone(), tokens)
+    }
+}
+
+/// What two records of one model call have in common.
+type CallIdentity = (Timestamp, Option<String>, String, u64);
+
+/// Returns the usage of the model calls on a tape, and how many of the first ones are copies because the session is a
+/// fork of another one.
+pub(crate) async fn read_calls_and_copies(
+    store: &dyn TapeStore,
+    tape: &TapeName,
+) -> bub_tape::Result<(Vec<UsageRecord>, usize)> {
+    let (mut calls, mut copied) = (Vec::new(), 0);
+    let mut entries = store.read_filtered(tape, EntryRange::ALL, Arc::new(RunEventFilter));
+    while let Some(entry) = entries.try_next().await? {
+        let is_fork = || entry.data()?.get(FORKED_FROM_FIELD).map(drop);
+        if entry.name() == Some(SESSION_INFO_EVENT) && is_fork().is_some() {
+            copied = calls.len();
+        }
+        calls.extend(UsageRecord::from_entry(&entry));
+    }
+    Ok((calls, copied))
 }
 
 /// Streams the usage of the model calls on a tape.
@@ -128,7 +168,7 @@ pub(crate) fn read_model_calls<'a>(
         .try_filter_map(|entry| std::future::ready(Ok(UsageRecord::from_entry(&entry))))
 }
 
-/// A filter for tape lines that may record a model call.
+/// A filter for tape lines that may record a model call, or that the session is a fork.
 #[derive(Debug)]
 struct RunEventFilter;
 
@@ -138,7 +178,8 @@ impl LineFilter for RunEventFilter {
         let mut start = 0;
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let end = start + line.len();
-            if contains(line, b"\"usage\"") && contains(line, b"run\"") {
+            let is_call = contains(line, b"\"usage\"") && contains(line, b"run\"");
+            if is_call || contains(line, FORKED_FROM_FIELD.as_bytes()) {
                 keep.push(start..end);
             }
             start = end;

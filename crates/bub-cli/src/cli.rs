@@ -22,6 +22,7 @@ mod interrupted;
 mod listing;
 mod local_model;
 mod man;
+mod migrate;
 mod models;
 mod onboard;
 mod outbox;
@@ -146,6 +147,7 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
         )
         .allow_invalid_settings()
         .manages_trust(),
+        migrate::command(),
         AppCommand::with_args(
             "hooks",
             "Show hooks and the plugins that implement them",

@@ -72,6 +72,9 @@ impl GatewayInner {
         if let Some((id, answer)) = control::parse_approval(&inbound.message) {
             return control::answer_approval(self, &inbound, &id, answer).await;
         }
+        if let Some(answer) = &inbound.answer {
+            return control::deliver_answer(self, &inbound, answer).await;
+        }
         let id = self.journal.next_message_id();
         let arrival = Lanes::announce_message(self, &id, lane::chat_key(&inbound.message));
         let permit = self.reserve_capacity(&name, inbound.is_quit()).await?;

@@ -1,15 +1,15 @@
-//! Messages that do not start a turn: answers to approval requests.
+//! Messages that do not start a turn: answers to approval requests, and messages whose answer the channel has.
 
 use std::sync::Arc;
 
 use bub_kernel::{
     ApprovalAnswer, ChannelMessage, Envelope, Inbound, MessageKind, MessageOutcome, Outbound,
-    Result,
+    Result, command_line, command_prefix,
 };
 
 use crate::{
     gateway::GatewayInner,
-    reply_scope::{APPROVAL_DECIDED_FIELD, ReplyScope},
+    reply_scope::{APPROVAL_DECIDED_FIELD, EXPENDABLE_FIELD, ReplyScope},
     router::{self, ReplyContext},
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// another word after it.
 pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     let content = message.content();
-    let mut words = content.trim().splitn(3, char::is_whitespace);
+    let mut words = command_line(&content)?.splitn(3, char::is_whitespace);
     let verb = words.next()?;
     let id = words.next().unwrap_or_default().to_owned();
     let reason = words
@@ -25,13 +25,13 @@ pub(crate) fn parse_approval(message: &Envelope) -> Option<(String, ApprovalAnsw
         .map(|reason| reason.trim().to_owned())
         .filter(|reason| !reason.is_empty());
     match verb {
-        ",approve" => Some(match reason.as_deref() {
+        "approve" => Some(match reason.as_deref() {
             None | Some("once") => (id, ApprovalAnswer::Approved),
             Some("session") => (id, ApprovalAnswer::ApprovedForSession),
             Some("always") => (id, ApprovalAnswer::ApprovedAlways),
             Some(_) => (String::new(), ApprovalAnswer::Approved),
         }),
-        ",deny" => Some((id, ApprovalAnswer::Denied(reason))),
+        "deny" => Some((id, ApprovalAnswer::Denied(reason))),
         _ => None,
     }
 }
@@ -57,7 +57,10 @@ pub(crate) async fn answer_approval(
             "deny ID [REASON]"
         };
         (
-            format!("Specify the request: `,{usage}`, with the id from the question."),
+            format!(
+                "Specify the request: `{}{usage}`, with the id from the question.",
+                command_prefix()
+            ),
             false,
         )
     } else {
@@ -67,25 +70,46 @@ pub(crate) async fn answer_approval(
             Err(error) => (error.message().to_owned(), false),
         }
     };
-    let message = &inbound.message;
+    let reply = reply_to(&inbound.message, text).kind(MessageKind::Command);
+    let reply = Envelope::from(reply).with(APPROVAL_DECIDED_FIELD, is_decided);
+    send_reply(inner, inbound, reply).await
+}
+
+/// Delivers the answer that the channel has set on a message. The sender may be a stranger, so an answer that the
+/// platform rejects does not stay in the outbox.
+pub(crate) async fn deliver_answer(
+    inner: &Arc<GatewayInner>,
+    inbound: &Inbound,
+    answer: &str,
+) -> Result<()> {
+    let reply = Envelope::from(reply_to(&inbound.message, answer)).with(EXPENDABLE_FIELD, true);
+    send_reply(inner, inbound, reply).await
+}
+
+fn reply_to(message: &Envelope, text: impl Into<String>) -> ChannelMessage {
     let channel = message.channel().unwrap_or_default();
     let session = message
         .session_id()
         .map_or_else(|| message.chat_session_id(), std::borrow::Cow::into_owned);
-    let mut reply = ChannelMessage::new(session, channel, text).kind(MessageKind::Command);
-    if let Some(chat_id) = message.chat_id() {
-        reply = reply.chat_id(chat_id);
+    let reply = ChannelMessage::new(session, channel, text);
+    match message.chat_id() {
+        Some(chat_id) => reply.chat_id(chat_id),
+        None => reply,
     }
+}
+
+/// Journals the reply to a message and settles the message.
+async fn send_reply(inner: &Arc<GatewayInner>, inbound: &Inbound, reply: Envelope) -> Result<()> {
+    let message = &inbound.message;
     let scope = ReplyScope::new(inner, inner.journal.next_message_id(), message);
     if let Some(receipt) = &inbound.receipt {
         receipt.accept(&scope.message_id, false);
     }
-    let reply = Outbound::new(Envelope::from(reply).with(APPROVAL_DECIDED_FIELD, is_decided));
     let context = ReplyContext {
         scope: Some(&scope),
         ..ReplyContext::default()
     };
-    router::dispatch_reply(inner, reply, context).await?;
+    router::dispatch_reply(inner, Outbound::new(reply), context).await?;
     if let Some(receipt) = &inbound.receipt {
         receipt.settle(MessageOutcome::Done {
             replies: scope.reply_count(),

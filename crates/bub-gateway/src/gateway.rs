@@ -138,13 +138,19 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// Fails if a name is unknown, if no channel is enabled and no plugin has a service, or if the journal cannot be
+    /// Fails if no channel is enabled and no plugin has a service, or if the journal cannot be
     /// opened.
     pub fn open(framework: &Framework, options: GatewayOptions, names: &[String]) -> Result<Self> {
         let gateway_ref = Arc::new(OnceLock::<Weak<GatewayInner>>::new());
         let all = framework.channels(&message_handler(Arc::clone(&gateway_ref)))?;
-        selection::check_channel_names(names, &all)?;
         let selected = selection::select_channels(names, &all);
+        if let Err(error) = selection::check_channel_names(names, &all) {
+            if selected.is_empty() {
+                return Err(error);
+            }
+            // The plugin of the channel may not be installed. The other channels run, as in the Python version.
+            tracing::warn!(%error, "gateway.channel_unknown");
+        }
         let services = framework.background_services()?;
         if selected.is_empty() && services.is_empty() {
             let names: Vec<_> = all.iter().map(|channel| channel.name()).collect();

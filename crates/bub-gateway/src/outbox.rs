@@ -15,13 +15,14 @@ use bub_kernel::{
 };
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::broadcast;
 use tracing::{Instrument as _, Span, error_span, field};
 
 use crate::{
     gateway::GatewayInner,
     journal::{JournalRecord, ReplyRecord, now_ms, random_u16},
-    reply_scope::REPLY_ROUTE_FIELD,
+    reply_scope::{EXPENDABLE_FIELD, REPLY_ROUTE_FIELD},
 };
 
 /// Maximum age of an undelivered reply in milliseconds. Older replies are marked as failed.
@@ -289,7 +290,11 @@ async fn deliver_with_retries(inner: &GatewayInner, mut item: OutboxItem, span: 
             if !is_unclaimed {
                 tracing::error!(hint = "run `bub outbox list`", "outbox.undeliverable");
             }
-            let record = JournalRecord::Undeliverable { id, error: text };
+            let record = if item.outbound.field(EXPENDABLE_FIELD) == Some(&Value::Bool(true)) {
+                JournalRecord::Forgotten { id }
+            } else {
+                JournalRecord::Undeliverable { id, error: text }
+            };
             inner.journal.append_later(record);
             if is_unclaimed {
                 Outbox::drop_expired_unclaimed(inner);

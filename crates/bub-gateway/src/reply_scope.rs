@@ -36,6 +36,9 @@ pub const APPROVAL_CHOICES_FIELD: &str = "approval_choices";
 /// Field of the reply to `,approve` or `,deny`. It says whether the command decided the approval request.
 pub const APPROVAL_DECIDED_FIELD: &str = "approval_decided";
 
+/// Field of a reply that is dropped if the platform rejects it. Other rejected replies stay in the outbox.
+pub(crate) const EXPENDABLE_FIELD: &str = "expendable";
+
 /// Receives the replies of one message.
 #[derive(Debug)]
 pub(crate) struct ReplyScope {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use bub_kernel::{
     Channel, ChannelRouter, Envelope, Error, MessageId, MessageKind, ModelStream, Outbound,
-    ReplyOrigin, Result, SessionId, Stage, Turn, async_trait,
+    ReplyId, ReplyOrigin, Result, SessionId, Stage, Turn, async_trait,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     gateway::GatewayInner,
     journal::{JournalRecord, ReplyRecord, encode_envelope, now_ms},
     outbox::{Outbox, OutboxItem},
-    reply_scope::{CLAIM_ROUTE, REPLY_ROUTE_FIELD, ReplyScope},
+    reply_scope::{APPROVAL_ID_FIELD, CLAIM_ROUTE, REPLY_ROUTE_FIELD, ReplyScope},
 };
 
 /// The [`ChannelRouter`] of a gateway. Its reference is weak, so that it does not keep the gateway alive.
@@ -134,6 +134,8 @@ pub(crate) async fn dispatch_reply(
     if is_shown {
         inner.outbox.mark_shown(&reply.id);
     }
+    let approval_id = message.str_field(APPROVAL_ID_FIELD).map(str::to_owned);
+    let (reply_id, channel_name) = (reply.id.clone(), reply.channel.clone());
     let mut outbound = Outbound::new(message);
     outbound.origin = origin;
     let item = OutboxItem {
@@ -152,7 +154,23 @@ pub(crate) async fn dispatch_reply(
             Err(_) => scope.uncount_reply(&requested),
         }
     }
+    if let Some(id) = approval_id.filter(|_| sent.is_ok()) {
+        let inner = Arc::clone(inner);
+        tokio::spawn(end_approval(inner, channel_name, id, reply_id));
+    }
     sent.map(|()| true)
+}
+
+/// Waits until an approval request ends. Then its question is not sent any more, or the channel marks it as ended.
+async fn end_approval(inner: Arc<GatewayInner>, channel: String, id: String, reply_id: ReplyId) {
+    let answer = inner.framework.approvals().wait_until_ended(&id).await;
+    // An error means that the question was delivered.
+    let _ = Outbox::drop_reply(&inner, &reply_id).await;
+    if let Some(channel) = inner.channel(&channel)
+        && let Err(error) = channel.end_approval(&id, answer.as_ref()).await
+    {
+        tracing::warn!(%error, "gateway.approval_not_ended");
+    }
 }
 
 /// Returns whether a reply contains exactly the answer of the turn, and the channel has already shown this answer while

@@ -43,13 +43,11 @@ pub fn select_channels(names: &[String], channels: &[Arc<dyn Channel>]) -> Vec<A
     selected
 }
 
-/// Checks that each name is `all` or the name of a channel, optionally after `!`.
+/// Checks that each name is `all` or the name of a channel. Names after `!` need not exist, as in the Python version.
 pub fn check_channel_names(names: &[String], channels: &[Arc<dyn Channel>]) -> Result<()> {
-    for name in names
-        .iter()
-        .map(|name| name.trim().trim_start_matches('!').trim())
-    {
+    for name in names.iter().map(|name| name.trim()) {
         let is_known = name.is_empty()
+            || name.starts_with('!')
             || name == "all"
             || channels.iter().any(|channel| channel.name() == name);
         if !is_known {

@@ -32,7 +32,8 @@ pub struct GatewaySettings {
     /// Seconds to finish running turns after the gateway was asked to stop.
     #[setting(default = Duration::from_secs(30), name = "drain_seconds")]
     pub drain: Duration,
-    /// Maximum unfinished messages per session, including those of the running turn; further messages are rejected.
+    /// Maximum turns to run per session, including the running one; further messages are refused, or wait at the
+    /// platform.
     #[setting(default = 100, at_least = 1)]
     pub session_queue: usize,
     /// Maximum unfinished messages in total, and maximum undelivered replies per channel; further messages are

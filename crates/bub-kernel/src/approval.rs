@@ -9,7 +9,10 @@ use std::{collections::HashMap, fmt::Write, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
 
 use crate::{
     error::{Error, Result},
@@ -65,7 +68,8 @@ impl ApprovalRequest {
         let arguments: Vec<_> = arguments
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        escape_invisible(&format!("{}({})", self.tool, arguments.join(", ")))
+        let call = format!("{}({})", self.tool, arguments.join(", "));
+        escape_invisible(&shorten_spaces(&call))
     }
 
     /// Returns why the call needs approval, the call, and the rule that the answer `always` adds. Each is one line.
@@ -123,6 +127,36 @@ pub fn escape_invisible(text: &str) -> String {
     escaped
 }
 
+/// How many spaces in a row are shown as they are, within a line and at its start.
+const MAX_SPACE_COUNT: usize = 8;
+const MAX_INDENT: usize = 40;
+
+/// Replaces long runs of spaces and tabs in a line by their number, because they would move the rest out of sight.
+pub fn shorten_spaces(line: &str) -> String {
+    let is_space = |character: char| matches!(character, ' ' | '\t');
+    let mut counted = String::with_capacity(line.len());
+    let mut rest = line;
+    while !rest.is_empty() {
+        let text = rest.trim_start_matches(is_space);
+        let count = rest.len() - text.len();
+        let max = if counted.is_empty() {
+            MAX_INDENT
+        } else {
+            MAX_SPACE_COUNT
+        };
+        if count > max {
+            let _ = write!(counted, "⟨{count} spaces⟩");
+        } else {
+            counted.extend(rest.get(..count));
+        }
+        let end = text.find(is_space).unwrap_or(text.len());
+        let (word, after) = text.split_at(end);
+        counted.push_str(word);
+        rest = after;
+    }
+    counted
+}
+
 /// A user's answer to an approval request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -175,6 +209,8 @@ struct PendingApproval {
     to_hook: Option<oneshot::Sender<ApprovalAnswer>>,
     from_user: Option<oneshot::Receiver<ApprovalAnswer>>,
     answered_by: Option<Sender>,
+    /// The user's answer. The sender is dropped when the request ends.
+    ended: watch::Sender<Option<ApprovalAnswer>>,
 }
 
 impl Approvals {
@@ -224,6 +260,7 @@ impl Approvals {
             return invalid(NOT_FOUND);
         };
         pending.answered_by = Some(by.clone());
+        pending.ended.send_replace(Some(answer.clone()));
         // If the turn has ended in the meantime, the receiver is gone.
         to_hook
             .send(answer)
@@ -237,6 +274,14 @@ impl Approvals {
         answer.await.ok()
     }
 
+    /// Waits until a request is not pending any more. Returns the user's answer, or `None` if the request was unknown or
+    /// ended without one.
+    pub async fn wait_until_ended(&self, id: &str) -> Option<ApprovalAnswer> {
+        let mut ended = self.0.lock().get(id)?.ended.subscribe();
+        while ended.changed().await.is_ok() {}
+        ended.borrow().clone()
+    }
+
     /// Registers a request. It stays pending until the guard is dropped.
     pub fn register(&self, request: &ApprovalRequest, deadline: Instant) -> PendingApprovalGuard {
         let (to_hook, from_user) = oneshot::channel();
@@ -246,6 +291,7 @@ impl Approvals {
             to_hook: Some(to_hook),
             from_user: Some(from_user),
             answered_by: None,
+            ended: watch::Sender::default(),
         };
         self.0.lock().insert(request.id.clone(), pending);
         PendingApprovalGuard {

@@ -35,6 +35,16 @@ pub enum ChannelRole {
     Lifecycle,
 }
 
+/// The access of a sender to a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SenderAccess {
+    /// The sender has access with this role.
+    Granted(Role),
+    /// The sender has no access, for this reason. The channel does not accept their messages.
+    Denied(String),
+}
+
 /// An adapter that receives and sends messages on one platform.
 ///
 /// Only `name`, `start` and `send` are required. Put `#[async_trait]` on the `impl` block; without it, the compiler
@@ -143,11 +153,19 @@ pub trait Channel: Send + Sync + 'static {
         false
     }
 
-    /// Returns the role that the channel gives to a sender. `None`, the default, means that the channel does not know
-    /// the sender. `bub policy explain` uses it.
-    fn sender_role(&self, sender_id: &str) -> Option<Role> {
-        let _ = sender_id;
+    /// Returns the access that the channel gives to a sender in a chat, or in a private chat if `chat_id` is `None`.
+    /// `None`, the default, means that the channel leaves it to the settings. `bub policy explain` uses it.
+    fn sender_access(&self, sender_id: &str, chat_id: Option<&str>) -> Option<SenderAccess> {
+        let _ = (sender_id, chat_id);
         None
+    }
+
+    /// Called when an approval request that the channel showed as a message is not pending any more. `answer` is the
+    /// user's answer, or `None` if the request ended without one. A channel with buttons removes them. Does nothing by
+    /// default.
+    async fn end_approval(&self, request_id: &str, answer: Option<&ApprovalAnswer>) -> Result<()> {
+        let _ = (request_id, answer);
+        Ok(())
     }
 
     /// Asks the user of this channel about a tool call and returns the answer. `None`, the default, means that the

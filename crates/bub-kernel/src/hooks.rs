@@ -10,6 +10,7 @@
 
 mod argument;
 mod call;
+mod failures;
 pub(crate) mod guard;
 mod implementation;
 mod intercept;

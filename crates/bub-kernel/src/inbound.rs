@@ -48,6 +48,8 @@ pub struct Inbound {
     pub receipt: Option<Arc<InboundReceipt>>,
     /// The sources of text in the message that the sender does not control.
     pub untrusted: BTreeSet<UntrustedSource>,
+    /// The answer that the channel already has, such as a greeting. The gateway delivers it without a turn.
+    pub answer: Option<String>,
     /// Receives the request to the model, which is then not sent; see
     /// [`Framework::preview_request`](crate::Framework::preview_request).
     pub preview: Option<RequestPreview>,
@@ -129,6 +131,14 @@ impl Inbound {
     #[must_use]
     pub fn with_untrusted(mut self, source: UntrustedSource) -> Self {
         self.untrusted.insert(source);
+        self
+    }
+
+    /// Sets the answer. The gateway delivers it with retries, also after a restart, and runs no turn. If the platform
+    /// rejects the answer, the gateway drops it.
+    #[must_use]
+    pub fn with_answer(mut self, answer: impl Into<String>) -> Self {
+        self.answer = Some(answer.into());
         self
     }
 

@@ -38,6 +38,7 @@ mod channel;
 mod channel_message;
 mod cli;
 mod envelope;
+mod environment;
 mod error;
 mod fields;
 mod framework;
@@ -73,13 +74,14 @@ mod turn_tape;
 pub use admission::{Admission, AdmissionDecision, TurnSnapshot};
 pub use approval::{
     ApprovalAnswer, ApprovalRequest, ApprovalTerms, Approvals, PendingApprovalGuard,
-    escape_invisible,
+    escape_invisible, shorten_spaces,
 };
 pub use bub_macros::{hooks, tool, tools};
-pub use channel::{Channel, ChannelRole, MessageHandler};
+pub use channel::{Channel, ChannelRole, MessageHandler, SenderAccess};
 pub use channel_message::ChannelMessage;
 pub use cli::{CliApp, CliCommand, CliContext, CliHandler, CommandArg, CommandArgs, CommandSpec};
 pub use envelope::{Envelope, MessageKind};
+pub use environment::{ExecutionEnvironment, OutputSink};
 pub use error::{BoxError, Error, ErrorKind, HookOrigin, Result};
 pub use fields::{FieldName, Fields};
 pub use framework::{Framework, FrameworkBuilder, FrameworkRef};
@@ -92,7 +94,7 @@ pub use outbound::{DeliveryAttempt, Outbound, ReplyOrigin};
 pub use pipeline::TurnResult;
 pub use plugin::{IntoPlugin, Plugin, PluginContext, PluginState, PluginStatus};
 pub use preview::{PreviewedRequest, RequestPreview};
-pub use prompt::{Prompt, command_line};
+pub use prompt::{Prompt, command_line, command_prefix, set_command_prefix};
 pub use provenance::{Provenance, UntrustedSource};
 pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
 pub use route::{
@@ -112,7 +114,7 @@ pub use tool::{
 };
 pub use turn::{Stage, Turn, TurnReport};
 pub use turn_tape::{
-    InterruptedTurn, ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error,
+    CallProgress, InterruptedTurn, ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error,
 };
 
 pub use bub_tape::async_trait;

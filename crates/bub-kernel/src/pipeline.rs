@@ -213,8 +213,12 @@ impl Framework {
         }
     }
 
-    /// Calls the hook `load_state` and merges the results of all plugins into the state of the turn.
+    /// Sets the environment of the turn, calls the hook `load_state`, and merges the results of all plugins into the state
+    /// of the turn.
     pub async fn load_state(&self, turn: &Turn) -> Result<()> {
+        if let Some(environment) = self.environment(turn.session_id()).await? {
+            turn.set_environment(environment);
+        }
         let seeds = StatePatch::with_capacity(8).with("_runtime_workspace", self.workspace_text());
         turn.state().merge(seeds);
         let args = args::LoadState::new(turn.message(), turn.session_id(), turn);

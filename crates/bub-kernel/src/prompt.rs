@@ -1,11 +1,27 @@
 //! The user input of the model stage: plain text, or content parts in the chat-completions format.
 
+use std::sync::OnceLock;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Returns the command in a text, without its comma and trimmed. Returns `None` if the text is no command.
+/// The prefix that the program has set.
+static COMMAND_PREFIX: OnceLock<String> = OnceLock::new();
+
+/// Returns the text that starts a command, which is a comma unless the program has set another one.
+pub fn command_prefix() -> &'static str {
+    COMMAND_PREFIX.get().map_or(",", String::as_str)
+}
+
+/// Sets the text that starts a command, for all sessions of this process (P-11 in `docs/spec`). Only the first call has
+/// an effect, because messages that are already accepted must keep their meaning.
+pub fn set_command_prefix(prefix: String) {
+    let _ = COMMAND_PREFIX.set(prefix);
+}
+
+/// Returns the command in a text, without its prefix and trimmed. Returns `None` if the text is no command.
 ///
-/// White space before the comma does not matter (P-47 in `docs/spec`). Everything that distinguishes commands from text
+/// White space before the prefix does not matter (P-47 in `docs/spec`). Everything that distinguishes commands from text
 /// uses this function.
 ///
 /// ```
@@ -15,7 +31,7 @@ use serde_json::Value;
 /// assert_eq!(command_line("yes, ls"), None);
 /// ```
 pub fn command_line(text: &str) -> Option<&str> {
-    text.trim().strip_prefix(',').map(str::trim)
+    text.trim().strip_prefix(command_prefix()).map(str::trim)
 }
 
 /// The user input of the model stage.

@@ -6,6 +6,7 @@ use bub_tape::TapeStore;
 
 use crate::{
     BoxFuture,
+    environment::Environments,
     error::Result,
     framework::Framework,
     hooks::{
@@ -52,6 +53,7 @@ impl<T: ?Sized> Provided<T> {
 pub(crate) struct ScopeState {
     pub(crate) tape_store: Option<Arc<dyn TapeStore>>,
     pub(crate) steering_inbox: Option<Arc<dyn SteeringInbox>>,
+    pub(crate) environments: Environments,
 }
 
 /// An open running scope: resources that stay open across turns, such as the tape store.
@@ -115,19 +117,22 @@ impl Framework {
         Ok(ScopeState {
             tape_store,
             steering_inbox: inbox.map(|provided| provided.split(guards)),
+            environments: Environments::default(),
         })
     }
 }
 
 impl RunningScope {
-    /// Ends the scope and closes all guards in reverse order.
+    /// Ends the scope. Closes the environments of sessions, then all guards in reverse order.
     ///
     /// # Errors
     ///
     /// Returns the first failure, after all guards were closed.
     pub async fn close(mut self) -> Result<()> {
         let guards = std::mem::take(&mut self.guards);
+        let scope = Arc::clone(&self.scope);
         drop(self);
+        scope.environments.close_all().await;
         close_all(guards).await
     }
 }

@@ -1,6 +1,6 @@
 //! Settings that several crates read: owners, and where and how tapes are kept.
 
-use bub_settings::{AnySetting, Section, SettingChoice, SettingKey, Settings};
+use bub_settings::{AnySetting, Section, SettingChoice, SettingKey, Settings, text_format};
 use bub_tape::FileStore;
 
 use crate::Role;
@@ -11,6 +11,14 @@ pub static OWNERS: SettingKey<Vec<String>> = SettingKey::new(
     "",
     "Senders with the owner role, as `channel:id`, separated by commas.",
 );
+
+/// The text that starts a command.
+pub static COMMAND_PREFIX: SettingKey<String> = SettingKey::new(
+    "command_prefix",
+    ",",
+    "Text that starts a command, without white space.",
+)
+.format(&text_format::COMMAND_PREFIX);
 
 /// The failures that acknowledged tape entries survive.
 pub static TAPE_DURABILITY: SettingKey<TapeDurability> = SettingKey::new(
@@ -91,7 +99,7 @@ impl SettingChoice for Role {
     const VALUES: &'static [Self] = &[Self::Owner, Self::Member, Self::Guest];
 }
 
-static ROOT: &[&dyn AnySetting] = &[&OWNERS];
+static ROOT: &[&dyn AnySetting] = &[&OWNERS, &COMMAND_PREFIX];
 static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY, &TAPE_STORAGE, &TAPE_INTEGRITY];
 
 /// Returns the sections of the settings in this module, for `Loader::sections`. The section with an empty name adds its

@@ -16,6 +16,7 @@ use tracing::Instrument as _;
 
 use crate::{
     envelope::{Envelope, MessageKind},
+    environment::ExecutionEnvironment,
     error::{Error, ErrorKind, Result},
     framework::Framework,
     ids::{MessageId, SessionId, TurnId},
@@ -55,6 +56,7 @@ struct TurnCore {
     /// The tape of the turn, not of a nested run.
     tape: Arc<TurnTape>,
     is_closed: AtomicBool,
+    environment: OnceLock<Arc<dyn ExecutionEnvironment>>,
     failure: OnceLock<Error>,
     progress: Mutex<TurnProgress>,
 }
@@ -127,6 +129,7 @@ impl Turn {
                 inbound,
                 tape,
                 is_closed: AtomicBool::new(false),
+                environment: OnceLock::new(),
                 failure: OnceLock::new(),
                 progress: Mutex::default(),
             }),
@@ -258,6 +261,15 @@ impl Turn {
     /// Returns the framework that runs the turn.
     pub fn framework(&self) -> &Framework {
         &self.0.core.framework
+    }
+
+    /// Returns the environment of the turn and its nested runs, or `None` if its tools act on this machine.
+    pub fn environment(&self) -> Option<&Arc<dyn ExecutionEnvironment>> {
+        self.0.core.environment.get()
+    }
+
+    pub(crate) fn set_environment(&self, environment: Arc<dyn ExecutionEnvironment>) {
+        let _ = self.0.core.environment.set(environment);
     }
 
     /// Returns the token that cancels the turn.

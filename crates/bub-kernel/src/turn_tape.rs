@@ -32,10 +32,10 @@ use futures_util::future::poll_immediate;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-pub use self::{interrupted::InterruptedTurn, resume::ResumePoint};
+pub use self::{interrupted::InterruptedTurn, resume::ResumePoint, steps::CallProgress};
 use self::{
     resume::{CANCELLED_STATUS, ERROR_STATUS},
-    steps::{OpenCalls, OpenStep},
+    steps::{OpenCalls, OpenStep, PrintedOutput},
 };
 use crate::{
     envelope::Envelope,
@@ -113,6 +113,8 @@ struct TurnProgress {
     pending: Vec<Entry>,
     summary: Option<Arc<TapeSummary>>,
     calls: Option<OpenCalls>,
+    /// What the comma command of the turn has printed.
+    command_output: PrintedOutput,
     step: Option<OpenStep>,
 }
 
@@ -543,8 +545,12 @@ impl TurnTape {
                 ErrorKind::Cancelled => CANCELLED_STATUS,
                 _ => ERROR_STATUS,
             };
-            let data =
-                json!({"raw": raw, "status": status, "output": error.message(), "date": now_iso()});
+            let output = self
+                .progress
+                .lock()
+                .command_output
+                .append_to(error.message());
+            let data = json!({"raw": raw, "status": status, "output": output, "date": now_iso()});
             self.record_session().await?;
             let event = self.with_command_id(Entry::event("command", Some(data)));
             self.append(vec![event]).await?;

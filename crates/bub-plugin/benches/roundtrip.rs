@@ -35,6 +35,7 @@ fn framework(command: Vec<OsString>) -> Framework {
             settings: Arc::new(Loader::new(environment).load().unwrap()),
             launcher: None,
             question_handler: None,
+            group: bub_plugin::PluginGroup::default(),
         };
         let plugin_config = PluginConfig {
             name: "bench".to_owned(),

@@ -63,7 +63,9 @@ pub(crate) const HOST_METHODS: &[(&str, &[&str], u32)] = &[
     ),
     (
         "ui/ask",
-        &["question", "default", "secret", "choices", "multiple"],
+        &[
+            "question", "default", "secret", "choices", "multiple", "raw",
+        ],
         1,
     ),
     ("next/call", &["call", "args", "credits"], 1),
@@ -252,10 +254,13 @@ fn ask_user(plugin: &PluginProcess, params: &Value) -> Result<Value> {
         is_secret: params.secret.unwrap_or_default(),
         choices: params.choices.unwrap_or_default(),
         is_multiple,
+        is_raw: params.raw.unwrap_or_default(),
     };
     let mut answers = (handler.0)(&question)?;
     let answer = if is_multiple {
         Value::from(answers)
+    } else if question.is_raw {
+        answers.pop().map_or(Value::Null, Value::from)
     } else {
         answers.pop().unwrap_or_default().into()
     };
@@ -270,6 +275,7 @@ struct AskParams {
     secret: Option<bool>,
     choices: Option<Vec<String>>,
     multiple: Option<bool>,
+    raw: Option<bool>,
 }
 
 #[derive(Deserialize)]

@@ -1,6 +1,11 @@
 //! CLI commands of an external plugin. The descriptor declares the commands; the process of the plugin runs them.
 
-use std::{collections::HashSet, io::Write as _, process::ExitCode, sync::Arc};
+use std::{
+    collections::HashSet,
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use bub_kernel::{CliCommand, CliContext, CommandArg, CommandSpec, Error, Result};
 use serde_json::{Value, json};
@@ -84,6 +89,10 @@ async fn run_command(
         "command": name,
         "args": context.args,
         "argv": context.args.values(CommandSpec::RAW_ARG),
+        "terminal": {
+            "stdin": std::io::stdin().is_terminal(),
+            "stdout": std::io::stdout().is_terminal(),
+        },
         "credits": STREAM_CREDITS,
     });
     context

@@ -103,7 +103,9 @@ pub struct HookDecl {
 impl HookDecl {
     /// Returns whether a failure of the hook denies a tool call.
     pub(crate) fn is_guard(&self) -> bool {
-        self.name == point::BeforeToolCall::SPEC.name && !self.observe_only
+        // Without the environment of a session, its commands would run on this machine.
+        self.name == point::ProvideEnvironment::SPEC.name
+            || (self.name == point::BeforeToolCall::SPEC.name && !self.observe_only)
     }
 
     /// Returns the timeout that the plugin declares.

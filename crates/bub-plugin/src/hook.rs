@@ -7,7 +7,8 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxFuture, Error, Provided, Result, ScopeGuard, State, SteeringInbox, WORKSPACE_KEY,
+    BoxFuture, Error, ExecutionEnvironment, Provided, Result, ScopeGuard, State, SteeringInbox,
+    WORKSPACE_KEY,
     hooks::{AsyncHook, HOOKS, HookCall, HookPoint, HookReturn, HookSet, SyncHook, args, point},
 };
 use bub_tape::{Entry, TapeContext, TapeStore, codec};
@@ -22,6 +23,7 @@ use crate::{
     descriptor::HookDecl,
     peer::{IncomingMessage, OutgoingRequest, Peer},
     process::PluginProcess,
+    remote_environment::RemoteEnvironment,
     remote_store::{self, RemoteSteeringInbox},
     stream::StreamHook,
     wire_hook::{self, WireHook},
@@ -70,6 +72,10 @@ pub(crate) fn register_hooks(plugin: &Arc<PluginProcess>, hooks: &mut HookSet) {
             let options = entry.options(None);
             hooks.add_sync::<point::ProvideSteeringInbox>(ProvidingHook(hook));
             hooks.set_last_options::<point::ProvideSteeringInbox>(options);
+        } else if entry.name == point::ProvideEnvironment::SPEC.name {
+            let options = entry.options(hook.limit);
+            hooks.add_async::<point::ProvideEnvironment>(ProvidingHook(hook));
+            hooks.set_last_options::<point::ProvideEnvironment>(options);
         } else if entry.name == point::BuildTapeContext::SPEC.name {
             let options = entry.options(None);
             hooks.add_sync::<point::BuildTapeContext>(ProvidingHook(hook));
@@ -103,11 +109,19 @@ impl ExternalHook {
     /// process; see also [`Self::peer_or_skip`].
     pub(crate) async fn connect(&self) -> Result<Option<(Arc<Peer>, Option<Duration>)>> {
         let started = Instant::now();
+        self.start_others();
         let peer = self.peer_or_skip(self.plugin.connect(self.limit).await)?;
         let remaining = self
             .limit
             .map(|limit| limit.saturating_sub(started.elapsed()));
         Ok(peer.map(|peer| (peer, remaining)))
+    }
+
+    /// If this call has to start the plugin, starts the others that bub is about to call, too.
+    fn start_others(&self) {
+        if !self.plugin.is_running() {
+            self.plugin.host.group.start_with(&self.entry.name);
+        }
     }
 
     /// Returns the peer of `connection`. If the plugin cannot be reached, returns `None`, so that bub skips the plugin.
@@ -117,7 +131,10 @@ impl ExternalHook {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if self.entry.is_guard() => Err(error),
             // The log already has the reason.
-            Err(_) => Ok(None),
+            Err(error) => {
+                self.plugin.report_failure(&error);
+                Ok(None)
+            }
         }
     }
 
@@ -214,6 +231,7 @@ impl ExternalHook {
         let default = self.plugin.plugin_config.limits.hook;
         let limit = self.limit.unwrap_or(default);
         let deadline = std::time::Instant::now() + limit;
+        self.start_others();
         let Some(peer) = self.peer_or_skip(self.plugin.connect_blocking(limit))? else {
             return Ok(None);
         };
@@ -252,6 +270,7 @@ impl ExternalHook {
                     .collect()
             }
             Err(error) => {
+                self.plugin.report_failure(&error);
                 let (plugin, error) = (self.plugin.name(), self.plugin.redact(error.message()));
                 tracing::error!(plugin, %error, "plugin.select_failed");
                 Vec::new()
@@ -362,6 +381,31 @@ impl SyncHook<point::ProvideSteeringInbox> for ProvidingHook {
         let value = self.value::<point::ProvideSteeringInbox>(call.args)?;
         let inbox = || Arc::new(RemoteSteeringInbox::new(&self.0.plugin)) as Arc<dyn SteeringInbox>;
         Ok(value.map(|_| Provided::new(inbox())))
+    }
+}
+
+impl AsyncHook<point::ProvideEnvironment> for ProvidingHook {
+    fn call<'a>(
+        &'a self,
+        call: HookCall<'a, point::ProvideEnvironment>,
+    ) -> BoxFuture<'a, HookReturn<Arc<dyn ExecutionEnvironment>>> {
+        Box::pin(async move {
+            let (hook, plugin) = (&self.0, &self.0.plugin);
+            let params = hook.build_params::<point::ProvideEnvironment>(call.args);
+            let limit = hook.limit.unwrap_or(plugin.plugin_config.limits.hook);
+            hook.start_others();
+            let answer = plugin.call(&hook.method, &params, None, limit).await?;
+            let value = hook.response_fields(answer)?.remove("value");
+            let Some(value) = value.filter(|value| !value.is_null()) else {
+                return Ok(None);
+            };
+            let provided = RemoteEnvironment::new(plugin, &value);
+            let provided = provided.ok_or_else(|| {
+                let error = type_error("an object with a string `id`", &value);
+                hook.invalid_response_error(&error)
+            })?;
+            Ok(Some(Arc::new(provided) as Arc<dyn ExecutionEnvironment>))
+        })
     }
 }
 

@@ -24,6 +24,7 @@ mod peer;
 mod pin;
 mod plugin;
 mod process;
+mod remote_environment;
 mod remote_store;
 mod rpc_message;
 mod schema;
@@ -51,7 +52,7 @@ pub use manifest::{MANIFEST_FILE, Manifest, Permissions, SettingDecl};
 pub use parse::quote_for_shell;
 pub use pin::{PluginPin, compute_pin, pin_mismatch};
 pub use plugin::ExternalPlugin;
-pub use process::{HostContext, Limits, PluginConfig, PluginProcess};
+pub use process::{HostContext, Limits, PluginConfig, PluginGroup, PluginProcess};
 pub use schema::protocol_schema;
 pub use serve::{PROTOCOL_VARIABLE, serve};
 
@@ -68,6 +69,8 @@ pub struct PluginQuestion {
     pub choices: Vec<String>,
     /// Whether the user can choose several answers, or none.
     pub is_multiple: bool,
+    /// Whether the question is not shown and the answer is the next line of stdin, unchanged. No answer is the end of stdin.
+    pub is_raw: bool,
 }
 
 /// Function that asks the user a question and returns the answer, or the answers if the user can choose several.

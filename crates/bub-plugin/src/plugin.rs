@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bub_kernel::{
     BoxFuture, Channel, MessageHandler, Plugin, PluginContext, StatePatch, Tool,
-    hooks::{AsyncHook, HookCall, HookReturn, HookSet, SyncHook, point},
+    hooks::{AsyncHook, HookCall, HookPoint as _, HookReturn, HookSet, SyncHook, point},
 };
 
 use crate::{channel::ExternalChannel, command, hook, process::PluginProcess, tool::ExternalTool};
@@ -21,6 +21,7 @@ impl ExternalPlugin {
             .collect();
         *plugin.tools.lock() = tools.iter().map(Arc::downgrade).collect();
         context.add_tools(tools);
+        plugin.host.group.add(&plugin);
         Self(plugin)
     }
 }
@@ -50,6 +51,7 @@ impl AsyncHook<point::LoadState> for RefreshHook {
     ) -> BoxFuture<'a, HookReturn<StatePatch>> {
         Box::pin(async {
             // The log has the reason if the plugin cannot be started. The turn continues without it.
+            self.0.host.group.start_with(point::LoadState::SPEC.name);
             let _ = self.0.connect(None).await;
             Ok(None)
         })

@@ -1,6 +1,7 @@
 //! The process of an external plugin. It starts on first use and restarts on the next use after it has ended.
 
 mod confinement;
+mod group;
 mod tools;
 
 use std::{
@@ -24,6 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use tracing::Instrument as _;
 
 use self::confinement::{plugin_confinement, share_home_files};
+pub use self::group::PluginGroup;
 use crate::{
     QuestionHandler,
     callbacks::{self, HostRequestHandler},
@@ -124,6 +126,8 @@ pub struct HostContext {
     pub launcher: Option<Arc<Launcher>>,
     /// Asks the user at the terminal, if a terminal is available.
     pub question_handler: Option<QuestionHandler>,
+    /// The plugins that start at the same time as this one.
+    pub group: PluginGroup,
 }
 
 /// An external plugin and its current process, if it runs.
@@ -360,6 +364,18 @@ impl PluginProcess {
         started.await.unwrap_or_else(|_| Err(error(interrupted)))
     }
 
+    /// Starts the process on a separate thread, unless it runs or starts already. The log has the reason if that fails.
+    pub(crate) fn start_in_background(&self) {
+        if self.is_running() || self.start_began.lock().is_some() {
+            return;
+        }
+        if let Some(this) = self.this.upgrade() {
+            let thread = std::thread::Builder::new().name("plugin-start".to_owned());
+            // If this fails, the plugin starts when it is called.
+            let _ = thread.spawn(move || drop(this.connect_unbounded()));
+        }
+    }
+
     /// Sends a request and returns the response. Answers the requests that the plugin sends meanwhile; they belong to
     /// `turn`. The time limit includes the start of the process.
     pub(crate) async fn call(
@@ -569,6 +585,13 @@ impl PluginProcess {
         }
     }
 
+    /// Reports to the framework that the plugin has no effect on the current turn, or only a part of it.
+    pub(crate) fn report_failure(&self, error: &Error) {
+        if let Some(framework) = self.host.framework.get() {
+            framework.hooks().record_failure(self.name(), error);
+        }
+    }
+
     /// Counts a failure and suspends the plugin if it failed too often or did not start.
     fn record_failure(&self, cause: &str, at_start: bool) {
         let mut health = self.health.lock();
@@ -582,6 +605,7 @@ impl PluginProcess {
         let pause = excess.map(|excess| (backoff * (1 << excess.min(10))).min(MAX_BACKOFF));
         health.not_before = pause.map(|pause| Instant::now() + pause);
         let cause = self.redact(cause);
+        self.report_failure(&self.plugin_error(ErrorKind::Temporary, &cause));
         health.cause.clone_from(&cause);
         let (name, failures) = (self.name(), health.failures);
         if let Some(pause) = pause {

@@ -274,6 +274,7 @@ macro_rules! wire {
     };
     (@replace_args $point:ident $args:ident) => {};
     (@replace_args $point:ident $args:ident $($arg:ident)+) => {
+        #[allow(clippy::needless_update, reason = "not every hook has a turn or an inbound message")]
         let $args = args::$point { $($arg: $arg.as_ref().map_or($args.$arg, Argument::from_owned),)+ ..$args };
     };
     (@call_next model $($rest:ident)*) => { wire!(@call_next first $($rest)*); };

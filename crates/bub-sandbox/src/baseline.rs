@@ -52,15 +52,20 @@ impl Borrow<Path> for StoredPath {
 
 impl Serialize for StoredPath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let bytes = self.0.as_os_str().as_bytes().iter();
-        let text: String = bytes.map(|byte| char::from(*byte)).collect();
-        serializer.serialize_str(&text)
+        let bytes = self.0.as_os_str().as_bytes();
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.is_ascii() => serializer.serialize_str(text),
+            _ => serializer.collect_str(&bytes.iter().copied().map(char::from).collect::<String>()),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for StoredPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
+        if text.is_ascii() {
+            return Ok(Self(text.into()));
+        }
         let bytes: Result<_, _> = text.chars().map(u8::try_from).collect();
         let path = OsString::from_vec(bytes.map_err(D::Error::custom)?);
         Ok(Self(path.into()))
@@ -77,8 +82,11 @@ pub(crate) struct Baseline {
     pub(crate) absent: BTreeMap<StoredPath, bool>,
     /// Protected paths that are links, and where they lead.
     pub(crate) links: BTreeMap<StoredPath, StoredPath>,
-    /// Links in git directories, and where they lead.
-    pub(crate) git_links: BTreeMap<StoredPath, StoredPath>,
+    /// Links that commands must not create, and where they lead.
+    pub(crate) unsafe_links: BTreeMap<StoredPath, StoredPath>,
+    /// Files of git that name a working tree outside the workspace, and what they name.
+    #[serde(default)]
+    pub(crate) outside_trees: BTreeMap<StoredPath, StoredPath>,
     /// Places of git whose parts are among the protected paths.
     pub(crate) places: BTreeSet<StoredPath>,
     /// Other places of git.
@@ -101,9 +109,23 @@ impl Baseline {
         }
     }
 
-    /// Returns whether a link in a git directory led there before.
+    /// Returns whether a link that commands must not create led there before.
     pub(crate) fn has_link(&self, path: &Path, target: &Path) -> bool {
-        match self.git_links.get(path) {
+        self.has_target(&self.unsafe_links, path, target)
+    }
+
+    /// Returns whether a file of git named this working tree outside the workspace before.
+    pub(crate) fn has_tree(&self, path: &Path, target: &Path) -> bool {
+        self.has_target(&self.outside_trees, path, target)
+    }
+
+    fn has_target(
+        &self,
+        known: &BTreeMap<StoredPath, StoredPath>,
+        path: &Path,
+        target: &Path,
+    ) -> bool {
+        match known.get(path) {
             Some(before) => **before == *target,
             None => !self.is_complete && is_older(path, self.time),
         }

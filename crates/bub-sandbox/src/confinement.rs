@@ -297,6 +297,10 @@ impl Confinement {
             .iter()
             .filter_map(|name| variable(name));
         confinement.git_configs = configs.map(PathBuf::from).chain(user).collect();
+        if let Some(home) = home {
+            confinement.protect_links_of(home, |name| name.starts_with('.'));
+            confinement.protect_links_of(&home.join(".config"), |_| true);
+        }
         Ok(confinement)
     }
 
@@ -312,11 +316,14 @@ impl Confinement {
         true
     }
 
-    /// Returns the directories beside the workspace that the command can write to. A check that opens nothing has a
-    /// temporary directory that may contain the workspace.
+    /// Returns the directories beside the workspace that the command can write to.
     pub(crate) fn other_writable(&self) -> impl Iterator<Item = &PathBuf> {
-        let temp = Some(&self.temp).filter(|temp| !self.workspace.starts_with(temp));
-        temp.into_iter().chain(&self.writable)
+        self.private_temp().into_iter().chain(&self.writable)
+    }
+
+    /// Returns the temporary directory. That of a check, which opens nothing, may contain the workspace and does not count.
+    pub(crate) fn private_temp(&self) -> Option<&PathBuf> {
+        Some(&self.temp).filter(|temp| !self.workspace.starts_with(temp))
     }
 
     /// Returns the home directory if it is in the workspace. The command can then see and change it, except for names that
@@ -423,7 +430,15 @@ impl Confinement {
         Err(io::Error::other(reason.trim().to_owned()))
     }
 
-    /// Returns whether the limit on processes applies to a confined command. For root, only newer kernels apply it.
+    /// Returns whether a control group limits all processes of a supervised command together.
+    pub fn has_control_group(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return crate::confine::ControlGroup::enter(&self.limits).is_some();
+        #[cfg(not(target_os = "linux"))]
+        return false;
+    }
+
+    /// Returns whether the limit on processes applies without a control group. For root, only newer kernels apply it.
     pub fn limits_processes(&self, launcher: &Launcher) -> bool {
         let read = || {
             let mut command = self.command(launcher, "cat")?;

@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     baseline::{StoredPath, record_name},
-    repositories::{CLOCK_TOLERANCE, GitParts, is_data_directory, is_git_name},
+    repositories::{CLOCK_TOLERANCE, GitParts, is_git_name},
 };
 
 /// Version of the file. A file with another one is ignored.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// File systems that change the time of a directory with its entries: bcachefs, btrfs, ext4, F2FS, overlayfs, tmpfs, XFS
 /// and ZFS.
 const FILE_SYSTEMS: &[u64] = &[
@@ -45,7 +45,9 @@ pub(crate) struct Listing {
     /// Whether git recognizes the directory as its own.
     pub(crate) is_git: bool,
     /// Files and links with the name of a git directory.
-    pub(crate) links: Vec<StoredPath>,
+    pub(crate) git_files: Vec<StoredPath>,
+    /// Links, and where they lead. Also pipes and devices, which lead nowhere.
+    pub(crate) links: Vec<(StoredPath, StoredPath)>,
     /// Sockets in the file system.
     pub(crate) sockets: Vec<StoredPath>,
 }
@@ -60,6 +62,8 @@ struct DirectoryRecord(StoredPath, Option<DirectoryStamp>, usize, Option<Listing
 pub(crate) struct DirectoryIndex {
     format: u32,
     records: Vec<DirectoryRecord>,
+    /// Links that a command must not leave behind, and where they lead. They depend on all directories.
+    pub(crate) unsafe_links: BTreeMap<StoredPath, StoredPath>,
 }
 
 /// A directory that a search has reached.
@@ -120,6 +124,11 @@ impl DirectoryIndex {
             let _ = fs::remove_file(&temporary);
         }
     }
+
+    /// Returns the listing of each directory, unless it is empty.
+    pub(crate) fn listings(&self) -> impl Iterator<Item = Option<&Listing>> {
+        self.records.iter().map(|record| record.3.as_ref())
+    }
 }
 
 fn index_path(directory: &Path, workspace: &Path) -> Option<PathBuf> {
@@ -143,6 +152,7 @@ impl<'a> IndexedSearch<'a> {
             index: DirectoryIndex {
                 format: FORMAT,
                 records: Vec::with_capacity(previous.records.len()),
+                unsafe_links: BTreeMap::new(),
             },
             is_changed: false,
             device: reliable_device(workspace),
@@ -152,11 +162,11 @@ impl<'a> IndexedSearch<'a> {
 
     /// Skips a directory.
     pub(crate) fn skip(&mut self, pending: &PendingDirectory) {
-        self.add(pending, None, 0, Listing::default());
+        self.add(pending, None, 0, None);
     }
 
-    /// Returns the listing of a directory, and the directories that it contains.
-    pub(crate) fn visit(&mut self, pending: &PendingDirectory) -> (Listing, Vec<PendingDirectory>) {
+    /// Adds a directory to the index. Returns the directories that it contains.
+    pub(crate) fn visit(&mut self, pending: &PendingDirectory) -> Vec<PendingDirectory> {
         let found = fs::symlink_metadata(&pending.path).ok();
         let stamp = found.and_then(|found| self.stamp(&found));
         let previous = pending.previous;
@@ -168,8 +178,7 @@ impl<'a> IndexedSearch<'a> {
                     path: pending.path.join(&*record.0),
                     previous: Some(index),
                 };
-                let listing = record.3.clone().unwrap_or_default();
-                (listing, known.map(child).collect())
+                (record.3.clone(), known.map(child).collect())
             }
             _ => {
                 let known: BTreeMap<&Path, usize> =
@@ -182,13 +191,8 @@ impl<'a> IndexedSearch<'a> {
         let is_old = |stamp: &DirectoryStamp| {
             u64::try_from(stamp.1).is_ok_and(|seconds| seconds < self.time.as_secs())
         };
-        self.add(
-            pending,
-            stamp.filter(is_old),
-            children.len(),
-            listing.clone(),
-        );
-        (listing, children)
+        self.add(pending, stamp.filter(is_old), children.len(), listing);
+        children
     }
 
     /// Returns the directories in a directory of the previous index.
@@ -210,10 +214,9 @@ impl<'a> IndexedSearch<'a> {
         pending: &PendingDirectory,
         stamp: Option<DirectoryStamp>,
         children: usize,
-        listing: Listing,
+        listing: Option<Listing>,
     ) {
         let name = pending.path.file_name().unwrap_or_default();
-        let listing = Some(listing).filter(|listing| *listing != Listing::default());
         let name = StoredPath::from(PathBuf::from(name));
         self.index
             .records
@@ -241,7 +244,7 @@ fn reliable_device(_directory: &Path) -> Option<u64> {
 }
 
 /// Reads a directory. `known` has positions of the directories in it.
-fn read(path: &Path, known: &BTreeMap<&Path, usize>) -> (Listing, Vec<PendingDirectory>) {
+fn read(path: &Path, known: &BTreeMap<&Path, usize>) -> (Option<Listing>, Vec<PendingDirectory>) {
     let is_named_git = path.file_name().is_some_and(is_git_name);
     let (mut listing, mut parts, mut children) =
         (Listing::default(), GitParts::default(), Vec::new());
@@ -255,20 +258,26 @@ fn read(path: &Path, known: &BTreeMap<&Path, usize>) -> (Listing, Vec<PendingDir
         if kind.is_socket() {
             listing.sockets.push(stored(&name));
         } else if kind.is_dir() {
-            if !(is_named_git && is_data_directory(&name)) {
-                let previous = known.get(Path::new(&name)).copied();
-                let path = entry.path();
-                children.push(PendingDirectory { path, previous });
+            let previous = known.get(Path::new(&name)).copied();
+            let path = entry.path();
+            children.push(PendingDirectory { path, previous });
+        } else {
+            if !kind.is_file() {
+                let target = fs::read_link(entry.path()).unwrap_or_default();
+                listing.links.push((stored(&name), target.into()));
             }
-        } else if is_git_name(&name) {
-            listing.links.push(stored(&name));
+            if is_git_name(&name) {
+                listing.git_files.push(stored(&name));
+            }
         }
     }
     listing.is_git = is_named_git || parts.are_complete();
+    let listing = Some(listing).filter(|listing| *listing != Listing::default());
     (listing, children)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use std::collections::VecDeque;
@@ -285,9 +294,10 @@ mod tests {
         let mut found = Vec::new();
         let mut waiting = VecDeque::from([PendingDirectory::root(root)]);
         while let Some(directory) = waiting.pop_front() {
-            let (listing, children) = search.visit(&directory);
-            found.extend(listing.is_git.then_some(directory.path));
-            waiting.extend(children);
+            waiting.extend(search.visit(&directory));
+            let listing = search.index.listings().last().flatten();
+            let is_git = listing.is_some_and(|listing| listing.is_git);
+            found.extend(is_git.then_some(directory.path));
         }
         (found, search.index, search.is_changed)
     }

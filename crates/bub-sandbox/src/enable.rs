@@ -14,7 +14,7 @@ use crate::{
     named_paths::NamedPaths,
     new_repositories::{NewPlaces, Review},
     protection::{DISABLED_MARK, SEARCH_LIMIT},
-    repositories::{GIT_NAMES, GitPlace, Search, directory_entries, entries, git_directory},
+    repositories::{GIT_NAMES, GitPlace, ROOT, Search, directory_entries, entries, git_directory},
 };
 
 /// Makes git use the repository in a directory of the workspace again, which bub disabled. Returns what git may run because
@@ -49,10 +49,9 @@ pub fn enable_repository(confinement: &Confinement, directory: &Path) -> io::Res
     for file in parts.chain(directory_entries(&git)).chain([link.clone()]) {
         separate(&file)?;
     }
-    let hidden = &confinement.hidden;
     let search = Search::new(
-        workspace,
-        hidden,
+        confinement,
+        ROOT.as_ref(),
         SEARCH_LIMIT,
         &mut DirectoryIndex::default(),
     );

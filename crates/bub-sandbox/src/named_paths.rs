@@ -17,7 +17,7 @@ use crate::{
     command_words::{WordKind, command_words},
     git_config::{HOOKS_KEY, MAX_CONFIG_BYTES, WORKTREE_KEY, is_plain_entry, is_run_entry, parse},
     repositories::{
-        GIT_NAMES, GitPlace, Search, common_directory, entries, git_directory, is_git_name,
+        GIT_NAMES, GitPlace, ROOT, Search, common_directory, entries, git_directory, is_git_name,
         is_sample, linked_directory, read_text,
     },
 };
@@ -25,7 +25,7 @@ use crate::{
 /// Part of the error if something that git's configuration names cannot be protected.
 pub const UNPROTECTED_TEXT: &str = "cannot protect what git runs";
 /// How deep included files are read, as git does.
-const MAX_INCLUDE_DEPTH: usize = 10;
+pub(crate) const MAX_INCLUDE_DEPTH: usize = 10;
 /// How many links a path may contain, as on Linux.
 const MAX_LINK_COUNT: usize = 40;
 /// Files of the system, of which git reads one.
@@ -227,7 +227,7 @@ impl<'a> Names<'a> {
         // Git resolves these in the directory of the configuration.
         let has_base = matches!(kind, NameKind::Config | NameKind::Tree);
         let base = origin.config.parent().filter(|_| has_base);
-        let base = base.map(|base| PathWalk::new(Path::new("/"), base, self.confinement).real);
+        let base = base.map(|base| PathWalk::new(ROOT.as_ref(), base, self.confinement).real);
         if path.is_relative() && kind.is_required() && base.is_none() {
             let (key, config) = (&origin.key, origin.config.display());
             let text = format!("`{key}` in `{config}` is relative to the working tree");
@@ -259,11 +259,11 @@ impl<'a> Names<'a> {
                 self.add_tree(Some(&tree.real));
                 self.add(&origin, (&value).into(), NameKind::Tree);
             } else if section.starts_with("include") && is_path(&["path"]) {
-                let path = self.expand(&value);
+                let path = expand_home(&value, self.confinement);
                 self.read(&directory.join(&path), depth + 1);
                 self.add(&origin, path, NameKind::Config);
             } else if is_path(DIRECTORY_KEYS) {
-                let path = self.expand(&value);
+                let path = expand_home(&value, self.confinement);
                 // Husky has the hooks beside the directory that git knows.
                 let husky = path.parent().filter(|_| path.ends_with(".husky/_"));
                 if let Some(husky) = husky {
@@ -296,14 +296,9 @@ impl<'a> Names<'a> {
             } else {
                 kind.min(WordKind::Argument)
             };
-            let path = self.expand(&word);
+            let path = expand_home(&word, self.confinement);
             self.add(origin, path, NameKind::Word(kind));
         }
-    }
-
-    fn expand(&self, value: &str) -> PathBuf {
-        let below_home = value.strip_prefix("~/").zip(self.confinement.home.as_ref());
-        below_home.map_or_else(|| value.into(), |(below, home)| home.join(below))
     }
 
     /// Finds the named paths in the workspace.
@@ -400,6 +395,12 @@ impl<'a> Names<'a> {
     }
 }
 
+/// Returns the path in a value of git's configuration, which may be below the home directory.
+pub(crate) fn expand_home(value: &str, confinement: &Confinement) -> PathBuf {
+    let below_home = value.strip_prefix("~/").zip(confinement.home.as_ref());
+    below_home.map_or_else(|| value.into(), |(below, home)| home.join(below))
+}
+
 /// Returns the path in the address of a repository, if it is on this machine. The value of `key` may be one.
 pub(crate) fn local_repository<'a>(key: &str, address: &'a str) -> Option<&'a str> {
     // Git ignores the host of a file.
@@ -438,23 +439,41 @@ fn is_writable(confinement: &Confinement, path: &Path) -> bool {
 /// Where a path leads. It may not exist.
 #[derive(Debug)]
 pub(crate) struct PathWalk {
-    pub(crate) links: Vec<PathBuf>,
+    links: Vec<PathBuf>,
     pub(crate) real: PathBuf,
+    /// Whether the path leads elsewhere for another process.
+    depends_on_process: bool,
     /// Why a command could make the path lead elsewhere.
     obstacle: Option<&'static str>,
 }
+
+/// Directories whose content is different for each process.
+const PROCESS_ROOTS: &[&str] = &["/dev/fd", "/proc"];
 
 impl PathWalk {
     fn at(real: PathBuf) -> Self {
         Self {
             links: Vec::new(),
             real,
+            depends_on_process: false,
             obstacle: None,
         }
     }
 
     /// Resolves a path from `base`, a directory without links.
-    pub(crate) fn new(base: &Path, path: &Path, confinement: &Confinement) -> Self {
+    fn new(base: &Path, path: &Path, confinement: &Confinement) -> Self {
+        Self::in_root(ROOT.as_ref(), base, path, confinement, |_| false)
+    }
+
+    /// Resolves a path from `base`, a directory without links, for a process whose root directory is `root`. Does not check
+    /// paths that are certainly directories.
+    pub(crate) fn in_root(
+        root: &Path,
+        base: &Path,
+        path: &Path,
+        confinement: &Confinement,
+        is_directory: impl Fn(&Path) -> bool,
+    ) -> Self {
         let parts = |path: &Path| -> VecDeque<OsString> {
             path.components()
                 .map(|part| part.as_os_str().to_owned())
@@ -474,7 +493,13 @@ impl PathWalk {
                 Some(Component::CurDir) | None => continue,
                 Some(part) => walk.real.push(part),
             }
-            let Ok(target) = fs::read_link(&walk.real) else {
+            if is_directory(&walk.real) {
+                continue;
+            }
+            let mut process_roots = PROCESS_ROOTS.iter();
+            walk.depends_on_process |= process_roots.any(|root| walk.real.starts_with(root));
+            let below_root = walk.real.strip_prefix(ROOT).unwrap_or(&walk.real);
+            let Ok(target) = fs::read_link(root.join(below_root)) else {
                 continue;
             };
             if is_writable(confinement, &walk.real) || walk.links.len() >= MAX_LINK_COUNT {
@@ -491,5 +516,18 @@ impl PathWalk {
             rest = target;
         }
         walk
+    }
+
+    /// Returns whether the path leads to `directory` or below it for every process.
+    pub(crate) fn is_always_below(&self, directory: &Path) -> bool {
+        !self.depends_on_process && self.real.starts_with(directory)
+    }
+
+    /// Returns whether the path leads to where no search finds a repository of a command.
+    pub(crate) fn is_unchecked(&self, confinement: &Confinement) -> bool {
+        let mut private = confinement.hidden.iter().chain(confinement.private_temp());
+        self.depends_on_process
+            || private
+                .any(|root| self.real.starts_with(root) && !confinement.workspace.starts_with(root))
     }
 }

@@ -16,15 +16,12 @@ use crate::{
     Confinement,
     baseline::{StoredPath, open_record},
     git_config::{HOOKS_KEY, WORKTREE_KEY, is_plain_entry, parse},
-    named_paths::{NamedPaths, PathWalk, local_repository},
+    named_paths::{MAX_INCLUDE_DEPTH, NamedPaths, PathWalk, expand_home, local_repository},
     repositories::{
         GIT_DIRECTORY_NAMES, GIT_NAMES, GitPlace, Search, directory_entries, entries,
-        is_data_directory, is_git_directory, is_git_name, is_sample, linked_directory, read_text,
+        is_git_directory, is_git_name, is_sample, linked_directory, read_text,
     },
 };
-
-/// Directories whose content is different for each process.
-const PROCESS_ROOTS: &[&str] = &["/dev", "/proc"];
 
 /// The places of git that commands created in a workspace, with their inodes. A file that commands cannot reach holds
 /// them. Without it, they are read-only as all others.
@@ -138,7 +135,7 @@ impl Review<'_> {
             findings.push("`commondir` leads to another repository".to_owned());
         }
         for name in ["config", "config.worktree"] {
-            findings.extend(self.config_findings(git, name));
+            findings.extend(self.config_findings(git, &git.join(name), 0));
         }
         for name in GIT_DIRECTORY_NAMES {
             let found = fs::symlink_metadata(git.join(name));
@@ -153,14 +150,21 @@ impl Review<'_> {
         findings
     }
 
-    fn config_findings(&self, git: &Path, name: &str) -> Vec<String> {
-        let config = git.join(name);
-        let found = fs::symlink_metadata(&config).ok();
+    /// Returns what git may run because of a configuration, and of those that it includes.
+    fn config_findings(&self, git: &Path, config: &Path, depth: usize) -> Vec<String> {
+        let is_included = depth > 0;
+        let found = if is_included {
+            fs::metadata(config)
+        } else {
+            fs::symlink_metadata(config)
+        };
         // Anything else is a separate finding.
-        let Some(found) = found.filter(fs::Metadata::is_file) else {
+        let found = found.ok().filter(fs::Metadata::is_file);
+        let Some(found) = found.filter(|_| depth <= MAX_INCLUDE_DEPTH) else {
             return Vec::new();
         };
-        let text = read_text(&config);
+        let name = config.strip_prefix(git).unwrap_or(config).display();
+        let text = read_text(config);
         if text.len() as u64 != found.len() || text.contains(char::REPLACEMENT_CHARACTER) {
             return vec![format!("`{name}` is not a text that bub can read")];
         }
@@ -172,7 +176,14 @@ impl Review<'_> {
         let mut findings = Vec::new();
         for (section, key, value) in parse(&text).into_iter().filter(is_suspicious) {
             let shown = value.escape_debug();
-            findings.push(format!("`{section}.{key}` is `{shown}`"));
+            let origin = is_included.then(|| format!(" in `{name}`"));
+            let origin = origin.unwrap_or_default();
+            findings.push(format!("`{section}.{key}` is `{shown}`{origin}"));
+            if section.starts_with("include") && key == "path" {
+                let included = expand_home(&value, self.confinement);
+                let included = config.parent().unwrap_or(git).join(included);
+                findings.extend(self.config_findings(git, &included, depth + 1));
+            }
             if key == HOOKS_KEY {
                 let tree = git
                     .parent()
@@ -184,7 +195,7 @@ impl Review<'_> {
                 }));
             }
         }
-        if findings.is_empty() && !has_plain_form(&text) {
+        if findings.is_empty() && !is_included && !has_plain_form(&text) {
             findings.push(format!("`{name}` has a form that git does not write"));
         }
         findings
@@ -215,19 +226,13 @@ impl Review<'_> {
         let workspace = &self.confinement.workspace;
         let is_encoded = value.starts_with("file:") && value.contains('%');
         let leads_there = |base: &Path| {
-            let PathWalk { real, links, .. } =
-                PathWalk::new(base, Path::new(path), self.confinement);
-            // What is there depends on the process that looks.
-            let mut steps = links.iter().chain([&real]);
-            if steps.any(|step| PROCESS_ROOTS.iter().any(|root| step.starts_with(root))) {
-                return true;
-            }
-            let Ok(inside) = real.strip_prefix(workspace) else {
-                let mut other = self.confinement.other_writable();
-                return other.any(|root| real.starts_with(root));
-            };
-            let mut parts = inside.iter();
-            parts.any(is_git_name) && parts.next().is_some_and(is_data_directory)
+            let path = Path::new(path);
+            let root = &self.search.root;
+            let walk = PathWalk::in_root(root, base, path, self.confinement, |_| false);
+            let mut writable = self.confinement.writable.iter();
+            walk.is_unchecked(self.confinement)
+                || !walk.is_always_below(workspace)
+                    && writable.any(|root| walk.is_always_below(root))
         };
         // Git resolves a relative path in the working tree, which can be any that the commands added.
         let above = git.ancestors();

@@ -10,7 +10,10 @@ use std::{
     fs::{self, File},
     hash::{BuildHasher, RandomState},
     io::{self, Write},
-    os::unix::{fs::symlink, net::UnixDatagram},
+    os::{
+        fd::AsRawFd,
+        unix::{fs::symlink, net::UnixDatagram},
+    },
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -23,8 +26,9 @@ use crate::{
     named_paths::NamedPaths,
     new_repositories::{NewPlaces, Review},
     path_access::is_below,
+    references::{outside_trees, unsafe_references},
     repositories::{
-        GIT_NAMES, GitPlace, Search, Stamp, entries, git_directory_outside, is_git_directory,
+        GIT_NAMES, GitPlace, ROOT, Search, Stamp, entries, git_directory_outside, is_git_directory,
         is_git_name,
     },
 };
@@ -66,6 +70,8 @@ pub(crate) struct WorkspaceRecord {
     /// What the configuration of git names. Parts of it may be in the home directory, which is hidden later.
     named: NamedPaths,
     new_places: NewPlaces,
+    /// The root directory, which the namespace of the command does not replace.
+    root: File,
     /// Keeps the temporary directory of the command.
     _temp: Option<File>,
 }
@@ -118,6 +124,7 @@ impl WorkspaceRecord {
             baselines,
             named: inspection.named,
             new_places: inspection.new_places,
+            root: File::open(ROOT)?,
             _temp: hold_temp_directory(&confinement.temp).ok(),
             confinement: confinement.clone(),
         })
@@ -159,10 +166,7 @@ impl WorkspaceRecord {
                 moved.extend(new.filter_map(|path| move_aside(path)));
             }
         }
-        let shown = |path: &Path| {
-            let path = path.strip_prefix(&confinement.workspace).unwrap_or(path);
-            path.display().to_string()
-        };
+        let shown = |path: &Path| shown(confinement, path);
         for (path, name) in moved {
             let _ = writeln!(
                 output,
@@ -170,7 +174,19 @@ impl WorkspaceRecord {
                 shown(&path)
             );
         }
-        let search = search_workspace(confinement, FINAL_SEARCH_LIMIT, &mut self.index);
+        // The directories that commands do not see are hidden from this process, too.
+        let root = format!("/proc/self/fd/{}", self.root.as_raw_fd());
+        let root = if cfg!(target_os = "linux") {
+            &root
+        } else {
+            ROOT
+        };
+        let search = search_workspace(
+            confinement,
+            root.as_ref(),
+            FINAL_SEARCH_LIMIT,
+            &mut self.index,
+        );
         let review = Review {
             search: &search,
             named: &self.named,
@@ -214,28 +230,80 @@ impl WorkspaceRecord {
                 shown(main)
             );
         }
-        // The links in parts that were just renamed stay, for the user to check.
-        for (path, target) in &search.git_links {
-            let mut before = baselines.iter();
-            if before.all(|baseline| baseline.has_link(path, target))
-                || fs::remove_file(path).is_err()
-            {
-                continue;
-            }
-            let (path, target) = (shown(path), target.display());
-            let _ = writeln!(
-                output,
-                "bub: the sandbox removed `{path}`, which led to `{target}`: git would write there"
-            );
-        }
+        self.remove_links(&search, output);
+        let has_all_references = self.rename_references(&search, output);
         self.new_places.save(new.iter().map(|(path, _)| *path));
-        if !search.is_complete {
+        if !search.is_complete || !has_all_references {
             let _ = writeln!(
                 output,
                 "bub: the workspace has too many directories to search all for new repositories: check them before you run git there"
             );
         }
     }
+
+    /// Removes links that a command must not leave behind. Those in parts that were just renamed stay, for the user to
+    /// check.
+    fn remove_links(&self, search: &Search, output: &mut impl Write) {
+        for (path, target) in &search.unsafe_links {
+            let mut before = self.baselines.all.iter();
+            if before.all(|baseline| baseline.has_link(path, target))
+                || fs::remove_file(&**path).is_err()
+            {
+                continue;
+            }
+            let is_pipe = target.as_os_str().is_empty();
+            let (path, target) = (shown(&self.confinement, path), target.display());
+            let _ = if is_pipe {
+                writeln!(
+                    output,
+                    "bub: the sandbox removed `{path}`, a pipe or device: git would wait for it"
+                )
+            } else {
+                writeln!(
+                    output,
+                    "bub: the sandbox removed `{path}`, which led to `{target}`: git could use or change what is there"
+                )
+            };
+        }
+    }
+
+    /// Renames files of git directories that name a path where git must not write. Returns whether all were checked.
+    fn rename_references(&self, search: &Search, output: &mut impl Write) -> bool {
+        let baselines = &self.baselines.all;
+        let trees = outside_trees(search, &self.confinement).into_iter();
+        let trees = trees.filter(|(path, target)| {
+            let mut before = baselines.iter();
+            !before.all(|baseline| baseline.has_tree(path, target))
+        });
+        let trees =
+            trees.map(|(path, target)| (path.to_path_buf(), target.to_string_lossy().into_owned()));
+        let time = baselines.iter().map(|baseline| baseline.time).min();
+        let time = time.unwrap_or(SystemTime::UNIX_EPOCH);
+        let (references, has_all) = unsafe_references(search, time, FINAL_SEARCH_LIMIT);
+        for (path, target) in references.into_iter().chain(trees) {
+            // Git ignores names that start with a period.
+            let Some((path, name)) = move_to(&path, ".") else {
+                continue;
+            };
+            let target: String = target.escape_debug().take(MAX_FINDING_CHARS).collect();
+            let advice = path.file_name().filter(|name| *name == "HEAD");
+            let advice = advice.map_or("", |_| {
+                "; to use the repository, write the reference of a branch to it, such as `ref: refs/heads/main`"
+            });
+            let _ = writeln!(
+                output,
+                "bub: the sandbox renamed `{}` to `{name}`: it names `{target}`, and git would write there{advice}",
+                shown(&self.confinement, &path)
+            );
+        }
+        has_all
+    }
+}
+
+/// Returns a path in the workspace as users know it.
+fn shown(confinement: &Confinement, path: &Path) -> String {
+    let inside = path.strip_prefix(&confinement.workspace);
+    inside.unwrap_or(path).display().to_string()
 }
 
 /// What a workspace contains, with respect to git.
@@ -262,7 +330,7 @@ impl Inspection {
         let records = records.as_deref().filter(|_| confinement.can_write);
         let index = records.map(|records| DirectoryIndex::load(records, workspace));
         let mut index = index.unwrap_or_default();
-        let search = search_workspace(confinement, SEARCH_LIMIT, &mut index);
+        let search = search_workspace(confinement, ROOT.as_ref(), SEARCH_LIMIT, &mut index);
         if !confinement.can_write {
             return Ok(Self {
                 search,
@@ -301,15 +369,13 @@ impl Inspection {
 /// Searches the workspace, and stores the index for the next command.
 fn search_workspace(
     confinement: &Confinement,
+    root: &Path,
     limit: Duration,
     index: &mut DirectoryIndex,
 ) -> Search {
-    let Confinement {
-        workspace, hidden, ..
-    } = confinement;
-    let search = Search::new(workspace, hidden, limit, index);
+    let search = Search::new(confinement, root, limit, index);
     if let Some(records) = confinement.records.as_ref().filter(|_| search.is_changed) {
-        index.save(records, workspace);
+        index.save(records, &confinement.workspace);
     }
     search
 }
@@ -357,11 +423,8 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
         mounted: BTreeSet::new(),
         absent: BTreeMap::new(),
         links: BTreeMap::new(),
-        git_links: search
-            .git_links
-            .iter()
-            .map(|(path, target)| (path.clone().into(), target.clone().into()))
-            .collect(),
+        unsafe_links: search.unsafe_links.clone(),
+        outside_trees: outside_trees(search, confinement),
         places,
         stamps,
         is_complete: search.is_complete,
@@ -470,9 +533,14 @@ fn move_unexpected(workspace: &Path, path: &Path, is_harmless: bool) -> Option<(
 
 /// Gives what is at a path another name in the same directory. Returns the path and the new name.
 fn move_aside(path: &Path) -> Option<(PathBuf, String)> {
+    move_to(path, "")
+}
+
+/// Does so with a name that starts with `start`.
+fn move_to(path: &Path, start: &str) -> Option<(PathBuf, String)> {
     let random = RandomState::new().hash_one(path) >> 32;
     let name = path.file_name()?.to_string_lossy();
-    let name = format!("{name}{DISABLED_MARK}{random:08x}");
+    let name = format!("{start}{name}{DISABLED_MARK}{random:08x}");
     fs::rename(path, path.with_file_name(&name)).ok()?;
     Some((path.to_owned(), name))
 }

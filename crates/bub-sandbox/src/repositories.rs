@@ -8,7 +8,7 @@ use std::{
     ffi::OsStr,
     fs,
     io::Read,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -16,9 +16,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    Confinement,
     baseline::StoredPath,
     directory_index::{DirectoryIndex, IndexedSearch, Listing, PendingDirectory},
     git_config::MAX_CONFIG_BYTES,
+    links::unsafe_links,
 };
 
 /// Protected names in a git directory. The directory itself stays writable.
@@ -33,24 +35,8 @@ pub(crate) const GIT_NAMES: &[&str] = &[
 ];
 /// Those of them that are directories: hooks, and addresses as git stored them before it had a configuration.
 pub(crate) const GIT_DIRECTORY_NAMES: &[&str] = &["branches", "hooks", "remotes"];
-/// Directories of a git directory in which git writes, and which may be searched for links. `objects` is the largest, and
-/// git names what is deeper in it by its content.
-const WRITTEN_NAMES: &[&str] = &[
-    "NOTES_MERGE_WORKTREE",
-    "info",
-    "logs",
-    "modules",
-    "objects",
-    "rebase-apply",
-    "rebase-merge",
-    "refs",
-    "reftable",
-    "rr-cache",
-    "sequencer",
-    "worktrees",
-];
-/// Directories of `.git` in which no one works. A new file `.git` that leads there is refused.
-const DATA_NAMES: &[&str] = &["logs", "objects", "refs"];
+/// The root directory, as long as this process is in the mount namespace of the user.
+pub(crate) const ROOT: &str = "/";
 /// By how much the times of files can differ from the clock.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 /// What git finds at a path.
@@ -89,8 +75,10 @@ pub(crate) struct Search {
     pub(crate) order: Vec<PathBuf>,
     /// Sockets in the file system.
     pub(crate) sockets: Vec<PathBuf>,
-    /// Links in git directories, and where they lead: git writes there. Also pipes, which lead nowhere.
-    pub(crate) git_links: BTreeMap<PathBuf, PathBuf>,
+    /// Links that a command must not leave behind, and where they lead.
+    pub(crate) unsafe_links: BTreeMap<StoredPath, StoredPath>,
+    /// Where the directories of the system are for this process, which may be in another mount namespace.
+    pub(crate) root: PathBuf,
     /// Whether the search reached all directories before the time limit.
     pub(crate) is_complete: bool,
     /// Whether directories changed since the previous search.
@@ -98,44 +86,66 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Searches `workspace` and all directories below it, the upper ones first. Does not follow links, and does not search
-    /// `hidden` directories. Reads only directories that changed since `index`, and updates it.
+    /// Searches the workspace and all directories below it, the upper ones first. Does not follow links, and does not search
+    /// hidden directories. Reads only directories that changed since `index`, and updates it. `root` is the root directory
+    /// of the user.
     pub(crate) fn new(
-        workspace: &Path,
-        hidden: &[PathBuf],
+        confinement: &Confinement,
+        root: &Path,
         limit: Duration,
         index: &mut DirectoryIndex,
     ) -> Self {
         let started = Instant::now();
-        let hidden = hidden.iter().filter(|path| path.starts_with(workspace));
-        let hidden: BTreeSet<_> = hidden.collect();
-        let mut search = Self::default();
+        let workspace = &confinement.workspace;
+        let hidden = confinement.hidden.iter();
+        let hidden: BTreeSet<_> = hidden.filter(|path| path.starts_with(workspace)).collect();
+        let mut search = Self {
+            root: root.to_owned(),
+            ..Self::default()
+        };
+        let mut directories = Vec::new();
         let mut indexed = IndexedSearch::new(workspace, index, SystemTime::now());
         let mut waiting = VecDeque::from([PendingDirectory::root(workspace)]);
         while let Some(directory) = waiting.pop_front() {
             if started.elapsed() > limit {
-                return search;
+                waiting.push_front(directory);
+                break;
             }
             if hidden.contains(&directory.path) {
                 indexed.skip(&directory);
-                continue;
+            } else {
+                waiting.extend(indexed.visit(&directory));
             }
-            let (listing, children) = indexed.visit(&directory);
-            search.add_listing(&directory.path, listing);
-            waiting.extend(children);
+            directories.push(directory.path);
         }
-        search.is_changed = indexed.is_changed;
-        *index = indexed.index;
-        search.is_complete = search.find_links(started, limit);
+        for (directory, listing) in directories.iter().zip(indexed.index.listings()) {
+            search.add_listing(directory, listing);
+        }
+        let is_complete = waiting.is_empty();
+        // Without a change in the workspace, no link is new, and none leads elsewhere.
+        indexed.index.unsafe_links = if indexed.is_changed || !is_complete {
+            unsafe_links(&directories, &indexed.index, root, confinement)
+        } else {
+            index.unsafe_links.clone()
+        };
+        search.unsafe_links = indexed.index.unsafe_links.clone();
+        search.is_complete = is_complete;
+        if is_complete {
+            search.is_changed = indexed.is_changed;
+            *index = indexed.index;
+        }
         search
     }
 
-    fn add_listing(&mut self, directory: &Path, listing: Listing) {
+    fn add_listing(&mut self, directory: &Path, listing: Option<&Listing>) {
+        let Some(listing) = listing else {
+            return;
+        };
         let sockets = listing.sockets.iter();
         self.sockets
             .extend(sockets.map(|name| directory.join(&**name)));
-        for name in listing.links {
-            self.add(directory.join(&*name), GitPlace::Link);
+        for name in &listing.git_files {
+            self.add(directory.join(&**name), GitPlace::Link);
         }
         if listing.is_git {
             self.add(directory.to_owned(), GitPlace::Directory);
@@ -147,47 +157,9 @@ impl Search {
         self.places.insert(path, place);
     }
 
-    /// Searches the git directories for links. Returns whether the time was enough.
-    fn find_links(&mut self, started: Instant, limit: Duration) -> bool {
-        let places = self.places.iter();
-        let directories = places.filter(|(_, place)| **place == GitPlace::Directory);
-        let mut waiting: Vec<_> = directories
-            .map(|(git, _)| (git.clone(), git.clone()))
-            .collect();
-        while let Some((git, directory)) = waiting.pop() {
-            if started.elapsed() > limit {
-                return false;
-            }
-            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-                let path = entry.path();
-                let Ok(kind) = entry.file_type() else {
-                    continue;
-                };
-                if kind.is_dir() {
-                    // Another git directory has its own search.
-                    if is_written(&git, &path) && !self.has_directory(&path) {
-                        waiting.push((git.clone(), path));
-                    }
-                } else if !kind.is_file() && !kind.is_socket() {
-                    let target = fs::read_link(&path).unwrap_or_default();
-                    self.git_links.insert(path, target);
-                }
-            }
-        }
-        true
-    }
-
     pub(crate) fn has_directory(&self, path: &Path) -> bool {
         self.places.get(path) == Some(&GitPlace::Directory)
     }
-}
-
-/// Returns whether git may write in a directory of a git directory, by names that are known before.
-fn is_written(git: &Path, directory: &Path) -> bool {
-    let below = directory.strip_prefix(git).unwrap_or(directory);
-    let is_named = |name: &&str| below.starts_with(name);
-    let is_shallow = below.components().count() == 1 || below.ends_with("info");
-    WRITTEN_NAMES.iter().any(is_named) && (is_shallow || !below.starts_with("objects"))
 }
 
 /// Entries of a directory by which git recognizes it as its own.
@@ -219,11 +191,6 @@ pub(crate) fn is_git_directory(directory: &Path, added: &OsStr) -> bool {
         parts.add(name.as_ref());
     }
     parts.are_complete()
-}
-
-/// Returns whether a directory of `.git` is one in which no one works.
-pub(crate) fn is_data_directory(name: &OsStr) -> bool {
-    DATA_NAMES.iter().any(|data| name == *data)
 }
 
 /// Returns whether a name is `.git`, also where the file system ignores case.

@@ -81,20 +81,14 @@ impl Settings {
 /// Returns whether the name of a variable suggests a secret. Stricter than
 /// [`is_sensitive_name`](crate::is_sensitive_name), which is also for settings.
 pub(crate) fn has_secret_name(name: &str) -> bool {
-    const WORDS: [&str; 9] = [
-        "PAT",
-        "PWD",
-        "PASS",
-        "PASSPHRASE",
-        "AUTH",
-        "CREDENTIAL",
-        "CREDENTIALS",
-        "CREDS",
-        "DSN",
-    ];
+    const WORDS: [&str; 5] = ["PAT", "PWD", "PASSPHRASE", "AUTH", "DSN"];
+    const STARTS: [&str; 2] = ["PRIVATE", "CRED"];
     let name = name.to_ascii_uppercase();
-    let is_secret =
-        |word: &str| WORDS.contains(&word) || word == "PGPASS" || word.starts_with("PRIVATE");
+    let is_secret = |word: &str| {
+        WORDS.contains(&word)
+            || word.ends_with("PASS") && !matches!(word, "BYPASS" | "COMPASS")
+            || STARTS.iter().any(|start| word.starts_with(start))
+    };
     // `PWD` and `OLDPWD` are directories.
     name.ends_with("DATABASE_URL")
         || ["SECRET", "WEBHOOK"].iter().any(|part| name.contains(part))

@@ -42,6 +42,12 @@ pub const LISTEN: TextFormat = TextFormat {
     expected: "an address and a port, such as `127.0.0.1:8787`",
 };
 
+/// The text that starts a command, such as `,`.
+pub const COMMAND_PREFIX: TextFormat = TextFormat {
+    fits: |text| !text.is_empty() && !text.contains(char::is_whitespace),
+    expected: "a text without white space, such as `,`",
+};
+
 /// Log filter: levels for all log lines or for single targets.
 pub const LOG_FILTER: TextFormat = TextFormat {
     fits: is_log_filter,

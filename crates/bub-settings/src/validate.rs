@@ -45,7 +45,7 @@ pub(crate) fn parse_provider_text(
     Ok(NodeData::map([(provider, value)]).at(origin))
 }
 
-/// Converts text to a tree; returns `None` if it starts like JSON but is invalid.
+/// Converts text to a tree; returns `None` if it starts like JSON or a YAML list but is invalid.
 fn text_to_node(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<Node> {
     let trimmed = text.trim();
     let json = match kind {
@@ -59,7 +59,11 @@ fn text_to_node(kind: ValueKind, text: &str, origin: &SettingSource) -> Option<N
         _ => false,
     };
     if json {
-        return Some(json_to_node(serde_json::from_str(trimmed).ok()?, origin));
+        let value = serde_json::from_str(trimmed).ok();
+        // A list as in the config file, such as `[bash, fs.edit]`.
+        let is_list = kind == ValueKind::List;
+        let value = value.or_else(|| yaml::parse_yaml(trimmed).ok().filter(|_| is_list));
+        return Some(json_to_node(value?, origin));
     }
     let data = match trimmed {
         "null" => NodeData::scalar(text, Atom::Null),

@@ -106,6 +106,11 @@ impl TapeError {
         }
     }
 
+    /// Returns whether a file has invalid content.
+    pub(crate) fn is_invalid_data(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::InvalidData)
+    }
+
     /// Creates the error `No anchors found in tape.`, with the text of the Python version.
     pub fn no_anchors() -> Self {
         Self::NotFound("No anchors found in tape.".to_owned())

@@ -7,6 +7,7 @@
 //! .bub/leases/<tape>.lease       the session lease
 //! .bub/drafts/<tape>.txt         the part of an answer that was received, while a model call runs
 //! .bub/index/<tape>.{idx,marks}  the index; may be deleted
+//! .bub/search/                   the search index; may be deleted
 //! .bub/forks/                    fork journals
 //! .bub/torn/                     bytes that repairs removed from tapes
 //! .bub/tmp/                      files that are being written
@@ -38,14 +39,16 @@ mod recovery;
 mod repair;
 mod replace;
 mod scan;
+mod search_index;
 mod snapshot;
 mod tape_file;
 mod unused;
 mod verify;
 
+pub(crate) use self::search_index::TapeLines;
 pub use self::{
     chain::ExportSeal,
-    chain_report::{ChainProblem, ChainReport, ProvenEntry},
+    chain_report::{ChainProblem, ChainReport, ProvenEntry, UnprovenEntry},
     repair::RepairReport,
     unused::{UnusedFile, UnusedFileKind},
     verify::{Damage, VerifyReport},
@@ -67,12 +70,13 @@ use self::{
     commit::{Batch, PendingBatch},
     context::StoreContext,
     open_tapes::OpenTapes,
+    search_index::SearchIndex,
     tape_file::TapeFile,
 };
 use crate::{
     AnchorMark, AnchorQuery, AppendReceipt, BlobStore, Entry, EntryId, EntryRange, EntryStream,
-    Lease, LeaseWait, LineFilter, ResetOutcome, ResetRequest, Result, TapeError, TapeListFilter,
-    TapeName, TapeStore, TapeSummary,
+    Lease, LeaseWait, LineFilter, ResetOutcome, ResetRequest, Result, SearchParts, TapeError,
+    TapeListFilter, TapeName, TapeStore, TapeSummary,
     fs::{Fs, RealFs},
 };
 
@@ -290,6 +294,11 @@ impl TapeStore for FileStore {
         }
     }
 
+    async fn search_parts(&self, scopes: &[(TapeName, EntryRange)]) -> Result<SearchParts> {
+        let (store, scopes) = (Arc::clone(&self.store), scopes.to_vec());
+        run_blocking(move || SearchIndex::search_parts(&store, &scopes)).await
+    }
+
     async fn archive(&self, tape: &TapeName, stamp: &str) -> Result<String> {
         let stamp = stamp.to_owned();
         self.with_tape_file(tape, move |tape_file| tape_file.archive(&stamp))
@@ -303,6 +312,10 @@ impl TapeStore for FileStore {
 
     async fn discard(&self, tape: &TapeName) -> Result<()> {
         self.with_tape_file(tape, TapeFile::discard).await
+    }
+
+    async fn chain_problem(&self, tape: &TapeName) -> Result<Option<ChainProblem>> {
+        Ok(self.verify_chain(tape, None).await?.into_problem())
     }
 
     async fn lease(&self, tape: &TapeName, wait: LeaseWait) -> Result<Lease> {

@@ -53,14 +53,14 @@ pub use entry::{Entry, EntryId, EntryKind};
 pub use error::{TapeError, TapeErrorKind};
 pub use file::{
     ChainProblem, ChainReport, Damage, Durability, ExportSeal, FileStore, ProvenEntry,
-    RepairReport, UnusedFile, UnusedFileKind, VerifyReport,
+    RepairReport, UnprovenEntry, UnusedFile, UnusedFileKind, VerifyReport,
 };
 pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover_forks};
 pub use json::parse_json_lossy;
 pub use line_filter::LineFilter;
 pub use memory::MemoryStore;
 pub use query::{AnchorWindow, DateRange, Order, Query};
-pub use search::{SEARCH_MARKER, Search, SearchHit, SearchResults};
+pub use search::{SEARCH_MARKER, Search, SearchHit, SearchParts, SearchResults};
 pub use sidecar::Sidecar;
 pub use step_record::{StepRecord, SystemPrompt, SystemPromptRecord};
 pub use store::{
@@ -72,8 +72,8 @@ pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use tape_name::{SESSION_START, TapeName};
 pub use time::{archive_stamp, new_run_id, now_iso};
 pub use view::{
-    ChatMessage, INTERRUPTED_RESULT, MOVED_KEY, PROVENANCE_KEY, REPLACES_KEY, TOOL_DONE_EVENT,
-    View, ViewOptions, tool_done_event,
+    ChatMessage, HandoffSlots, HandoffSource, INTERRUPTED_RESULT, MOVED_KEY, PROVENANCE_KEY,
+    REPLACES_KEY, TOOL_DONE_EVENT, View, ViewOptions, tool_done_event,
 };
 
 /// A `Result` with [`TapeError`] as the default error.

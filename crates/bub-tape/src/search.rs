@@ -1,64 +1,89 @@
-//! Full-text search that tolerates typing errors, in any writing system.
+//! Ranked full-text search, in any writing system.
 //!
-//! An entry is an exact match if the text occurs in its payload, in upper or lower case. It is a fuzzy match if each
-//! word of the text occurs in it with at most a few typing errors. Results list exact matches before fuzzy ones, and
-//! newer entries before older ones. Entries with equal payloads are listed once.
+//! Any word of the text counts, rare words more (BM25). Entries with the words as a phrase come first, then those with
+//! all words, then others. Other forms of a word and typing errors count less. Of equal entries, the newest is listed.
+//!
+//! A store provides [`SearchParts`]. [`Ranker`] finds the best documents in them, and [`score`] compares their texts.
 
-mod fuzzy;
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "scores compare documents and need no exact counts"
+)]
+
+mod entry_text;
+mod parts;
+mod rank;
+mod score;
+mod segment;
+mod stem;
+mod syntax;
+mod tokens;
 mod typo;
 
 use std::{
-    collections::HashSet,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
 };
 
-use futures_util::TryStreamExt as _;
-use memchr::memmem;
-
-use self::fuzzy::{FuzzyQuery, FuzzyWord};
+use self::{
+    rank::{Candidate, DocumentFilter, Ranker, Ranking},
+    score::{EntryScore, MatchLevel, score_entry},
+    syntax::ParsedText,
+};
 use crate::{
-    Entry, EntryKind, LineFilter, Query, Result, Tape, codec,
-    query::{
-        fold::fold_text,
-        lines::{self, LineMetaFilter},
-        substring::SubstringFilter,
-        text::{FoldedNeedle, visit_texts},
-    },
+    AnchorMark, AnchorQuery, Entry, EntryId, EntryKind, EntryRange, Order, Query, Result, Tape,
+    TapeError, TapeName, TapeStore, codec, file::run_blocking, query::lines::LineMetaFilter,
 };
 
-/// Text at the start of the output of the tool `tape.search`. A search omits entries that contain this text, so that it
-/// does not find earlier search output.
+pub use self::parts::SearchParts;
+pub(crate) use self::{
+    parts::{PartSource, SearchChunk, SearchPart},
+    segment::{Segment, SegmentBuilder, SegmentData},
+};
+
+/// Text at the start of the output of the search tools. A search omits entries that contain this text, so that it does
+/// not find earlier search output.
 pub const SEARCH_MARKER: &str = "[tape.search]";
 
 /// Default maximum number of entries in the results.
 const DEFAULT_SEARCH_LIMIT: usize = 20;
-/// Maximum number of characters before the match in a snippet.
-const SNIPPET_LEAD_CHARS: usize = 60;
-/// Maximum length of a snippet in characters, without ellipses.
-const SNIPPET_CHARS: usize = 200;
+/// Minimum number of entries whose texts are scored, if there are enough.
+const MIN_SCORED_ENTRIES: usize = 200;
+/// Maximum number of entries whose texts are scored.
+const MAX_SCORED_ENTRIES: usize = 20_000;
+/// How much the best match near an entry adds to its score if the entry lacks words. An answer often lacks the words of
+/// its question.
+const NEIGHBOR_WEIGHT: f32 = 0.2;
+/// Maximum difference of the ids of entries that are near each other.
+const NEIGHBOR_DISTANCE: i64 = 3;
+/// How much more the newest entry counts than the oldest.
+const RECENCY_BONUS: f32 = 0.05;
+/// Time after which half of the bonus is gone, in days.
+const RECENCY_HALF_LIFE_DAYS: f32 = 30.0;
 
-/// A search of one tape.
+/// A search of tapes.
+///
+/// The text consists of words. `"a phrase"` must occur, `-word` must not occur. `kind:`, `from:` (role or name),
+/// `before:` and `after:` (dates) restrict the entries.
 ///
 /// ```
 /// use bub_tape::{EntryKind, Query, Search};
 ///
-/// let search = Search::new("deploy").within(Query::new().kinds([EntryKind::Message])).limit(5);
+/// let search = Search::new("when was the deploy?").within(Query::new().kinds([EntryKind::Message])).limit(5);
 /// assert!(search.fuzzy);
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Search {
-    /// The text to search for. Surrounding whitespace is ignored.
+    /// The text to search for.
     pub text: String,
-    /// The entries to search, by window, dates and kinds. The query's text, limit and order are ignored.
+    /// The entries to search, by window, dates and kinds. The query's text, limit and order are ignored. `kind:` in the
+    /// text replaces its kinds.
     pub within: Query,
     /// Maximum number of entries; 20 by default.
     pub limit: usize,
-    /// Whether to find fuzzy matches too.
+    /// Whether entries that lack words, or have other forms of them, are found too.
     pub fuzzy: bool,
 }
 
@@ -91,12 +116,53 @@ impl Search {
         self.fuzzy = false;
         self
     }
+
+    /// Searches tapes of a store. The results depend only on these tapes.
+    pub async fn run(&self, store: &dyn TapeStore, tapes: &[TapeName]) -> Result<SearchResults> {
+        let text = ParsedText::parse(&self.text)?;
+        let mut meta_filter = self.within.meta_filter()?;
+        meta_filter.narrow(text.kinds.clone(), text.after, text.before);
+        if text.is_empty() || self.limit == 0 {
+            return Ok(SearchResults::default());
+        }
+        let mut scopes = Vec::new();
+        for tape in tapes {
+            let range = self.within.resolve_range(store, tape).await?;
+            scopes.push((
+                tape.clone(),
+                EntryRange {
+                    order: Order::OldestFirst,
+                    ..range
+                },
+            ));
+        }
+        let (limit, fuzzy) = (self.limit, self.fuzzy);
+        let prepared = Arc::new((text, meta_filter));
+        for is_last in [false, true] {
+            let parts = store.search_parts(&scopes).await?;
+            let prepared = Arc::clone(&prepared);
+            let work = move || {
+                let (text, meta_filter) = &*prepared;
+                let results = parts.search(text, meta_filter, limit, fuzzy);
+                results.inspect_err(|error| parts.remove_invalid_index(error))
+            };
+            match run_blocking(work).await {
+                Err(error) if error.is_invalid_data() && !is_last => {}
+                results => {
+                    let mut results = results?;
+                    add_phases(store, &mut results.hits).await?;
+                    return Ok(results);
+                }
+            }
+        }
+        Ok(SearchResults::default())
+    }
 }
 
 /// The results of a search.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SearchResults {
-    /// Exact matches, followed by fuzzy ones, newest first.
+    /// The matches, the best first.
     pub hits: Vec<SearchHit>,
     /// Number of omitted matches that contain search output.
     pub filtered: usize,
@@ -105,170 +171,165 @@ pub struct SearchResults {
 /// An entry that matches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchHit {
+    /// The tape of the entry.
+    pub tape: TapeName,
     /// The entry.
     pub entry: Entry,
     /// The text around the match, on one line.
     pub snippet: String,
-    /// Whether this is an exact match; otherwise it is a fuzzy one.
+    /// Whether all words occur as they are in the search text.
     pub exact: bool,
+    /// The author: the role, or the name of the sender.
+    pub author: Option<String>,
+    /// The name of the latest anchor before the entry.
+    pub phase: Option<String>,
 }
 
 impl Tape {
     /// Searches the tape, including the entries of the running turn.
     pub async fn search(&self, search: &Search) -> Result<SearchResults> {
-        let needle = FoldedNeedle::new(search.text.trim());
-        let words = FuzzyQuery::new(needle.folded()).filter(|_| search.fuzzy);
-        let query = Query {
-            text: None,
-            limit: None,
-            ..search.within.clone()
-        }
-        .newest_first();
-        let meta_filter = query.meta_filter()?;
-        let needs_fuzzy = Arc::new(AtomicBool::new(true));
-        let line_filter = SearchFilter {
-            exact: SubstringFilter::new(needle.folded(), meta_filter.clone()),
-            longest: words.as_ref().map(|words| Arc::clone(&words.longest)),
-            needs_fuzzy: Arc::clone(&needs_fuzzy),
-            meta_filter,
-        };
-        let line_filter: Option<Arc<dyn LineFilter>> = Some(Arc::new(line_filter));
-        let mut entries = query.run_with_filter(&**self.store(), self.name(), line_filter);
-        let mut collector = HitCollector {
-            limit: search.limit,
-            ..HitCollector::default()
-        };
-        while collector.exact.len() < search.limit
-            && let Some(entry) = entries.try_next().await?
-        {
-            let fuzzy_words = words.as_ref().filter(|_| collector.can_add_fuzzy());
-            if let Some(hit) = match_entry(entry, &needle, fuzzy_words) {
-                collector.add_hit(hit);
-            }
-            needs_fuzzy.store(collector.can_add_fuzzy(), Ordering::Relaxed);
-        }
-        drop(entries);
-        Ok(collector.into_results())
+        search
+            .run(&**self.store(), std::slice::from_ref(self.name()))
+            .await
     }
 }
 
-/// Accepts lines that may match a search.
-#[derive(Debug)]
-struct SearchFilter {
-    /// A filter for exact matches, or `None` if raw lines cannot be searched for the text.
-    exact: Option<SubstringFilter>,
-    /// The longest word of the text, or `None` to find only exact matches.
-    longest: Option<Arc<FuzzyWord>>,
-    /// Whether fuzzy matches are still needed.
-    needs_fuzzy: Arc<AtomicBool>,
-    meta_filter: LineMetaFilter,
-}
-
-impl LineFilter for SearchFilter {
-    fn filter(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        match (&self.longest, &self.exact) {
-            (Some(longest), exact)
-                if exact.is_none() || self.needs_fuzzy.load(Ordering::Relaxed) =>
-            {
-                // This accepts exact matches too, because they contain the longest word.
-                keep.extend(lines::line_ranges(lines).filter(|line| {
-                    let line = lines.get(line.clone()).unwrap_or_default();
-                    self.meta_filter.can_match(line)
-                        && (longest.find(line).is_some() || lines::has_escaped_char(line))
-                }));
+impl SearchParts {
+    fn search(
+        &self,
+        text: &ParsedText,
+        meta_filter: &LineMetaFilter,
+        limit: usize,
+        fuzzy: bool,
+    ) -> Result<SearchResults> {
+        let filter = DocumentFilter {
+            kinds: meta_filter.kinds.clone(),
+            seconds: meta_filter.dates.to_seconds(),
+            all_words: !fuzzy,
+            fuzzy,
+        };
+        let ranker = Ranker::new(&self.parts, text, &filter).map_err(index_error)?;
+        let mut count = limit.saturating_mul(4).max(MIN_SCORED_ENTRIES);
+        loop {
+            let ranking = ranker.rank(count).map_err(index_error)?;
+            let mut scorer = HitCollector::default();
+            for candidate in &ranking.candidates {
+                if let Some((tape, entry)) = self.read_candidate(candidate)?
+                    && meta_filter.matches(&entry)
+                    && let Some(score) = score_entry(&entry, text, &ranking)
+                {
+                    scorer.add(tape, entry, score);
+                }
             }
-            (_, Some(exact)) => exact.filter(lines, keep),
-            (_, None) => self.meta_filter.filter(lines, keep),
+            let results = scorer.into_results(&ranking, limit, fuzzy);
+            if results.hits.len() >= limit || !ranking.is_truncated || count >= MAX_SCORED_ENTRIES {
+                return Ok(results);
+            }
+            count = count.saturating_mul(8);
         }
+    }
+
+    fn read_candidate(&self, candidate: &Candidate) -> Result<Option<(TapeName, Entry)>> {
+        let Some(part) = self.parts.get(candidate.part) else {
+            return Ok(None);
+        };
+        let entry = part.read_entry(candidate.document, candidate.offset)?;
+        let tape = part
+            .chunk_of(candidate.document)
+            .map(|chunk| chunk.tape.clone());
+        Ok(tape.zip(entry))
     }
 }
 
-/// The hits so far. They arrive newest first.
-#[derive(Debug, Default)]
+fn index_error(error: io::Error) -> TapeError {
+    TapeError::from_io("read", "search index".as_ref(), error)
+}
+
+/// The entries that match, with their scores.
+#[derive(Default)]
 struct HitCollector {
-    limit: usize,
-    exact: Vec<SearchHit>,
-    fuzzy: Vec<SearchHit>,
-    payloads: HashSet<String>,
+    hits: Vec<(SearchHit, MatchLevel, f32)>,
     filtered: usize,
 }
 
 impl HitCollector {
-    /// Returns whether a fuzzy match could still be part of the results.
-    fn can_add_fuzzy(&self) -> bool {
-        self.exact.len() + self.fuzzy.len() < self.limit
-    }
-
-    fn add_hit(&mut self, hit: SearchHit) {
-        let payload = codec::to_python_json(&hit.entry.payload);
-        let meta = codec::to_python_json(&hit.entry.meta);
-        if payload.contains(SEARCH_MARKER) || meta.contains(SEARCH_MARKER) {
+    fn add(&mut self, tape: TapeName, entry: Entry, score: EntryScore) {
+        if codec::to_python_json(&entry.meta).contains(SEARCH_MARKER) {
             self.filtered += 1;
-        } else if self.payloads.insert(payload) {
-            let hits = if hit.exact {
-                &mut self.exact
-            } else {
-                &mut self.fuzzy
-            };
-            hits.push(hit);
+            return;
         }
+        let hit = SearchHit {
+            tape,
+            entry,
+            snippet: score.snippet,
+            exact: score.level >= MatchLevel::All,
+            author: score.author,
+            phase: None,
+        };
+        self.hits.push((hit, score.level, score.score));
     }
 
-    fn into_results(self) -> SearchResults {
-        let hits = self.exact.into_iter().chain(self.fuzzy);
+    fn into_results(mut self, ranking: &Ranking, limit: usize, fuzzy: bool) -> SearchResults {
+        let seconds = |hit: &SearchHit| entry_text::date_seconds(&hit.entry.date);
+        let newest = self
+            .hits
+            .iter()
+            .map(|(hit, ..)| seconds(hit))
+            .max()
+            .unwrap_or(0);
+        let own = self
+            .hits
+            .iter()
+            .map(|(hit, _, score)| ((hit.tape.clone(), hit.entry.id), *score));
+        let own: HashMap<_, _> = own.collect();
+        for (hit, level, score) in &mut self.hits {
+            let id = hit.entry.id.get();
+            let neighbors = (id.saturating_sub(NEIGHBOR_DISTANCE)
+                ..=id.saturating_add(NEIGHBOR_DISTANCE))
+                .filter(|other| *other != id)
+                .filter_map(|other| own.get(&(hit.tape.clone(), EntryId::new(other))));
+            if *level == MatchLevel::Some {
+                *score += NEIGHBOR_WEIGHT * neighbors.copied().fold(0.0, f32::max);
+            }
+            let days = (newest - seconds(hit)) as f32 / 86_400.0;
+            *score *= 1.0 + RECENCY_BONUS * 0.5_f32.powf(days / RECENCY_HALF_LIFE_DAYS);
+        }
+        self.hits.sort_by(
+            |(left, left_level, left_score), (right, right_level, right_score)| {
+                right_level
+                    .cmp(left_level)
+                    .then(right_score.total_cmp(left_score))
+                    .then_with(|| right.entry.timestamp().cmp(&left.entry.timestamp()))
+                    .then_with(|| (&right.tape, right.entry.id).cmp(&(&left.tape, left.entry.id)))
+            },
+        );
+        let mut payloads = HashSet::new();
+        let hits = self
+            .hits
+            .into_iter()
+            .map(|(hit, ..)| hit)
+            .filter(|hit| hit.exact || fuzzy);
+        let hits = hits.filter(|hit| {
+            payloads.insert((hit.tape.clone(), codec::to_python_json(&hit.entry.payload)))
+        });
         SearchResults {
-            hits: hits.take(self.limit).collect(),
-            filtered: self.filtered,
+            hits: hits.take(limit).collect(),
+            filtered: self.filtered + ranking.filtered,
         }
     }
 }
 
-/// Returns the entry as a hit if it matches.
-fn match_entry(
-    entry: Entry,
-    needle: &FoldedNeedle,
-    words: Option<&FuzzyQuery>,
-) -> Option<SearchHit> {
-    let mut snippet = None;
-    visit_payload_texts(&entry, &mut |text| {
-        let folded = fold_text(text);
-        let offset = memmem::find(folded.as_bytes(), needle.folded().as_bytes());
-        snippet = offset.map(|offset| extract_snippet(text, &folded, offset));
-        snippet.is_some()
-    });
-    let exact = snippet.is_some();
-    let snippet = snippet.or_else(|| words?.find_in_entry(&entry))?;
-    Some(SearchHit {
-        entry,
-        snippet,
-        exact,
-    })
-}
-
-/// Calls `visit` with the texts of a payload until it returns `true`. Skips roles and types, which all messages have.
-fn visit_payload_texts(entry: &Entry, visit: &mut dyn FnMut(&str) -> bool) {
-    let mut visit =
-        |key: Option<&str>, text: &str| !matches!(key, Some("role" | "type")) && visit(text);
-    let _ = entry
-        .payload
-        .iter()
-        .any(|(key, value)| visit_texts(Some(key), value, false, &mut visit));
-}
-
-/// Returns the text around a byte offset of `folded`. Folding keeps the number of characters, so the character index is
-/// the same in `text`.
-fn extract_snippet(text: &str, folded: &str, offset: usize) -> String {
-    let char_index = folded
-        .char_indices()
-        .take_while(|(index, _)| *index < offset)
-        .count();
-    let start = char_index.saturating_sub(SNIPPET_LEAD_CHARS);
-    let mut rest = text.chars().skip(start);
-    let part: String = rest.by_ref().take(SNIPPET_CHARS).collect();
-    let words: Vec<&str> = part.split_whitespace().collect();
-    let (before, after) = (
-        if start > 0 { "…" } else { "" },
-        if rest.next().is_some() { "…" } else { "" },
-    );
-    format!("{before}{}{after}", words.join(" "))
+/// Sets the phases of hits.
+async fn add_phases(store: &dyn TapeStore, hits: &mut [SearchHit]) -> Result<()> {
+    let mut anchors: HashMap<TapeName, Vec<AnchorMark>> = HashMap::new();
+    for hit in hits {
+        if !anchors.contains_key(&hit.tape) {
+            let marks = store.anchors(&hit.tape, AnchorQuery::All).await?;
+            anchors.insert(hit.tape.clone(), marks);
+        }
+        let marks = anchors.get(&hit.tape).into_iter().flatten();
+        let phase = marks.rev().find(|mark| mark.id < hit.entry.id);
+        hit.phase = phase.map(|mark| mark.name.clone());
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::{
-    Entry, EntryRange, LeaseWait, ResetRequest, Result, SessionInfo, Tape, TapeError,
+    ChainProblem, Entry, EntryRange, LeaseWait, ResetRequest, Result, SessionInfo, Tape, TapeError,
     TapeListFilter,
 };
 
@@ -35,22 +35,34 @@ impl Tape {
             )));
         }
         // Sidecars first: the new session exists only after its sidecars are complete.
-        self.copy_sidecars(target, last).await?;
-        let source = self.summary().await?.session;
-        let source = source.map(|session| session.session_id);
+        let mut problems = self.copy_sidecars(target, last).await?;
+        let summary = self.summary().await?;
+        let is_complete = last.id == summary.max_id;
+        let problem = self.store().chain_problem(self.name()).await?;
+        let problem = problem.filter(|problem| problem.is_copied(last.id, is_complete));
+        problems.extend(problem.map(|problem| (String::new(), problem)));
+        let source = summary.session.map(|session| session.session_id);
         let mut data = session.to_map();
         data.insert(
             "forked_from".to_owned(),
             json!({"tape": self.name().as_str(), "session_id": source, "id": last.id}),
         );
+        // The copy has a new chain, which must not hide that the old one is broken or not proven.
+        entries.extend(ChainProblem::source_event(&problems));
         entries.push(Entry::event("session.info", Some(data.into())).exclude_from_context());
         // One batch, so that the session is created completely or not at all.
         target.store().append(target.name(), entries).await?;
         Ok(())
     }
 
-    /// Copies the sidecars as they were when `last`, the last copied entry, was written.
-    async fn copy_sidecars(&self, target: &Self, last: &Entry) -> Result<()> {
+    /// Copies the sidecars as they were when `last`, the last copied entry, was written. Returns the problems of their
+    /// hash chains, each with the text before it.
+    async fn copy_sidecars(
+        &self,
+        target: &Self,
+        last: &Entry,
+    ) -> Result<Vec<(String, ChainProblem)>> {
+        let mut problems = Vec::new();
         let filter = TapeListFilter::Sidecars(self.name().clone());
         for sidecar in self.store().list(filter).await? {
             let Some((_, name)) = sidecar.as_sidecar() else {
@@ -65,6 +77,8 @@ impl Tape {
             if entries.is_empty() {
                 continue;
             }
+            let problem = self.store().chain_problem(&sidecar).await?;
+            problems.extend(problem.map(|problem| (format!("sidecar {name}: "), problem)));
             let reset = ResetRequest {
                 archive: None,
                 initial_entries: Box::new(move |_| entries),
@@ -72,6 +86,6 @@ impl Tape {
             let copy = target.name().sidecar(name)?;
             target.store().reset(&copy, reset).await?;
         }
-        Ok(())
+        Ok(problems)
     }
 }

@@ -17,8 +17,8 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BlobStore, Entry, EntryId, LineFilter, Order, Result, TapeError, TapeName, TapeSummary,
-    tape_name::SIDECAR_INFIX,
+    BlobStore, ChainProblem, Entry, EntryId, LineFilter, Order, Result, SearchParts, TapeError,
+    TapeName, TapeSummary, tape_name::SIDECAR_INFIX,
 };
 
 /// A stream of entries that holds only a bounded part of the tape in memory.
@@ -359,6 +359,13 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
     /// tape have the same id, the later one is returned.
     async fn fetch(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>>;
 
+    /// Returns the searchable parts of tapes, each restricted to a range.
+    ///
+    /// The default implementation reads the tapes completely.
+    async fn search_parts(&self, scopes: &[(TapeName, EntryRange)]) -> Result<SearchParts> {
+        SearchParts::read(self, scopes).await
+    }
+
     /// Returns the anchors that the query selects, without reading the complete tape.
     async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>>;
 
@@ -403,6 +410,12 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
     /// Removes the draft of a tape. Does nothing if the tape has none.
     async fn discard_draft(&self, _tape: &TapeName) -> Result<()> {
         Ok(())
+    }
+
+    /// Reads a complete tape and returns the first problem of its hash chain, also if entries may be missing. Stores without
+    /// hash chains return `None`.
+    async fn chain_problem(&self, _tape: &TapeName) -> Result<Option<ChainProblem>> {
+        Ok(None)
     }
 
     /// Returns the store for blobs that entries refer to.

@@ -10,14 +10,18 @@ mod calls;
 mod carry;
 mod line_filter;
 mod ranges;
+mod slots;
 
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
-pub use self::calls::INTERRUPTED_RESULT;
 use self::{builder::ViewBuilder, line_filter::ViewLineFilter, ranges::Conversation};
+pub use self::{
+    calls::INTERRUPTED_RESULT,
+    slots::{HandoffSlots, HandoffSource},
+};
 use crate::{
     AnchorQuery, AnchorSelector, Entry, EntryId, EntryKind, EntryRange, Result, Tape, TapeContext,
     TapeError, media,

@@ -9,9 +9,10 @@ use std::{
 };
 
 use bub_kernel::{
-    Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken,
-    Channel, ChannelRole, Error, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream,
-    Outbound, Result, StreamEvent, Turn, TurnSnapshot, async_trait,
+    Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxFuture, CallProgress,
+    CancellationToken, Channel, ChannelRole, Error, ErrorKind, Inbound, InboundReceipt,
+    MessageKind, ModelStream, Outbound, Result, StreamEvent, Turn, TurnSnapshot, async_trait,
+    command_prefix,
 };
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
@@ -102,6 +103,8 @@ pub enum ChatEvent {
     ReplacedFiles(Vec<Option<String>>),
     /// The running turn produced a stream event.
     Stream(StreamEvent),
+    /// The running turn is interrupted, and its tool calls are recorded as this.
+    CallsInterrupted(Vec<CallProgress>),
     /// The running turn produces no more stream events. Can be sent twice for one turn.
     TurnEnded,
     /// The outcome of a line is known.
@@ -130,6 +133,13 @@ pub enum ChatEvent {
     Status(StatusLine),
     /// The ids of the chat's sessions: the current session, then the others, newest first.
     Sessions(Vec<String>),
+    /// The image with this number could not be read from the clipboard.
+    ImageRejected {
+        /// The number of the image.
+        number: u64,
+        /// The reason.
+        reason: String,
+    },
     /// A short notice to show.
     Notice(String),
 }
@@ -318,7 +328,7 @@ impl CliChannel {
         if let Some(rest) = text.strip_prefix("Tool '")
             && let Some((name, cause)) = rest.split_once("' argument validation failed. ")
         {
-            return format!(",{name}: {cause}");
+            return format!("{}{name}: {cause}", command_prefix());
         }
         let streamed = self.streamed.lock();
         let output_of = |printed: &String| {
@@ -459,6 +469,11 @@ impl StreamedTextGuard {
 
 impl Drop for StreamedTextGuard {
     fn drop(&mut self) {
+        let progress = self.turn.tape().call_progress();
+        if !progress.is_empty() {
+            let event = ChatEvent::CallsInterrupted(progress);
+            self.cli.event_sender.emit_detached(event);
+        }
         let mut streamed = self.cli.streamed.lock();
         streamed.push(std::mem::take(&mut self.text));
         if streamed.len() > MAX_STREAMED_ANSWERS {

@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use command::{ChatCommand, resolve_slash};
+pub use command::resolve_slash;
+pub(crate) use command::{ChatCommand, leave_hint};
 pub(crate) use state::ChatState;
 
 use bub_kernel::{CancellationToken, Error, Result};
@@ -218,7 +219,7 @@ impl ChatScreen {
         let name = name.unwrap_or_default().to_owned();
         let color_mode = chat_options.color_mode;
         let view = TurnView::new(size.columns, color_mode, chat_options.redactor)
-            .with_expand_hint("Ctrl-O shows all");
+            .with_expand_hint("Ctrl-O shows all".to_owned());
         let mut chat = Self {
             screen: Screen::new(io::stdout(), size, color_mode, chat_options.reflows),
             raw_mode: Some(raw_mode),

@@ -26,6 +26,21 @@ const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "gif", "webp"];
 /// Maximum number of completions shown.
 const MAX_MENU_ROWS: usize = 6;
 
+/// The start of the marker of an image from the clipboard.
+const MARKER_START: &str = "[image ";
+
+/// Returns the text that stands for an image from the clipboard. Backspace removes it as a whole.
+pub fn image_marker(number: u64) -> String {
+    format!("{MARKER_START}{number}]")
+}
+
+/// Returns the offset of the marker of an image at the end of a text.
+fn marker_start(text: &str) -> Option<usize> {
+    let start = text.rfind(MARKER_START)?;
+    let number = text.get(start + MARKER_START.len()..)?.strip_suffix(']')?;
+    number.parse::<u64>().is_ok().then_some(start)
+}
+
 /// What the chat must do after a key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditorAction {
@@ -120,6 +135,13 @@ impl Editor {
         self.buffer.set_text(text);
     }
 
+    /// Removes all occurrences of a part of the text.
+    pub fn remove_text(&mut self, part: &str) {
+        if self.text().contains(part) {
+            self.buffer.set_text(self.text().replace(part, ""));
+        }
+    }
+
     /// Sets the session ids to complete after `,resume`.
     pub fn set_session_ids(&mut self, ids: Vec<String>) {
         let word = |text| CompletionItem {
@@ -198,7 +220,10 @@ impl Editor {
             KeyEvent::End | KeyEvent::Ctrl('e') => buffer.move_to(buffer.line_end()),
             KeyEvent::Alt('<') => buffer.move_to(0),
             KeyEvent::Alt('>') => buffer.move_to(buffer.text().len()),
-            KeyEvent::Backspace => drop(buffer.cut_to(buffer.left_offset())),
+            KeyEvent::Backspace => {
+                let marker = marker_start(buffer.text_before_cursor());
+                drop(buffer.cut_to(marker.unwrap_or_else(|| buffer.left_offset())));
+            }
             KeyEvent::Delete | KeyEvent::Ctrl('d') => drop(buffer.cut_to(buffer.right_offset())),
             KeyEvent::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
                 self.kill_to(Buffer::right_offset, was_kill);

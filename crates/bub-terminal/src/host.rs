@@ -10,9 +10,9 @@ pub trait ChatHost: Send + Sync + 'static {
     /// [`ChatEvent::LineSettled`](crate::ChatEvent::LineSettled) reports the outcome, also if the line is not accepted.
     async fn submit_line(&self, line: u64, text: String);
 
-    /// Attaches the image in the clipboard to the next message. The event
-    /// [`ChatEvent::Notice`](crate::ChatEvent::Notice) reports the outcome.
-    async fn attach_clipboard_image(&self);
+    /// Reads the image in the clipboard. A line that contains its [marker](crate::editor::image_marker) has it attached.
+    /// The event [`ChatEvent::ImageRejected`](crate::ChatEvent::ImageRejected) reports a failure.
+    async fn read_clipboard_image(&self, number: u64);
 
     /// Cancels the running turn.
     async fn cancel_turn(&self);

@@ -34,7 +34,7 @@ pub mod turn_printer;
 pub mod turn_view;
 mod width;
 
-pub use approval_view::approval_lines;
+pub use approval_view::{answer_notice, approval_lines, parse_answer};
 pub use channel::{ChatEvent, LineOutcome};
 pub use host::ChatHost;
 pub use line::{ColorMode, Line, Span, Style};

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{CancellationToken, Error, Result, command_line};
+use bub_kernel::{CancellationToken, Error, Result, command_line, command_prefix};
 use bub_settings::Redactor;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -23,7 +23,7 @@ use self::stdin::input_error;
 use crate::{
     ColorMode, Line, Style,
     channel::ChatEvent,
-    chat::{ChatCommand, ChatExit, ChatState, LastExchange, resolve_slash},
+    chat::{ChatCommand, ChatExit, ChatState, LastExchange, leave_hint, resolve_slash},
     editor::{CompletionItem, CompletionItems},
     history::History,
     host::ChatHost,
@@ -74,7 +74,8 @@ pub async fn run_plain_chat(
         ))
     })?;
     let view = TurnView::new(tty::size().columns, ColorMode::None, options.redactor)
-        .with_expand_hint(",output shows all");
+        .with_call_starts()
+        .with_expand_hint(format!("{}output shows all", command_prefix()));
     let mut plain_chat = PlainChat {
         state: ChatState::new(view, history, options.host),
         prompt: sanitize_line(prompt) + " ",
@@ -247,7 +248,7 @@ impl PlainChat {
             return Ok(true);
         }
         if !self.state.is_busy() {
-            self.print_notice("\npress Ctrl-C again or type ,quit to leave", true)?;
+            self.print_notice(&format!("\n{}", leave_hint()), true)?;
         } else if self.state.cancel_turn().await {
             self.show_question()?;
         }
@@ -269,6 +270,7 @@ impl PlainChat {
             }
             ChatEvent::ReplacedFiles(texts) => self.state.view.set_replaced_files(texts),
             ChatEvent::Stream(event) => self.state.view.handle_event(&event),
+            ChatEvent::CallsInterrupted(calls) => self.state.view.set_call_progress(calls),
             ChatEvent::TurnEnded => {
                 should_prompt = self.state.end_stream() && self.state.open.is_empty();
             }
@@ -300,6 +302,7 @@ impl PlainChat {
             ChatEvent::Notice(text) => self.state.view.show_notice(&text, Style::NONE),
             ChatEvent::Message { .. }
             | ChatEvent::LineAccepted(_)
+            | ChatEvent::ImageRejected { .. }
             | ChatEvent::Status(_)
             | ChatEvent::Sessions(_) => {}
         }

@@ -80,7 +80,9 @@ impl TurnPrinter {
                 view: view(color_mode),
                 started: Instant::now(),
             },
-            PrintMode::Lines => PrintTarget::Lines(view(ColorMode::None)),
+            PrintMode::Lines => {
+                PrintTarget::Lines(Box::new(view(ColorMode::None).with_call_starts()))
+            }
             PrintMode::Text {
                 is_raw,
                 shows_calls,
@@ -109,10 +111,14 @@ impl TurnPrinter {
     pub fn handle_event(&mut self, event: &ChatEvent) -> Result<()> {
         match event {
             ChatEvent::ReplacedFiles(texts) => {
-                if let PrintTarget::Screen { view, .. } | PrintTarget::Lines(view) =
-                    &mut self.target
-                {
+                if let Some(view) = self.view_mut() {
                     view.set_replaced_files(texts.clone());
+                }
+                Ok(())
+            }
+            ChatEvent::CallsInterrupted(calls) => {
+                if let Some(view) = self.view_mut() {
+                    view.set_call_progress(calls.clone());
                 }
                 Ok(())
             }

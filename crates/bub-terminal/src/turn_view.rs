@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_kernel::StreamEvent;
+use bub_kernel::{CallProgress, StreamEvent, command_line};
 use bub_settings::Redactor;
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ enum FrameKind {
 /// Renders turns as lines.
 ///
 /// ```
-/// use bub_kernel::StreamEvent;
+/// use bub_kernel::{StreamEvent, command_line};
 /// use bub_settings::Redactor;
 /// use bub_terminal::{ColorMode, turn_view::TurnView};
 ///
@@ -70,6 +70,10 @@ enum FrameKind {
 /// let lines: Vec<String> = view.take_lines().iter().map(|line| line.text()).collect();
 /// assert_eq!(lines, ["Assistant:", "Hello", ""]);
 /// ```
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a separate choice of the display"
+)]
 #[derive(Debug)]
 pub struct TurnView {
     width: usize,
@@ -80,6 +84,8 @@ pub struct TurnView {
     is_thinking_shown: bool,
     /// Whether a title line precedes each section.
     has_titles: bool,
+    /// Whether a call is shown when it starts, because no live area shows it.
+    shows_starts: bool,
     /// Finished lines that `take_lines` has not returned yet.
     lines: Vec<Line>,
     /// The kind of the turn's sections, and the text beside their title: the comma command, or an empty text.
@@ -94,7 +100,7 @@ pub struct TurnView {
     calls: StepCalls,
     hidden: HiddenOutput,
     /// How the user can show hidden output. Empty if that is not possible.
-    expand_hint: &'static str,
+    expand_hint: String,
     /// Whether hidden output must be shown when the open section ends.
     is_expanding: bool,
     /// How long the turn has waited for approvals, and since when it waits for the current one.
@@ -128,8 +134,8 @@ struct StepCalls {
     /// The output of running calls, by their index.
     live: HashMap<usize, LiveOutput>,
     results: Option<(Vec<Value>, Duration)>,
-    /// Whether the user has not allowed a call yet.
-    waits_for_approval: bool,
+    /// How far the calls are, if the turn is interrupted.
+    progress: Vec<CallProgress>,
 }
 
 impl TurnView {
@@ -145,6 +151,7 @@ impl TurnView {
             replaced_files: Vec::new(),
             is_thinking_shown: false,
             has_titles: true,
+            shows_starts: false,
             lines: Vec::new(),
             turn: (FrameKind::Assistant, String::new()),
             text: None,
@@ -153,7 +160,7 @@ impl TurnView {
             answer: String::new(),
             calls: StepCalls::default(),
             hidden: HiddenOutput::default(),
-            expand_hint: "",
+            expand_hint: String::new(),
             is_expanding: false,
             approval_wait: (Duration::ZERO, None),
         }
@@ -161,7 +168,7 @@ impl TurnView {
 
     /// Sets the text that says how to show hidden output, such as `Ctrl-O shows all`.
     #[must_use]
-    pub fn with_expand_hint(mut self, hint: &'static str) -> Self {
+    pub fn with_expand_hint(mut self, hint: String) -> Self {
         self.expand_hint = hint;
         self
     }
@@ -170,6 +177,13 @@ impl TurnView {
     #[must_use]
     pub fn without_titles(mut self) -> Self {
         self.has_titles = false;
+        self
+    }
+
+    /// Shows tool calls when they start, for a terminal without a live area.
+    #[must_use]
+    pub fn with_call_starts(mut self) -> Self {
+        self.shows_starts = true;
         self
     }
 
@@ -239,6 +253,11 @@ impl TurnView {
                     started: Some(Instant::now()),
                     ..StepCalls::default()
                 };
+                if self.shows_starts {
+                    for call in calls {
+                        self.add_call_lines(call);
+                    }
+                }
             }
             StreamEvent::ToolOutput { index, text } if *index < self.calls.requested.len() => {
                 self.calls.live.entry(*index).or_default().push(text);
@@ -297,15 +316,18 @@ impl TurnView {
         self.turn = turn;
     }
 
+    /// Sets how far the calls of the current step are, because the turn is interrupted.
+    pub fn set_call_progress(&mut self, progress: Vec<CallProgress>) {
+        self.calls.progress = progress;
+    }
+
     /// Notes that a call of the current step waits for the approval of the user.
     pub fn begin_approval(&mut self) {
-        self.calls.waits_for_approval = true;
         self.approval_wait.1.get_or_insert_with(Instant::now);
     }
 
     /// Notes that the wait for an approval is over.
-    pub fn end_approval(&mut self, is_approved: bool) {
-        self.calls.waits_for_approval &= !is_approved;
+    pub fn end_approval(&mut self) {
         let since = self.approval_wait.1.take();
         self.approval_wait.0 += since.map_or(Duration::ZERO, |since| since.elapsed());
     }
@@ -319,19 +341,22 @@ impl TurnView {
     /// Shows a notice. Secrets are redacted.
     pub fn show_notice(&mut self, text: &str, style: Style) {
         let text = self.redactor.redact(text);
-        let lines = sanitized_lines(text.trim_end(), style);
-        self.lines.extend(lines);
+        self.add_wrapped(text.trim_end(), style);
     }
 
-    /// Shows the lines at the start of a chat, wrapped between words.
+    /// Shows the lines at the start of a chat.
     pub fn show_welcome(&mut self, lines: &[String]) {
-        let room = self.row_width();
-        for line in lines
-            .iter()
-            .flat_map(|line| sanitized_lines(line, Style::DIM))
-        {
-            self.lines.extend(wrap_line(&line, room));
+        for line in lines {
+            self.add_wrapped(line, Style::DIM);
         }
+    }
+
+    /// Adds the lines of a text, wrapped between words.
+    fn add_wrapped(&mut self, text: &str, style: Style) {
+        let room = self.row_width();
+        let lines = sanitized_lines(text, style);
+        let rows = lines.iter().flat_map(|line| wrap_line(line, room));
+        self.lines.extend(rows);
     }
 
     /// Returns the text of the latest answer, as the model wrote it.
@@ -435,13 +460,14 @@ impl TurnView {
     /// Adds finished lines of the turn. Wraps them between words if they are the output of `,help`, and colors them if
     /// they are the output of `,diff`.
     fn add_lines(&mut self, lines: Vec<Line>) {
-        match self.turn.1.split_whitespace().next() {
-            Some(",help") => {
+        let command = command_line(&self.turn.1).and_then(|line| line.split_whitespace().next());
+        match command {
+            Some("help") => {
                 let room = self.row_width();
                 let rows = lines.iter().flat_map(|line| wrap_line(line, room));
                 self.lines.extend(rows);
             }
-            Some(",diff") => {
+            Some("diff") => {
                 let colored = lines.iter().map(|line| diff_line(&line.text()));
                 self.lines.extend(colored);
             }
@@ -529,7 +555,7 @@ impl TurnView {
     /// Adds lines of a tool call. Long ones are cut, and only the first `max_lines` are shown.
     fn add_shortened(&mut self, call: &Value, lines: Vec<Line>, max_lines: usize) {
         let (title, size) = (calls::call_summary(call), (max_lines, self.row_width()));
-        let shown = self.hidden.shorten(&title, lines, size, self.expand_hint);
+        let shown = self.hidden.shorten(&title, lines, size, &self.expand_hint);
         self.lines.extend(shown);
     }
 
@@ -540,7 +566,10 @@ impl TurnView {
         let elapsed = end.and_then(|end| end.get("elapsed_ms")?.as_array());
         let (width, style) = (self.width, self.markdown_style);
         for (index, call) in calls.requested.iter().enumerate() {
-            self.lines.extend(calls::call_lines(call, width, style));
+            // With several calls, the line also says to which call the result belongs.
+            if !self.shows_starts || calls.requested.len() > 1 {
+                self.add_call_lines(call);
+            }
             let replaced = calls.replaced.get(index).and_then(Option::as_deref);
             let changes = calls::call_changes(call, replaced, width);
             let has_changes = changes.is_some();
@@ -549,10 +578,17 @@ impl TurnView {
             }
             let elapsed = elapsed.and_then(|list| list.get(index)?.as_u64());
             let results = calls.results.as_ref();
-            let result = results.and_then(|(results, all)| Some((results.get(index)?, all)));
-            if let Some((result, all)) = result {
-                let reason = calls::failure_reason(result, end, index);
+            let result = results.and_then(|(results, all)| {
                 let duration = elapsed.map_or(*all, Duration::from_millis);
+                Some((results.get(index)?, Some(duration)))
+            });
+            let progress = calls.progress.get(index);
+            let result = result.or(match progress {
+                Some(CallProgress::Done(result)) => Some((result, None)),
+                _ => None,
+            });
+            if let Some((result, duration)) = result {
+                let reason = calls::failure_reason(result, end, index);
                 let lines = calls::result_lines(reason.as_deref(), duration, width, style);
                 self.lines.extend(lines);
                 if reason.is_none() && !has_changes {
@@ -561,16 +597,23 @@ impl TurnView {
                 }
             } else {
                 let prefix = calls::result_prefix(style);
-                // With several calls, an earlier one may have run.
-                let state = if calls.waits_for_approval && calls.requested.len() == 1 {
+                let state = if progress == Some(&CallProgress::NotRun) {
                     "not run"
                 } else {
                     "interrupted, outcome unknown"
                 };
                 let text = format!("{prefix}{state}");
                 self.lines.push(Line::new(text, Style::YELLOW));
+                // What was visible while the call ran stays visible.
+                let live = calls.live.get(&index).map(LiveOutput::tail);
+                self.lines.extend(live.into_iter().flatten());
             }
         }
+    }
+
+    fn add_call_lines(&mut self, call: &Value) {
+        let lines = calls::call_lines(call, self.width, self.markdown_style);
+        self.lines.extend(lines);
     }
 
     /// Adds the title line of a section.

@@ -12,8 +12,8 @@ use std::{
 
 use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
-    Error, ErrorKind, Framework, FrameworkBuilder, Result, Tool,
-    settings::{TAPE_STORAGE, TapeStorage},
+    Error, ErrorKind, Framework, FrameworkBuilder, Result, Tool, set_command_prefix,
+    settings::{COMMAND_PREFIX, TAPE_STORAGE, TapeStorage},
 };
 use bub_model::LoginFactory;
 use bub_plugin::{HostContext, PROTOCOL_VARIABLE, QuestionHandler};
@@ -36,6 +36,8 @@ use crate::{
 
 /// Exit code if a command fails.
 const EXIT_FAILURE: u8 = 1;
+/// Exit code if the user interrupts the program.
+const EXIT_INTERRUPTED: u8 = 130;
 /// Exit code for invalid arguments or configuration. An argument is also invalid if what it names does not exist.
 const EXIT_USAGE: u8 = 2;
 
@@ -258,9 +260,7 @@ impl App {
         } else {
             plugins::load(&mut settings)
         };
-        for warning in settings.warnings() {
-            tracing::warn!(reason = %warning, "settings.warning");
-        }
+        apply_settings(&settings);
         let settings = Arc::new(settings);
         let launcher = self.launcher.map(Arc::new);
         let plugin_prompt = Arc::<PluginPrompt>::default();
@@ -376,7 +376,8 @@ impl App {
     }
 }
 
-/// Fails if the home cannot be written: what the user gets otherwise is an error about a file in it. Creates nothing.
+/// Fails if the home cannot be written: what the user gets otherwise is an error about a file in it. Leaves nothing
+/// behind.
 fn check_home(settings: &Settings) -> Result<()> {
     let home = settings.home();
     // An unknown home is a problem of the settings, which the program reports later.
@@ -389,12 +390,29 @@ fn check_home(settings: &Settings) -> Result<()> {
     // A trailing dot follows symbolic links and needs a directory.
     let directory = existing.unwrap_or(home).join(".");
     let access = Access::WRITE_OK | Access::EXEC_OK;
-    rustix::fs::access(&directory, access).map_err(|error| {
-        let (home, error) = (home.display(), std::io::Error::from(error));
+    let is_writable = rustix::fs::access(&directory, access).map_err(std::io::Error::from);
+    let is_writable = is_writable.and_then(|()| {
+        if home.exists() {
+            return Ok(());
+        }
+        // Some file systems, such as `/proc`, refuse only the directory itself.
+        let probe = directory.join(format!(".bub-{}", std::process::id()));
+        std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe))
+    });
+    is_writable.map_err(|error| {
+        let home = home.display();
         Error::config(format!(
             "home {home} cannot be written: {error}; set BUB_HOME to a directory of your own"
         ))
     })
+}
+
+/// Logs the warnings of the settings, and sets the prefix of commands.
+fn apply_settings(settings: &Settings) {
+    for warning in settings.warnings() {
+        tracing::warn!(reason = %warning, "settings.warning");
+    }
+    set_command_prefix(settings.get(&COMMAND_PREFIX));
 }
 
 /// Warns that files of the workspace are ignored, unless the user decided so.
@@ -573,6 +591,8 @@ fn report_error(error: &Error, bundled_plugins: &[&str], redactor: &Redactor) ->
     ExitCode::from(match error.kind() {
         ErrorKind::Config | ErrorKind::InUse => EXIT_USAGE,
         ErrorKind::InvalidInput | ErrorKind::NotFound if error.origin().is_none() => EXIT_USAGE,
+        // The user left at a question.
+        ErrorKind::Cancelled => EXIT_INTERRUPTED,
         _ => EXIT_FAILURE,
     })
 }

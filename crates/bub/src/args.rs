@@ -3,6 +3,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    io::IsTerminal as _,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -173,8 +174,7 @@ fn root_command() -> Command {
     Command::new("bub")
         .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
-        // Do not wrap lines: the terminal does, and the help is then the same in a pipe.
-        .term_width(0)
+        .term_width(help_width())
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
         .arg(
@@ -194,6 +194,15 @@ fn root_command() -> Command {
                 .global(true)
                 .help("Increase log verbosity (-v info, -vv debug, -vvv trace)"),
         )
+}
+
+/// Returns the width at which help is wrapped between words: that of the terminal. In a pipe, 0: no line is wrapped.
+fn help_width() -> usize {
+    if std::io::stdout().is_terminal() {
+        bub_terminal::tty::size().columns
+    } else {
+        0
+    }
 }
 
 /// Returns the workspace in the arguments, without parsing the rest of the command line.

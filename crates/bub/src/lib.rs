@@ -44,14 +44,15 @@ pub use bub_kernel::{__hook, __hook_arg};
 pub use bub_kernel::{
     Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, ApprovalTerms, BoxError,
     BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, ChannelRouter, CliApp,
-    CliCommand, CliContext, CommandArg, CommandArgs, Envelope, Error, ErrorKind, Fields, Framework,
-    FrameworkRef, HttpBody, HttpRoute, Inbound, IntoPlugin, Lifespan, LifespanScope, LlmDecision,
-    LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions,
-    ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided, Result, Role, RouteAccess,
-    RouteRequest, RouteResponse, ScopeGuard, Sender, Service, ServiceContext, SessionId, State,
-    StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
-    ToolDecision, ToolExposure, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot,
-    UntrustedSource, async_trait, hooks, hooks::Next, http, tool, tools,
+    CliCommand, CliContext, CommandArg, CommandArgs, Envelope, Error, ErrorKind,
+    ExecutionEnvironment, Fields, Framework, FrameworkRef, HttpBody, HttpRoute, Inbound,
+    IntoPlugin, Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem, MediaKind,
+    MessageHandler, ModelOption, ModelOptions, ModelStream, Outbound, OutputSink, Plugin,
+    PluginContext, Prompt, Provided, Result, Role, RouteAccess, RouteRequest, RouteResponse,
+    ScopeGuard, Sender, SenderAccess, Service, ServiceContext, SessionId, State, StatePatch,
+    SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext, ToolDecision,
+    ToolExposure, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot, UntrustedSource,
+    async_trait, hooks, hooks::Next, http, tool, tools,
 };
 pub use bub_model as model;
 pub use bub_model::{CredentialError, LoginFactory, ProviderLogin};

@@ -210,7 +210,13 @@ where
                 let text = self.redactor.redact(text.trim_end()).into_owned();
                 chat.emit_detached(ChatEvent::Notice(text));
             } else {
-                let text = line.render(self.format, self.color);
+                // A command that prints the failures of its turn also says what happens to attached files.
+                let is_for_user = FAILURES_PRINTED.load(Ordering::Relaxed)
+                    && self.format == LogFormat::Text
+                    && line.is_about_attachment();
+                let notice = line.notice().filter(|_| is_for_user);
+                let text = notice.map(|text| text + "\n");
+                let text = text.unwrap_or_else(|| line.render(self.format, self.color));
                 let text = self.redactor.redact(&text);
                 // Ignore errors: if stderr is closed, there is nowhere to report them.
                 let _ = std::io::stderr().lock().write_all(text.as_bytes());

@@ -1,7 +1,10 @@
 //! Prints the results of commands to stdout, and notices to stderr.
 
 use std::{
-    io::{IsTerminal, Write},
+    fs::File,
+    io::{self, IsTerminal, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
     process::ExitCode,
 };
 
@@ -32,4 +35,22 @@ pub fn print(text: &str) -> Result<ExitCode> {
             format!("cannot write to stdout: {error}"),
         )),
     }
+}
+
+/// Creates a file for a result. Only the user can read it, because a result can have what is on a tape.
+///
+/// # Errors
+///
+/// Fails with a text for the user if the file exists.
+pub fn create_result_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let path = path.display();
+            let text = format!("file `{path}` already exists; choose another file");
+            io::Error::new(error.kind(), text)
+        }
+        _ => error,
+    })
 }

@@ -334,5 +334,6 @@ pub fn host_context(
         settings,
         launcher,
         question_handler: None,
+        group: bub_plugin::PluginGroup::default(),
     }
 }

@@ -76,6 +76,9 @@ pub async fn prompt_secret(question: &str) -> Result<String> {
 
 /// Asks the user the question of a plugin at the terminal. Blocks the thread.
 fn prompt_for_plugin(question: &PluginQuestion) -> Result<Vec<String>> {
+    if question.is_raw {
+        return read_raw_line(question.is_secret);
+    }
     let default = question.default.as_deref();
     if !has_terminal() {
         let default = default.ok_or_else(|| {
@@ -110,6 +113,20 @@ fn prompt_for_plugin(question: &PluginQuestion) -> Result<Vec<String>> {
             Err(problem) => print_stderr(&problem),
         }
     }
+}
+
+/// Reads a line of stdin, which may be a pipe. Returns nothing at the end of stdin.
+fn read_raw_line(is_secret: bool) -> Result<Vec<String>> {
+    let quiet = (is_secret && has_terminal()).then(|| {
+        signals::exit_on_signal();
+        ModeGuard::echo_off()
+    });
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    if quiet.is_some() {
+        print_stderr("\n");
+    }
+    Ok((!line.is_empty()).then_some(line).into_iter().collect())
 }
 
 /// Returns what the user chose, by number or by name. Returns the text for a question without choices. The error is a

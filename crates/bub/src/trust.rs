@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use bub_kernel::Result;
-use bub_settings::{TrustItem, TrustReport, WorkspaceTrust};
+use bub_settings::{TrustItem, TrustItemKind, TrustReport, WorkspaceTrust, is_sensitive_name};
 
 use crate::{
     output,
@@ -42,12 +42,16 @@ pub fn describe_items(report: &TrustReport, has_files: bool) -> String {
     for item in &report.items {
         let _ = write!(text, "  {:width$}  {}", path(item), item.kind.effect());
         if !item.names.is_empty() {
-            let names: Vec<_> = item
-                .names
-                .iter()
-                .map(|name| output::sanitize_line(name))
-                .collect();
-            let _ = write!(text, ": {}", first_of(&names).join(", "));
+            // What bub itself reads comes first, and is always shown.
+            let is_own =
+                |name: &&String| item.kind == TrustItemKind::Settings && is_own_variable(name);
+            let (own, other): (Vec<_>, Vec<_>) = item.names.iter().partition(is_own);
+            let shown = |names: Vec<&String>| -> Vec<_> {
+                let names = names.into_iter();
+                names.map(|name| output::sanitize_line(name)).collect()
+            };
+            let names = [shown(own), first_of(&shown(other))].concat();
+            let _ = write!(text, ": {}", names.join(", "));
         }
         if let Err(reason) = &item.digest {
             let _ = write!(text, " ({reason})");
@@ -66,6 +70,15 @@ pub fn describe_items(report: &TrustReport, has_files: bool) -> String {
         }
     }
     text
+}
+
+/// Returns whether bub may read a variable: its settings, and keys, addresses and proxies of providers.
+fn is_own_variable(name: &str) -> bool {
+    const ENDS: [&str; 4] = ["_PROXY", "_BASE", "_BASE_URL", "_HOST"];
+    let name = name.to_ascii_uppercase();
+    name.starts_with("BUB_")
+        || is_sensitive_name(&name)
+        || ENDS.iter().any(|end| name.ends_with(end))
 }
 
 /// Returns the first texts, and how many others there are.

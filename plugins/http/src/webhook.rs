@@ -22,8 +22,8 @@ use std::{
 };
 
 use bub::kernel::{
-    Channel, Error, ErrorKind, FrameworkRef, HttpRoute, MessageHandler, Outbound, Result, Role,
-    StreamEvent, Turn, async_trait,
+    Channel, Error, ErrorKind, FrameworkRef, HttpRoute, MessageHandler, Outbound, Result,
+    SenderAccess, StreamEvent, Turn, async_trait,
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -196,8 +196,8 @@ impl Channel for WebhookChannel {
         Ok(())
     }
 
-    fn sender_role(&self, _sender_id: &str) -> Option<Role> {
-        Some(self.options.role)
+    fn sender_access(&self, _sender_id: &str, _chat_id: Option<&str>) -> Option<SenderAccess> {
+        Some(SenderAccess::Granted(self.options.role))
     }
 
     fn access_summary(&self) -> Option<String> {

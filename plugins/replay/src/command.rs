@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use bub::{
     AppCommand, CommandContext, Error, Framework, OMIT_PLUGINS, PLUGIN_SELECTION, Result,
     SessionId, SettingFlag, Settings, Tape, clap,
-    kernel::tape_error,
+    kernel::{PluginState, tape_error},
     model::{Catalog, ModelId, ParseModelIdError},
     output::{print, print_stderr},
     plugin::{DamagedRecord, InstalledPlugins},
@@ -13,10 +13,10 @@ use bub::{
 };
 
 use crate::{
-    files::FileResultExt as _,
-    plugin::ActiveReplay,
+    files::{FileResultExt as _, OutputFile},
+    plugin::{ActiveReplay, ReplayPlugin},
     recording::Recording,
-    report::{ReplayReport, to_html, to_text},
+    report::{PluginFailure, ReplayReport, to_html, to_text},
     session::{ReplayOptions, ReplaySession, ToolSource},
     settings::ReplaySettings,
 };
@@ -26,7 +26,7 @@ use crate::{
     long_about = "Run the messages of a recorded session again, on a copy of its tape in memory, and show what differs. \
                   Without `--model`, the answers come from the tape, too: then a difference comes from a changed prompt, \
                   plugin, tool or version of bub. Unless `--tools live` is given, only plugins that `--plugin` names start.",
-    after_help = "Exit codes: 0 no difference, 1 a difference or a failure, 2 invalid arguments"
+    after_help = "Exit codes: 0 no difference, 1 a difference or a failed plugin, 2 invalid arguments"
 )]
 struct ReplayArgs {
     /// Session id or tape name
@@ -79,8 +79,9 @@ fn setting_flags(matches: &clap::ArgMatches) -> Vec<SettingFlag> {
     ]
 }
 
-/// Checks that the named plugins are installed, and reports the enabled ones that the replay does not use.
-fn check_plugins(settings: &Settings, args: &ReplayArgs) -> Result<()> {
+/// Checks that the named plugins are installed, and reports the enabled ones that the replay does not use. Returns the
+/// names of the installed ones.
+fn check_plugins(settings: &Settings, args: &ReplayArgs) -> Result<Vec<String>> {
     let installed = InstalledPlugins::load(settings.home())?;
     let names: Vec<&str> = installed
         .plugins
@@ -106,16 +107,42 @@ fn check_plugins(settings: &Settings, args: &ReplayArgs) -> Result<()> {
             unused.join(", ")
         ));
     }
-    Ok(())
+    Ok(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Returns the failures of installed plugins. They are isolated in a turn, but a replay without a plugin that should be
+/// part of it proves nothing.
+fn plugin_failures(framework: &Framework, installed: &[String]) -> Vec<PluginFailure> {
+    let loaded = framework.plugins().iter();
+    let not_loaded = loaded.filter_map(|status| match &status.state {
+        PluginState::Failed(error) => Some((Arc::clone(&status.name), error.clone())),
+        _ => None,
+    });
+    let failed = framework.hooks().failures().into_iter();
+    let failed = failed.map(|(plugin, error)| (plugin, error.message().to_owned()));
+    let all = not_loaded.chain(failed);
+    let all = all.filter(|(plugin, _)| installed.iter().any(|name| **name == **plugin));
+    all.map(|(plugin, error)| {
+        let prefix = format!("plugin {plugin}: ");
+        let error = error.strip_prefix(&prefix).unwrap_or(&error).to_owned();
+        let plugin = plugin.to_string();
+        PluginFailure { plugin, error }
+    })
+    .collect()
 }
 
 async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) -> Result<ExitCode> {
     let (framework, settings) = (&context.framework, &context.settings);
     let catalog = Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?;
-    args.model.iter().try_for_each(|model| check_model(model))?;
-    check_plugins(settings, &args)?;
+    let is_named = args.plugin.iter().any(|name| !name.starts_with('!'));
+    let has_plugins = is_named || (args.tools == ToolSource::Live && has_plugins(settings)?);
+    args.model
+        .iter()
+        .try_for_each(|model| check_model(model, &catalog, has_plugins))?;
+    let installed = check_plugins(settings, &args)?;
     let system = args.system.as_ref();
     let system = system.map(|path| std::fs::read_to_string(path).at("read", path));
+    let system = system.transpose()?;
     let source = async {
         let session = read_session(framework, &args.session).await?;
         Ok((session, framework.tape_store()))
@@ -127,10 +154,11 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
     };
     let options = ReplayOptions {
         model: args.model,
-        system: system.transpose()?,
+        system,
         tools: args.tools,
         first_turn,
     };
+    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
     let session = ReplaySession::new(session_id.clone(), Arc::new(recording), options);
     let session = Arc::new(session.with_source(store));
     active.start(Arc::clone(&session));
@@ -139,29 +167,48 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
         session.replayed(framework).await
     };
     let replayed = framework.run_scoped(replay).await?;
-    let report = ReplayReport::new(&session_id, &session, &replayed, &catalog);
+    let failures = plugin_failures(framework, &installed);
+    let report = ReplayReport::new(&session_id, &session, &replayed, &catalog, failures);
     let text = match args.format.as_str() {
         "json" => format!("{:#}\n", serde_json::to_value(&report)?),
         "html" => to_html(&report),
         _ => to_text(&report),
     };
     let text = settings.redactor().redact(&text);
-    match &args.output {
-        Some(path) => {
-            std::fs::write(path, text.as_bytes()).at("write", path)?;
+    let is_text_on_stdout = args.format == "text" && args.output.is_none();
+    match output {
+        Some(output) => {
+            let path = output.write(&text)?;
             print_stderr(&format!("wrote the report to {}\n", path.display()));
         }
         None => drop(print(&text)?),
     }
-    Ok(ExitCode::from(u8::from(report.first_divergence.is_some())))
+    // On stderr, too, because the report may be in a file or read by a program.
+    if let (Some(failure), false) = (report.plugin_failures.first(), is_text_on_stdout) {
+        return Err(Error::unknown(failure.to_line()));
+    }
+    let is_same = report.first_divergence.is_none() && report.plugin_failures.is_empty();
+    Ok(ExitCode::from(u8::from(!is_same)))
 }
 
-/// Checks the name of a model.
-pub(crate) fn check_model(model: &str) -> Result<()> {
+/// Returns whether a plugin is installed and enabled.
+pub(crate) fn has_plugins(settings: &Settings) -> Result<bool> {
+    let installed = InstalledPlugins::load(settings.home())?;
+    Ok(installed.plugins.iter().any(|plugin| plugin.enabled))
+}
+
+/// Checks the name of a model, and its provider unless a plugin may answer for it.
+pub(crate) fn check_model(model: &str, catalog: &Catalog, has_plugins: bool) -> Result<()> {
     let parsed: std::result::Result<ModelId, ParseModelIdError> = model.parse();
-    parsed
-        .map(drop)
-        .map_err(|error| Error::invalid_input(format!("{error}; run `bub models` to list models")))
+    let advice = "run `bub models` to list models";
+    let model = parsed.map_err(|error| Error::invalid_input(format!("{error}; {advice}")))?;
+    let provider = model.provider();
+    if has_plugins || provider == ReplayPlugin::NAME || catalog.get(provider).is_some() {
+        return Ok(());
+    }
+    Err(Error::invalid_input(format!(
+        "unknown provider `{provider}`; {advice}"
+    )))
 }
 
 /// Reads the tape of a session, or the tape with this name.
@@ -190,14 +237,28 @@ pub(crate) async fn read_session(
         }
         None => (id, tape),
     };
+    let has_holder = || tape.store().lease_holder(tape.name());
+    let is_running = has_holder().await.map_err(tape_error)?.is_some();
     let entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
-    let recording = Recording::new(entries, &*tape.store().blobs()).await;
+    let mut recording = Recording::new(entries, &*tape.store().blobs()).await;
+    if is_running || has_holder().await.map_err(tape_error)?.is_some() {
+        recording = recording.of_running_session();
+    }
     if recording.entries().is_empty() {
         return Err(unknown());
     }
-    if recording.turn_count() == 0 {
-        let text = format!("nothing to replay: session `{name}` has no turn of the agent");
-        return Err(Error::invalid_input(text));
+    let turns = recording.turns.iter().enumerate();
+    let skipped: Vec<String> = turns
+        .map_while(|(index, turn)| {
+            let reason = Recording::not_replayed(turn)?;
+            Some(format!("; turn {}: {reason}", index + 1))
+        })
+        .collect();
+    if skipped.len() == recording.turn_count() {
+        return Err(Error::invalid_input(format!(
+            "nothing to replay: session `{name}` has no turn of the agent{}",
+            skipped.concat()
+        )));
     }
     Ok((id, recording))
 }

@@ -20,6 +20,7 @@ use bub::{
     signals,
     tape::codec,
 };
+use rustix::fs::Access;
 use serde_json::json;
 
 use self::{
@@ -28,8 +29,8 @@ use self::{
     summary::{to_junit, to_text},
 };
 use crate::{
-    command::{check_model, read_session},
-    files::FileResultExt as _,
+    command::{check_model, has_plugins, read_session},
+    files::{FileResultExt as _, check_writable},
     program,
 };
 
@@ -104,7 +105,10 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
         catalog: Catalog::new(settings).map_err(|error| Error::config(error.to_string()))?,
         timeout: Duration::from_secs(args.timeout),
     };
-    let variants = variants(&args)?;
+    let variants = variants(&args, &runner)?;
+    args.junit
+        .iter()
+        .try_for_each(|path| check_writable(path))?;
     let mut jobs: Vec<BoxFuture<'_, CaseOutcome>> = Vec::new();
     for case in &cases {
         for variant in &variants {
@@ -151,11 +155,19 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
 }
 
 /// Returns the variants to compare: each program with each model.
-fn variants(args: &EvalArgs) -> Result<Vec<Variant>> {
-    args.model.iter().try_for_each(|model| check_model(model))?;
+fn variants(args: &EvalArgs, runner: &Runner<'_>) -> Result<Vec<Variant>> {
+    let has_plugins = has_plugins(runner.settings)?;
+    args.model
+        .iter()
+        .try_for_each(|model| check_model(model, &runner.catalog, has_plugins))?;
     let mut programs = vec![(String::new(), program::current_program()?)];
     for path in &args.program {
         let path = path.canonicalize().at("run", path)?;
+        let is_program = path.is_file() && rustix::fs::access(&path, Access::EXEC_OK).is_ok();
+        if !is_program {
+            let text = format!("cannot run {}: it is not a program", path.display());
+            return Err(Error::invalid_input(text));
+        }
         programs.push((path.display().to_string(), path));
     }
     let mut variants = Vec::new();
@@ -189,6 +201,17 @@ async fn record(
     let (_, recording) = framework
         .run_scoped(read_session(framework, session))
         .await?;
+    let (recording, failed) = recording.without_failed_turns();
+    let skipped: Vec<String> = failed
+        .iter()
+        .map(|(number, reason)| format!("turn {number}: {reason}"))
+        .collect();
+    if recording.turn_count() == 0 {
+        return Err(Error::invalid_input(format!(
+            "no case can be made of session `{session}`, because no turn succeeded: {}",
+            skipped.join("; ")
+        )));
+    }
     let name: String = session
         .chars()
         .map(|letter| {
@@ -216,11 +239,21 @@ async fn record(
     });
     let tape: String = recording.entries().iter().map(codec::encode).collect();
     let redactor = context.settings.redactor();
+    if directory.exists() {
+        return Err(Error::invalid_input(format!(
+            "cannot create {}: it exists; choose another directory with `--output`",
+            directory.display()
+        )));
+    }
     std::fs::create_dir(&directory).at("create", &directory)?;
     let case_file = format!("{case_file:#}\n");
     for (name, text) in [(CASE_FILE, &case_file), (TAPE_FILE, &tape)] {
         let path = directory.join(name);
         std::fs::write(&path, redactor.redact(text).as_bytes()).at("write", &path)?;
+    }
+    for skipped in skipped {
+        let text = format!("skipped {skipped}; a case cannot repeat a turn that did not succeed\n");
+        print_stderr(&redactor.redact(&text));
     }
     let text = format!(
         "wrote the case to {}; add the files that it needs, and what you expect\n",

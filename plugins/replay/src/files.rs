@@ -2,11 +2,11 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     path::Path,
 };
 
-use bub::{Error, Result};
+use bub::{Error, Result, output::create_result_file};
 use rustix::fs::{Mode, OFlags};
 
 /// Adds the operation and the path to the error of a file operation.
@@ -31,6 +31,53 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         return Err(io::Error::other("it is not a regular file"));
     }
     Ok(file)
+}
+
+/// Fails if a file cannot be written. A run takes time and can cost money, so this is known before it.
+pub(crate) fn check_writable(path: &Path) -> Result<()> {
+    let mut options = File::options();
+    let file = options.append(true).create(true).open(path);
+    file.map(drop).at("write", path)
+}
+
+/// A new file for a report. It is created before a run, which takes time and can cost money, and removed if the run fails.
+pub(crate) struct OutputFile<'a> {
+    path: &'a Path,
+    file: File,
+    is_written: bool,
+}
+
+impl<'a> OutputFile<'a> {
+    pub(crate) fn create(path: &'a Path) -> Result<Self> {
+        let file = create_result_file(path);
+        if let Err(error) = &file
+            && error.kind() == io::ErrorKind::AlreadyExists
+        {
+            return Err(Error::invalid_input(error.to_string()));
+        }
+        Ok(Self {
+            path,
+            file: file.at("write", path)?,
+            is_written: false,
+        })
+    }
+
+    /// Writes the report. Returns the path of the file.
+    pub(crate) fn write(mut self, text: &str) -> Result<&'a Path> {
+        self.file
+            .write_all(text.as_bytes())
+            .at("write", self.path)?;
+        self.is_written = true;
+        Ok(self.path)
+    }
+}
+
+impl Drop for OutputFile<'_> {
+    fn drop(&mut self) {
+        if !self.is_written {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 /// Reads a regular file.

@@ -27,6 +27,7 @@ mod demo;
 mod difference;
 mod eval;
 mod files;
+mod interruption;
 mod plugin;
 mod program;
 mod provider;

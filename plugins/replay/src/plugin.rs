@@ -206,8 +206,8 @@ impl ActiveReplay {
         self.get()?.tool_decision(call, turn)
     }
 
-    fn after_tool_call(&self, call: &ToolCall, turn: &Turn) -> Option<Value> {
-        self.get()?.session_tool_result(call, turn)
+    fn after_tool_call(&self, call: &ToolCall) -> Option<Value> {
+        self.get()?.session_tool_result(call)
     }
 
     fn request_approval(&self) -> Option<ApprovalAnswer> {

@@ -83,6 +83,13 @@ impl RecordedModel {
         tools: &[Value],
         settings: ReplaySettings,
     ) -> Result<(ModelStream, Entry)> {
+        let last = self.next.lock().checked_sub(1);
+        let last = last.and_then(|last| self.recording.calls.get(last));
+        let position = last.map_or(0, |call| call.end);
+        if let Some(answer) = self.recording.handoff_answer(messages, position) {
+            let event = Entry::event(ANSWER_EVENT, Some(json!({"handoff": true})));
+            return Ok((answer?, event.exclude_from_context()));
+        }
         let (index, difference) = self.find_answer(messages, settings.divergence).await?;
         let mut call = self.translate(index)?;
         let origin = json!({
@@ -173,6 +180,9 @@ fn estimate_usage(call: &RecordedCall, messages: &[Value], tools: &[Value]) -> V
     json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output})
 }
 
+/// The text of a denied tool call, before the reason.
+const DENIED_TEXT: &str = "denied by the user";
+
 fn hashes(messages: &[Value]) -> (u64, u64) {
     let hash = |messages: &[Value]| {
         let mut hasher = DefaultHasher::new();
@@ -185,6 +195,12 @@ fn hashes(messages: &[Value]) -> (u64, u64) {
     if let Some(Value::Object(last)) = &mut last {
         // The number of the call depends on the messages before.
         last.remove("tool_call_id");
+        // Nor does the tape have the reason that a user gives.
+        if let Some(Value::String(text)) = last.get_mut("content")
+            && let Some(start) = text.find(DENIED_TEXT)
+        {
+            text.truncate(start + DENIED_TEXT.len());
+        }
     }
     (hash(messages), hash(last.as_slice()))
 }

@@ -3,10 +3,15 @@
 //! A tape has the answer of each model call, but not its request. The request is the view of all entries before the
 //! answer, after the system prompt. This holds for tapes of bub and of the Python version.
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
 
 use bub::{
-    Entry, EntryKind, Error, Result, Tape, TapeStore as _,
+    Entry, EntryKind, Error, ModelStream, Result, StreamEvent, Tape, TapeStore as _,
+    agent::{HANDOFF_EVENT, HANDOFF_PROMPT},
     kernel::tape_error,
     tape::{
         BlobStore, Durability, EntryId, EntryRange, FileStore, MemoryStore, TapeListFilter,
@@ -15,13 +20,22 @@ use bub::{
 };
 use serde_json::{Value, json};
 
-use crate::{files::read_file, surroundings::Surroundings};
+use crate::{
+    files::read_file,
+    interruption::{InterruptedStage, Interruption},
+    provider::replay_error,
+    surroundings::Surroundings,
+};
 
 /// Name of the event that records which call of which model a tape answered a request with.
 pub(crate) const ANSWER_EVENT: &str = "replay.answer";
 
 /// The text before the maximum number of steps in the error of a turn that reached it.
 const STEP_LIMIT_PREFIX: &str = "max_steps_reached=";
+
+/// Why turns that the agent did not run are not replayed.
+const ANSWERED_BY_PLUGIN: &str = "answered by a plugin";
+const NOT_STARTED: &str = "failed before the agent started";
 
 /// Model calls and turns of a tape, in tape order.
 #[derive(Debug, Default)]
@@ -63,6 +77,26 @@ pub struct RecordedTurn {
     pub(crate) model: String,
     /// The model calls, as a range of [`Recording::calls`].
     pub(crate) calls: std::ops::Range<usize>,
+    /// Where the process of the turn died, if it did.
+    pub(crate) interruption: Option<Interruption>,
+    /// Why a replay copies the turn and does not run it again, if so.
+    pub(crate) not_replayed: Option<&'static str>,
+    run_id: String,
+}
+
+impl RecordedTurn {
+    /// Returns the model call in which the turn was interrupted. It has a request, but no answer.
+    pub(crate) fn interrupted_call(&self) -> Option<RecordedCall> {
+        let interruption = self.interruption.as_ref()?;
+        let is_in_call = interruption.stage == InterruptedStage::ModelCall;
+        is_in_call.then(|| RecordedCall {
+            position: interruption.completion.start,
+            end: interruption.completion.start,
+            run_id: self.run_id.clone(),
+            model: Some(self.model.clone()),
+            ..RecordedCall::default()
+        })
+    }
 }
 
 impl Recording {
@@ -112,6 +146,29 @@ impl Recording {
         Ok(Some(Self::new(entries, &*blobs).await))
     }
 
+    /// Returns what the model wrote for the first handoff after an entry, or `None` if a request asks for something else.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the tape has no such answer. bub then sums up the conversation without a model.
+    pub(crate) fn handoff_answer(
+        &self,
+        request: &[Value],
+        position: usize,
+    ) -> Option<Result<ModelStream>> {
+        let prompt = request.first()?.get("content")?.as_str()?;
+        (prompt == HANDOFF_PROMPT).then(|| {
+            let mut later = self.entries.iter().skip(position);
+            let event = later.find(|entry| entry.name() == Some(HANDOFF_EVENT));
+            let text = event.and_then(|event| event.data()?.get("text")?.as_str());
+            let text = text.ok_or_else(|| {
+                replay_error("the tape has no summary for this handoff".to_owned())
+            })?;
+            let text = StreamEvent::Text(text.to_owned());
+            Ok(ModelStream::from_events([text]))
+        })
+    }
+
     /// Reads entries. Their media are in `blobs`.
     pub async fn new(entries: Vec<Entry>, blobs: &dyn BlobStore) -> Self {
         let mut complete = Vec::with_capacity(entries.len());
@@ -119,13 +176,82 @@ impl Recording {
             // A missing file must not prevent a replay. The request then differs, which is reported.
             complete.push(media::attach_media(blobs, &entry).await.unwrap_or(entry));
         }
-        let calls = find_calls(&complete);
-        let turns = find_turns(&complete, &calls);
+        Self::of_entries(complete)
+    }
+
+    /// Finds the calls and turns of entries that contain their media.
+    fn of_entries(entries: Vec<Entry>) -> Self {
+        let calls = find_calls(&entries);
+        let turns = find_turns(&entries, &calls);
         Self {
-            entries: complete,
+            entries,
             calls,
             turns,
         }
+    }
+
+    /// Returns the recording of a session whose last turn may be running.
+    pub(crate) fn of_running_session(mut self) -> Self {
+        let last = self.turns.last_mut();
+        if let Some(interruption) = last.and_then(|turn| turn.interruption.as_mut()) {
+            interruption.is_running = true;
+        }
+        self
+    }
+
+    /// Returns why a turn is not replayed.
+    pub(crate) fn not_replayed(turn: &RecordedTurn) -> Option<String> {
+        let interruption = turn.interruption.as_ref().map(Interruption::place_text);
+        turn.not_replayed
+            .map(|reason| interruption.unwrap_or_else(|| reason.to_owned()))
+    }
+
+    /// Returns why a turn did not succeed when it was recorded.
+    pub(crate) fn failure(&self, index: usize) -> Option<String> {
+        let turn = self.turns.get(index)?;
+        if let Some(interruption) = &turn.interruption {
+            return Some(interruption.place_text());
+        }
+        let end = self.turn_end(index);
+        let entries = self.entries.get(turn.start..end).unwrap_or_default();
+        let limit = entries.iter().find_map(step_limit);
+        let calls = self.calls.get(turn.calls.clone()).unwrap_or_default();
+        let error = calls.last().map(|call| call.error.as_ref());
+        match (limit, error) {
+            (Some(limit), _) => Some(format!("it reached the maximum of {limit} steps")),
+            (None, Some(Some(error))) => {
+                let message = error.get("message").and_then(Value::as_str);
+                Some(message.unwrap_or("unknown error").to_owned())
+            }
+            (None, Some(None)) => None,
+            (None, None) => Some("it has no answer".to_owned()),
+        }
+    }
+
+    /// Returns the recording without the turns that did not succeed, and these turns: number and reason.
+    pub(crate) fn without_failed_turns(self) -> (Self, Vec<(usize, String)>) {
+        let indexes = 0..self.turns.len();
+        let failed: Vec<(usize, String)> = indexes
+            .filter_map(|index| Some((index, self.failure(index)?)))
+            .collect();
+        let ranges: Vec<_> = failed
+            .iter()
+            .filter_map(|(index, _)| Some(self.turns.get(*index)?.start..self.turn_end(*index)))
+            .collect();
+        // Later turns need the system prompt and the anchors.
+        let is_shared = |kind: &EntryKind| matches!(kind, EntryKind::System | EntryKind::Anchor);
+        let entries = self
+            .entries
+            .into_iter()
+            .enumerate()
+            .filter(|(index, entry)| {
+                is_shared(&entry.kind) || !ranges.iter().any(|range| range.contains(index))
+            });
+        let recording = Self::of_entries(entries.map(|(_, entry)| entry).collect());
+        let failed = failed
+            .into_iter()
+            .map(|(index, reason)| (index + 1, reason));
+        (recording, failed.collect())
     }
 
     /// Returns the index of the first turn after an anchor or an entry.
@@ -352,6 +478,14 @@ fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
     let starts = entries.iter().enumerate();
     for (index, entry) in starts.filter(|(_, entry)| entry.name() == Some("loop.start")) {
         let run = run_id(entry);
+        // A later process continued the turn.
+        if let Some(earlier) = turns
+            .last_mut()
+            .filter(|turn| !run.is_empty() && turn.run_id == run)
+        {
+            earlier.limit = next_start(entries, index + 1);
+            continue;
+        }
         let is_prompt =
             |entry: &Entry| is_user_message(entry) && !entry.meta.contains_key("steered");
         let before = entries.get(..index).unwrap_or_default();
@@ -359,11 +493,7 @@ fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
             .iter()
             .rposition(|entry| run_id(entry) == run && is_prompt(entry));
         // The Python version records the prompt with the first answer, and not at all if the call fails.
-        let rest = entries.get(index + 1..).unwrap_or_default();
-        let next_run = rest
-            .iter()
-            .position(|entry| entry.name() == Some("loop.start"));
-        let limit = next_run.map_or(entries.len(), |next| index + 1 + next);
+        let limit = next_start(entries, index + 1);
         // bub records the prompt before the start of its run.
         let next_run = entries.get(limit).map(run_id).unwrap_or_default();
         let is_of_next = |entry: &Entry| !next_run.is_empty() && run_id(entry) == next_run;
@@ -387,8 +517,13 @@ fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
             message,
             model: model.unwrap_or_default().to_owned(),
             calls: 0..0,
+            interruption: None,
+            not_replayed: None,
+            run_id: run.to_owned(),
         });
     }
+    turns.extend(find_other_turns(entries));
+    turns.sort_by_key(|turn| turn.start);
     let ends: Vec<usize> = turns.iter().skip(1).map(|turn| turn.start).collect();
     let mut next = 0;
     for (index, turn) in turns.iter_mut().enumerate() {
@@ -406,6 +541,62 @@ fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
                 .take_while(|call| call.position < end)
                 .count();
         turn.calls = first..next;
+        if turn.not_replayed.is_none() {
+            turn.interruption = Interruption::find(entries, turn.start..end, &turn.run_id);
+            continue;
+        }
+        match calls.get(first..next).and_then(<[_]>::last) {
+            None => turn.interruption = Some(Interruption::before_model(end)),
+            Some(call) if call.error.is_some() => turn.not_replayed = Some(NOT_STARTED),
+            Some(_) => {}
+        }
     }
     turns
+}
+
+/// Finds the turns of bub that the agent did not run: another plugin answered them, they failed before, or their process
+/// ended before. Turns of the Python version look like the steps of other turns.
+fn find_other_turns(entries: &[Entry]) -> Vec<RecordedTurn> {
+    let is_loop = |entry: &&Entry| entry.name() == Some("loop.start");
+    let mut known: HashSet<&str> = entries.iter().filter(is_loop).map(run_id).collect();
+    let mut turns = Vec::new();
+    for (start, entry) in entries.iter().enumerate() {
+        let run = run_id(entry);
+        let is_start = entry.name() == Some("turn.start");
+        let is_message = is_user_message(entry) && entry.meta.contains_key("inbound_id");
+        if run.is_empty() || !(is_start || is_message) || !known.insert(run) {
+            continue;
+        }
+        let message = entry.data().cloned().filter(|_| is_start);
+        let mut of_run = (start..).zip(entries.get(start..).unwrap_or_default());
+        let prompt = of_run.find(|(_, entry)| run_id(entry) == run && is_user_message(entry));
+        let text = message
+            .as_ref()
+            .and_then(|data| data.get("content")?.as_str());
+        let is_command = text.is_some_and(|text| text.trim_start().starts_with(','));
+        // The record of a comma command has no message.
+        if prompt.is_none() && is_command {
+            continue;
+        }
+        let prompt = prompt.map_or(start, |(prompt, _)| prompt);
+        turns.push(RecordedTurn {
+            start,
+            limit: next_start(entries, prompt + 1),
+            prompt,
+            message,
+            not_replayed: Some(ANSWERED_BY_PLUGIN),
+            run_id: run.to_owned(),
+            ..RecordedTurn::default()
+        });
+    }
+    turns
+}
+
+/// Returns the index of the next start of a run, or the number of entries.
+fn next_start(entries: &[Entry], from: usize) -> usize {
+    let rest = entries.get(from..).unwrap_or_default();
+    let next = rest
+        .iter()
+        .position(|entry| entry.name() == Some("loop.start"));
+    next.map_or(entries.len(), |next| from + next)
 }

@@ -16,6 +16,7 @@ pub(crate) use self::{
 };
 use crate::{
     difference::compare,
+    interruption::Interruption,
     recording::{RecordedCall, Recording},
     session::ReplaySession,
 };
@@ -30,7 +31,16 @@ pub(crate) struct ReplayReport {
     pub(crate) first_divergence: Option<(usize, usize)>,
     pub(crate) recorded: CallTotals,
     pub(crate) replayed: CallTotals,
+    /// Plugins that failed in the replay. Their effect is not part of it, so it proves nothing.
+    pub(crate) plugin_failures: Vec<PluginFailure>,
     pub(crate) turns: Vec<ReplayedTurn>,
+}
+
+/// The first failure of a plugin in a replay.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PluginFailure {
+    pub(crate) plugin: String,
+    pub(crate) error: String,
 }
 
 /// One turn of a replay.
@@ -38,6 +48,12 @@ pub(crate) struct ReplayReport {
 pub(crate) struct ReplayedTurn {
     pub(crate) number: usize,
     pub(crate) prompt: String,
+    /// Where the process of the recorded turn died, if it did. The turn is compared up to there.
+    pub(crate) interrupted: Option<String>,
+    /// Whether the recorded turn is still running.
+    pub(crate) is_running: bool,
+    /// Why the turn was copied and not run again, if so.
+    pub(crate) not_replayed: Option<String>,
     pub(crate) steps: Vec<ReplayedStep>,
 }
 
@@ -139,6 +155,7 @@ impl ReplayReport {
         session: &ReplaySession,
         replayed: &Recording,
         catalog: &Catalog,
+        plugin_failures: Vec<PluginFailure>,
     ) -> Self {
         let recording = &*session.recording;
         let (first_turn, differences) = (session.options.first_turn, session.differences());
@@ -150,8 +167,15 @@ impl ReplayReport {
             let other = replayed.turns.get(index);
             let other = other.and_then(|turn| replayed.calls.get(turn.calls.clone()));
             let other = other.unwrap_or_default();
+            let interruption = turn.interruption.as_ref();
+            let interrupted_calls = usize::from(turn.interrupted_call().is_some());
+            let not_replayed = Recording::not_replayed(turn);
+            let count = match not_replayed {
+                Some(_) => 0,
+                None => (recorded.len() + interrupted_calls).max(other.len()),
+            };
             let mut steps = Vec::new();
-            for step in 0..recorded.len().max(other.len()) {
+            for step in 0..count {
                 let (left, right) = (recorded.get(step), other.get(step));
                 let in_request = differences
                     .iter()
@@ -161,7 +185,16 @@ impl ReplayReport {
                     .collect();
                 let left = left.map(|call| CallSummary::new(call, catalog));
                 let right = right.map(|call| CallSummary::new(call, catalog));
-                found.extend(answer_difference(left.as_ref(), right.as_ref()));
+                let is_missing = step >= other.len()
+                    && (step < recorded.len() || session.unfinished(index).is_some());
+                found.extend(if is_missing {
+                    {
+                        let error = session.unfinished(index).unwrap_or_default();
+                        Some(format!("the replay has no such step{error}"))
+                    }
+                } else {
+                    answer_difference(left.as_ref(), right.as_ref())
+                });
                 if !found.is_empty() {
                     first_divergence = first_divergence.or(Some((index + 1, step + 1)));
                 }
@@ -183,6 +216,9 @@ impl ReplayReport {
             turns.push(ReplayedTurn {
                 number: index + 1,
                 prompt: recording.prompt_text(turn),
+                interrupted: interruption.map(Interruption::place_text),
+                is_running: interruption.is_some_and(|interruption| interruption.is_running),
+                not_replayed,
                 steps,
             });
         }
@@ -192,8 +228,45 @@ impl ReplayReport {
             first_divergence,
             recorded: recorded_totals,
             replayed: replayed_totals,
+            plugin_failures,
             turns,
         }
+    }
+
+    /// Returns the outcome in one line.
+    pub(crate) fn outcome(&self) -> String {
+        match (self.first_divergence, self.plugin_failures.is_empty()) {
+            (Some((turn, step)), _) => format!("first difference: turn {turn}, step {step}"),
+            (None, true) => "no difference".to_owned(),
+            (None, false) => "not compared: a plugin failed".to_owned(),
+        }
+    }
+}
+
+impl ReplayedTurn {
+    /// Returns what is special about the turn, in one line.
+    pub(crate) fn note(&self) -> Option<String> {
+        match (&self.interrupted, &self.not_replayed) {
+            (Some(place), None) if self.is_running => {
+                Some(format!("{place}; compared up to there"))
+            }
+            (Some(place), None) => Some(format!("interrupted: {place}; compared up to there")),
+            (Some(place), Some(_)) if self.is_running => Some(format!("{place}; not replayed")),
+            (Some(place), Some(_)) => Some(format!("interrupted: {place}; not replayed")),
+            (None, reason) => reason
+                .as_ref()
+                .map(|reason| format!("{reason}, not replayed")),
+        }
+    }
+}
+
+impl PluginFailure {
+    /// Returns what failed, and what to do.
+    pub(crate) fn to_line(&self) -> String {
+        let Self { plugin, error } = self;
+        format!(
+            "plugin `{plugin}` failed: {error}; its effect is missing in the replay; see `bub plugin show {plugin}`, fix it and replay again"
+        )
     }
 }
 
@@ -241,9 +314,8 @@ fn answer_difference(
 ) -> Option<String> {
     let (recorded, replayed) = match (recorded, replayed) {
         (Some(recorded), Some(replayed)) => (recorded, replayed),
-        (Some(_), None) => return Some("the replay has no such step".to_owned()),
         (None, Some(_)) => return Some("the tape has no such step".to_owned()),
-        (None, None) => return None,
+        (_, None) => return None,
     };
     let (left, right) = (recorded.to_lines(), replayed.to_lines());
     (left != right).then(|| format!("answer: {}", compare(&left, &right)))

@@ -4,25 +4,28 @@ use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use bub::{
     ChannelMessage, Entry, Envelope, Framework, Inbound, LlmDecision, LlmRequest, Prompt, Result,
-    Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn, clap,
+    Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn,
+    agent::HANDOFF_EVENT,
+    clap,
     kernel::tape_error,
-    tape::{EntryRange, MemoryStore, Tape, TapeName},
+    tape::{EntryRange, MemoryStore, ResetRequest, Tape, TapeName},
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use crate::{
     difference::first_difference,
+    interruption::Interruption,
     provider::{replay_error, stream_answer},
-    recording::{RecordedCall, Recording, run_id, step_limit},
+    recording::{RecordedCall, RecordedTurn, Recording, run_id, step_limit},
     surroundings::{Normalizer, Surroundings},
 };
 
 /// Field of a replayed message with the prompt that the tape has for it.
 const PROMPT_FIELD: &str = "replay_prompt";
 
-/// Tools that act only on the session. They run in a replay, because later requests depend on them, and then get their
-/// recorded result.
+/// Tools that act only on the session. They run in a replay if they ran when the tape was recorded, because later requests
+/// depend on them, and then get their recorded result.
 const SESSION_TOOLS: [&str; 5] = [
     "tape.handoff",
     "tape.reset",
@@ -32,7 +35,8 @@ const SESSION_TOOLS: [&str; 5] = [
 ];
 
 /// Events of a step that the runtime records in a replay, too. All others come from tools that do not run.
-const RUNTIME_EVENTS: [&str; 8] = [
+const RUNTIME_EVENTS: [&str; 9] = [
+    HANDOFF_EVENT,
     "run",
     "hook",
     "tool.done",
@@ -86,8 +90,14 @@ struct Progress {
     turn: usize,
     /// Number of model calls of the current turn.
     calls: usize,
+    /// Whether the current turn reached the point at which the recorded one was interrupted.
+    is_interrupted: bool,
+    /// The turns that ended before the point at which the recorded ones were interrupted, and the errors of failed turns.
+    unfinished: Vec<(usize, String)>,
     /// Recorded tool calls whose result was used: index of the model call, and of the tool call in it.
     used: HashSet<(usize, usize)>,
+    /// Tools that act on the session and are being called, each with its recorded result.
+    session_results: Vec<(String, Value)>,
     /// Turn, step and first difference of the requests that differ from the recorded ones.
     differences: Vec<(usize, usize, String)>,
     requests: Vec<Vec<Value>>,
@@ -143,15 +153,17 @@ impl ReplaySession {
         let tape = Tape::new(self.store(), name);
         let mut copied = 0;
         for (index, turn) in self.recording.turns.iter().enumerate() {
-            if index < self.options.first_turn {
+            // What is not replayed is copied before the next turn.
+            if index < self.options.first_turn || turn.not_replayed.is_some() {
                 continue;
             }
             self.copy_entries(&tape, copied..turn.start).await?;
             copied = self.recording.turn_end(index);
             {
                 let mut progress = self.progress.lock();
-                (progress.turn, progress.calls) = (index, 0);
+                (progress.turn, progress.calls, progress.is_interrupted) = (index, 0, false);
             }
+            let turn_start = tape.summary().await.map_err(tape_error)?.entries;
             let queued = self
                 .recording
                 .messages_between(turn.start..turn.prompt, true);
@@ -161,8 +173,20 @@ impl ReplaySession {
             }
             let prompt = self.recording.entries.get(turn.prompt);
             let inbound = prompt.map(|prompt| self.inbound(prompt, turn.message.as_ref()));
-            // The error of a turn is on the tape, where the report finds it.
-            let _ = framework.process_turn(inbound.unwrap_or_default()).await.1;
+            let (_, outcome) = framework.process_turn(inbound.unwrap_or_default()).await;
+            let is_interrupted = self.progress.lock().is_interrupted;
+            match &turn.interruption {
+                Some(interruption) if is_interrupted => {
+                    self.interrupt_turn(&tape, turn_start, interruption).await?;
+                }
+                // The error of a model call is on the tape, too. Others are only here.
+                interruption if interruption.is_some() || outcome.is_err() => {
+                    let error = outcome.err().map(|error| format!(": {}", error.message()));
+                    let error = error.unwrap_or_default();
+                    self.progress.lock().unfinished.push((index, error));
+                }
+                _ => {}
+            }
         }
         let rest = copied..self.recording.entries.len();
         self.copy_entries(&tape, rest).await
@@ -182,6 +206,13 @@ impl ReplaySession {
         self.progress.lock().differences.clone()
     }
 
+    /// Returns the error of a turn that ended before its recorded end: empty if it did not fail.
+    pub(crate) fn unfinished(&self, turn: usize) -> Option<String> {
+        let progress = self.progress.lock();
+        let found = progress.unfinished.iter().find(|(index, _)| *index == turn);
+        found.map(|(_, error)| error.clone())
+    }
+
     /// Returns the requests to the model.
     pub fn requests(&self) -> Vec<Vec<Value>> {
         self.progress.lock().requests.clone()
@@ -194,6 +225,27 @@ impl ReplaySession {
             .await
             .map_err(tape_error)?;
         Ok(())
+    }
+
+    /// Removes what a replayed turn recorded after the point at which the recorded one was interrupted. Then adds the
+    /// entries that complete the record of the turn.
+    async fn interrupt_turn(
+        &self,
+        tape: &Tape,
+        turn_start: u64,
+        interruption: &Interruption,
+    ) -> Result<()> {
+        let mut entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
+        let turn_start = usize::try_from(turn_start).unwrap_or(usize::MAX);
+        entries.truncate(interruption.replayed_length(&entries, turn_start));
+        let run = entries.iter().rev().map(run_id).find(|run| !run.is_empty());
+        let run = run.unwrap_or_default().to_owned();
+        let completion = self.recording.entries.get(interruption.completion.clone());
+        let completion = completion.unwrap_or_default().iter().cloned();
+        entries.extend(completion.map(|entry| entry.with_meta("run_id", run.as_str())));
+        let reset = ResetRequest::with_entries(entries);
+        let outcome = tape.store().reset(tape.name(), reset).await;
+        outcome.map(drop).map_err(tape_error)
     }
 
     /// Creates the message of a prompt. `recorded` has its text and media, if the tape has them.
@@ -248,6 +300,15 @@ impl ReplaySession {
         Some((index, call?))
     }
 
+    /// Returns the index of the entry that the replay has reached: the end of the last call, or the prompt of the turn.
+    fn position(&self) -> usize {
+        let progress = self.progress.lock();
+        let last = progress.calls.checked_sub(1);
+        let last = last.and_then(|last| self.recorded_call(progress.turn, last));
+        let turn = self.recording.turns.get(progress.turn);
+        last.map_or_else(|| turn.map_or(0, |turn| turn.prompt), |(_, call)| call.end)
+    }
+
     /// Answers a model call from the tape, or lets the given model answer it.
     pub(crate) async fn answer(
         &self,
@@ -262,6 +323,13 @@ impl ReplaySession {
                 )),
             };
         }
+        if self.options.model.is_none() {
+            let position = self.position();
+            let answer = self.recording.handoff_answer(&request.messages, position);
+            if let Some(answer) = answer {
+                return Ok(Some(LlmDecision::Answer(answer?)));
+            }
+        }
         let (turn_index, call_index) = {
             let mut progress = self.progress.lock();
             progress.calls += 1;
@@ -275,13 +343,21 @@ impl ReplaySession {
             }
         }
         let recorded = self.recorded_call(turn_index, call_index);
-        let difference = match recorded {
-            Some((_, call)) => {
+        let recorded_turn = self.recording.turns.get(turn_index);
+        let is_interrupted =
+            recorded.is_none() && recorded_turn.is_some_and(|turn| turn.interruption.is_some());
+        let interrupted_call = recorded_turn
+            .filter(|_| is_interrupted)
+            .and_then(RecordedTurn::interrupted_call);
+        let expected = recorded.map(|(_, call)| call).or(interrupted_call.as_ref());
+        let difference = match expected {
+            Some(call) => {
                 let (before, now) = (self.recording.surroundings(), Surroundings::of_turn(turn));
                 let normalizer = Normalizer::new(&before, &now);
                 let expected = normalizer.messages(&self.recording.request(call).await?);
                 first_difference(&expected, &normalizer.messages(&*request.messages))
             }
+            None if is_interrupted => None,
             None => Some("the tape has no further model call in this turn".to_owned()),
         };
         {
@@ -290,6 +366,11 @@ impl ReplaySession {
             progress
                 .differences
                 .extend(difference.map(|text| (turn_index, call_index, text)));
+            progress.is_interrupted = is_interrupted;
+        }
+        if is_interrupted {
+            // Ends the turn. The text is removed from the copy of the tape with what follows the interruption.
+            return Ok(Some(LlmDecision::Finish(String::new())));
         }
         if let Some((index, call)) = recorded {
             let next = self.recording.next_position(index);
@@ -337,23 +418,34 @@ impl ReplaySession {
             ToolSource::Dry => Some(ToolDecision::Replace(
                 "[dry run: the tool was not run]".into(),
             )),
-            ToolSource::Recorded if SESSION_TOOLS.contains(&&*call.tool) => None,
-            ToolSource::Recorded => Some(match self.take_result(call, turn) {
-                Some((index, result)) => {
-                    self.copy_tool_events(index, turn);
-                    ToolDecision::Replace(result)
+            ToolSource::Recorded => {
+                let is_session_tool = SESSION_TOOLS.contains(&&*call.tool);
+                let taken = self.take_result(call, turn);
+                if let (true, Some((_, result))) = (is_session_tool, &taken) {
+                    let call = (call.tool.clone(), result.clone());
+                    self.progress.lock().session_results.push(call);
                 }
-                None => ToolDecision::Deny(Some("the tape has no result for this call".to_owned())),
-            }),
+                match taken {
+                    Some((_, result)) if is_session_tool && has_run(&result) => None,
+                    None if is_session_tool => None,
+                    Some((index, result)) => {
+                        self.copy_tool_events(index, turn);
+                        Some(ToolDecision::Replace(result))
+                    }
+                    None => {
+                        let reason = "the tape has no result for this call".to_owned();
+                        Some(ToolDecision::Deny(Some(reason)))
+                    }
+                }
+            }
         }
     }
 
-    /// Returns the recorded result of a session tool, which did run.
-    pub(crate) fn session_tool_result(&self, call: &ToolCall, turn: &Turn) -> Option<Value> {
-        let is_recorded = self.options.tools == ToolSource::Recorded;
-        let is_session_tool = SESSION_TOOLS.contains(&&*call.tool);
-        let taken = (is_recorded && is_session_tool).then(|| self.take_result(call, turn));
-        taken.flatten().map(|(_, result)| result)
+    /// Returns the recorded result of a session tool after its call.
+    pub(crate) fn session_tool_result(&self, call: &ToolCall) -> Option<Value> {
+        let results = &mut self.progress.lock().session_results;
+        let index = results.iter().position(|(tool, _)| *tool == call.tool)?;
+        Some(results.remove(index).1)
     }
 
     /// Returns the first unused result of an equal call: in the current step, else later in the turn or on the tape.
@@ -397,6 +489,15 @@ impl ReplaySession {
             turn.tape()
                 .append_later(turn.tape().with_run_id(entry.clone()));
         }
+    }
+}
+
+/// Returns whether a recorded result is of a call that ran: it was not denied, skipped or invalid.
+fn has_run(result: &Value) -> bool {
+    match result {
+        Value::String(text) => !text.starts_with("[not run"),
+        Value::Object(fields) => !(fields.contains_key("kind") && fields.contains_key("message")),
+        _ => true,
     }
 }
 

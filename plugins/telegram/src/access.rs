@@ -45,6 +45,16 @@ impl TelegramUser {
         })
     }
 
+    /// Returns the user with this id or user name.
+    pub(super) fn from_id(id: &str) -> Option<Self> {
+        let id = id.trim().trim_start_matches('@');
+        (!id.is_empty()).then(|| Self {
+            id: id.to_owned(),
+            username: None,
+            name: String::new(),
+        })
+    }
+
     /// Returns the full name and the user name. The owner sees them in `bub pair list`.
     pub(super) fn to_display_string(&self) -> String {
         match &self.username {
@@ -89,11 +99,16 @@ impl AccessControl {
         }
     }
 
-    pub(super) fn decide_access(&self, telegram_user: &TelegramUser, chat: i64) -> AccessDecision {
+    /// Decides about the access of a user in a chat, which has one of these ids now and had the others before.
+    pub(super) fn decide_access(
+        &self,
+        telegram_user: &TelegramUser,
+        chat_ids: &[i64],
+    ) -> AccessDecision {
         let is_listed = self
             .chats
             .as_ref()
-            .map(|chats| chats.contains(&chat.to_string()));
+            .map(|chats| chat_ids.iter().any(|id| chats.contains(&id.to_string())));
         let role = self.user_role(telegram_user);
         if is_listed == Some(false) && role != Some(Role::Owner) {
             return AccessDecision::ChatNotAllowed;
@@ -106,15 +121,6 @@ impl AccessControl {
             }
             None => AccessDecision::UnknownUser,
         }
-    }
-
-    /// Returns the role of the user with this id or user name.
-    pub(super) fn role_by_id(&self, id: &str) -> Option<Role> {
-        self.user_role(&TelegramUser {
-            id: id.to_owned(),
-            username: None,
-            name: String::new(),
-        })
     }
 
     fn user_role(&self, telegram_user: &TelegramUser) -> Option<Role> {

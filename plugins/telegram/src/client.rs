@@ -5,9 +5,9 @@
     reason = "a JSON value is `null` where there is nothing"
 )]
 
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, io::Read as _, time::Duration};
 
-use bub::kernel::{Error, ErrorKind};
+use bub::kernel::{Error, ErrorKind, tool::run_blocking};
 use bub::settings::Secret;
 use reqwest::{RequestBuilder, header, redirect};
 use serde_json::{Map, Value};
@@ -66,6 +66,14 @@ impl ApiError {
             text: text.into(),
             retry_after,
         }
+    }
+
+    /// Whether the platform rejects the content of a message, so that other content may be accepted.
+    pub(super) fn is_rejection(&self) -> bool {
+        matches!(
+            self.error_kind,
+            ApiErrorKind::Rejected | ApiErrorKind::Markup
+        )
     }
 
     /// Classifies an error response of the API.
@@ -133,8 +141,8 @@ impl From<ApiError> for Error {
 
 /// A file to upload.
 pub(super) struct Upload {
-    /// The name of the parameter: `photo` or `document`.
-    pub(super) name: &'static str,
+    /// The name of the parameter, such as `photo`, or of the file in an album.
+    pub(super) name: String,
     pub(super) filename: String,
     pub(super) mime: String,
     pub(super) bytes: Vec<u8>,
@@ -178,15 +186,15 @@ impl BotApiClient {
         send_request(request).await
     }
 
-    /// Calls a method with a file.
+    /// Calls a method with files.
     pub(super) async fn upload(
         &self,
         method: &str,
         params: &Map<String, Value>,
-        upload: &Upload,
+        uploads: &[Upload],
     ) -> Result<Value, ApiError> {
         let boundary = format!("bub-{:016x}", getrandom::u64().unwrap_or_default());
-        let mut body = Vec::with_capacity(upload.bytes.len() + 1024);
+        let mut body = Vec::new();
         for (name, value) in params {
             let value = value
                 .as_str()
@@ -196,14 +204,17 @@ impl BotApiClient {
             );
             body.extend_from_slice(header.as_bytes());
         }
-        let (name, mime) = (upload.name, escape_header_value(&upload.mime));
-        let filename = escape_header_value(&upload.filename);
-        let header = format!(
-            "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"{filename}\"\r\nContent-Type: {mime}\r\n\r\n"
-        );
-        body.extend_from_slice(header.as_bytes());
-        body.extend_from_slice(&upload.bytes);
-        body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
+        for upload in uploads {
+            let (name, mime) = (&upload.name, escape_header_value(&upload.mime));
+            let filename = escape_header_value(&upload.filename);
+            let header = format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"{filename}\"\r\nContent-Type: {mime}\r\n\r\n"
+            );
+            body.extend_from_slice(header.as_bytes());
+            body.extend_from_slice(&upload.bytes);
+            body.extend_from_slice(b"\r\n");
+        }
+        body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
         let url = self.bot_url("", method)?;
         let request = self
             .http_client()
@@ -236,7 +247,15 @@ impl BotApiClient {
         if is_too_large {
             return Err(rejected_error(TOO_LARGE_TEXT));
         }
-        let path = file["file_path"].as_str().and_then(encode_url_path);
+        let path = file["file_path"].as_str().unwrap_or_default();
+        let path = match self.local_file(path) {
+            Some(local) => match read_local_file(path.to_owned(), max_bytes).await {
+                Ok(bytes) => return bytes.ok_or_else(|| rejected_error(TOO_LARGE_TEXT)),
+                // The server runs on another machine, or in a container with other paths.
+                Err(_) => encode_url_path(local),
+            },
+            None => encode_url_path(path),
+        };
         let url = self.bot_url(
             "/file",
             &path.ok_or_else(|| {
@@ -267,6 +286,15 @@ impl BotApiClient {
         read_body(response, max_bytes, wait_timeout)
             .await?
             .ok_or_else(|| rejected_error(TOO_LARGE_TEXT))
+    }
+
+    /// Returns the part of an absolute path after the directory of the bot. A Bot API server in local mode stores the
+    /// files of each bot in a directory with the name of its token, and returns absolute paths. No other absolute path is
+    /// valid.
+    fn local_file<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let token = self.token.as_ref().filter(|_| path.starts_with('/'))?;
+        let (_, local) = path.split_once(&format!("/{}/", token.expose()))?;
+        (!path.split('/').any(|segment| segment == "..")).then_some(local)
     }
 
     fn bot_url(&self, prefix: &str, path: &str) -> Result<String, ApiError> {
@@ -318,12 +346,15 @@ impl BotApiClient {
     }
 }
 
-/// Whether a token has only characters that cannot change the path of the URL.
+/// Minimum characters of a token after the colon. Telegram's tokens have 35.
+const MIN_TOKEN_CHARS: usize = 30;
+
+/// Whether a token can be one of Telegram. Its characters cannot change the path of the URL.
 pub(super) fn is_valid_token(token: &Secret) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
     token.expose().split_once(':').is_some_and(|(id, secret)| {
         let is_id = !id.is_empty() && id.chars().all(|digit| digit.is_ascii_digit());
-        is_id && !secret.is_empty() && secret.chars().all(is_plain)
+        is_id && secret.len() >= MIN_TOKEN_CHARS && secret.chars().all(is_plain)
     })
 }
 
@@ -369,6 +400,17 @@ async fn read_body(
         bytes.extend_from_slice(&chunk);
     }
     Ok(Some(bytes))
+}
+
+/// Reads a file that a Bot API server on this machine has stored. Returns `None` if it is longer than `max_bytes`.
+async fn read_local_file(path: String, max_bytes: usize) -> std::io::Result<Option<Vec<u8>>> {
+    let reading = run_blocking(move || {
+        let (mut bytes, max_bytes) = (Vec::new(), max_bytes as u64);
+        let file = std::fs::File::open(path)?;
+        file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+        Ok((bytes.len() as u64 <= max_bytes).then_some(bytes))
+    });
+    reading.await.map_err(std::io::Error::other)?
 }
 
 fn stalled_error() -> ApiError {

@@ -24,6 +24,14 @@ pub(super) struct DeliveryProgress {
     pub(super) parts: usize,
     /// Message id of the first delivered part, or of the message that shows the preview.
     pub(super) first: Option<i64>,
+    /// Number of delivered pieces of the next part, if the platform accepted it only in pieces.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) pieces: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
+fn is_zero(value: &usize) -> bool {
+    *value == 0
 }
 
 #[derive(Serialize, Deserialize)]
@@ -130,12 +138,6 @@ impl DeliveryCache {
     }
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
-        if let Some(directory) = path.parent() {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)?;
-        }
         let mut text = Vec::new();
         for id in &self.order {
             let sent = self.sent.get(id).cloned().unwrap_or_default();
@@ -148,16 +150,27 @@ impl DeliveryCache {
             )?;
             text.push(b'\n');
         }
-        let new = path.with_extension("new");
-        let _ = std::fs::remove_file(&new);
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?
-            .write_all(&text)?;
-        std::fs::rename(&new, path)?;
+        replace_file(path, &text)?;
         (self.file, self.lines) = (None, self.order.len());
         Ok(())
     }
+}
+
+/// Replaces a file atomically. Creates its directory if necessary. Only the user can read both.
+pub(super) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+    }
+    let new = path.with_extension("new");
+    let _ = std::fs::remove_file(&new);
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?
+        .write_all(content)?;
+    std::fs::rename(&new, path)
 }

@@ -4,7 +4,8 @@
 //! * `media`: the kind of a message, its text and its files.
 //!
 //! The content has the format of the Python version: one JSON object whose first keys are always the same. Additional
-//! keys follow them: `quote`, `forward_origin`, `correction`, `edit_date`, `album`.
+//! keys follow them: `quote`, `forward_origin`, `correction`, `edit_date`, `album`, and in groups `addressed` and
+//! `since_last_reply`.
 
 #![expect(
     clippy::indexing_slicing,
@@ -23,6 +24,69 @@ pub use self::media::{Attachment, sanitize_file_name};
 /// Value of the field `correction` of an edited message.
 const CORRECTION_NOTE: &str = "replaces the earlier version of this message";
 
+/// The slash commands: name, description, the comma command, and whether the command has arguments.
+const SLASH_COMMANDS: [(&str, &str, &str, bool); 6] = [
+    ("help", "Show the commands", "help", true),
+    (
+        "new",
+        "Start a new session; the old one is kept",
+        "new",
+        false,
+    ),
+    (
+        "stop",
+        "Stop the running answer and drop queued messages",
+        "quit",
+        false,
+    ),
+    (
+        "status",
+        "Show the session, the model and the context",
+        "status",
+        false,
+    ),
+    (
+        "model",
+        "Show or set the model of this session",
+        "model",
+        true,
+    ),
+    (
+        "usage",
+        "Show the tokens and the cost of this session",
+        "usage",
+        false,
+    ),
+];
+/// Maximum length of a line of context in characters.
+const MAX_CONTEXT_CHARS: usize = 1_000;
+
+/// Returns the commands for the menu of the chat, as `BotCommand` objects.
+pub(crate) fn menu_commands() -> Vec<Value> {
+    let command = |(name, description, ..): &(&str, &str, &str, bool)| json!({"command": name, "description": description});
+    SLASH_COMMANDS.iter().map(command).collect()
+}
+
+/// Returns the answer to `/help`, in Markdown.
+pub(crate) fn help_text() -> String {
+    let line =
+        |(name, description, ..): &(&str, &str, &str, bool)| format!("/{name} – {description}");
+    let lines: Vec<String> = SLASH_COMMANDS.iter().map(line).collect();
+    format!(
+        "Send a message, a file or a voice message, and I answer.\n\n{}\n\nIn groups, mention me or reply to me. \
+         `,help` lists all commands and tools.",
+        lines.join("\n")
+    )
+}
+
+/// Returns the comma command for a slash command.
+fn comma_command(name: &str, arguments: &str) -> Option<String> {
+    let (_, _, command, has_arguments) =
+        SLASH_COMMANDS.iter().find(|(slash, ..)| *slash == name)?;
+    let arguments = if *has_arguments { arguments } else { "" };
+    Some(format!(",{command} {arguments}").trim_end().to_owned())
+}
+
 /// The account of the bot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BotIdentity {
@@ -37,7 +101,9 @@ pub struct BotIdentity {
 pub enum InboundUpdate {
     /// The command `/start`.
     Start,
-    /// A command for another bot, an unknown command, or a service message of the platform.
+    /// The command `/help`.
+    Help,
+    /// A command for another bot, or a service message of the platform.
     Ignored,
     /// A message for the agent.
     Message(InboundMessage),
@@ -73,6 +139,34 @@ impl InboundMessage {
         Value::Object(object).to_string()
     }
 
+    /// Adds what the model needs to know in a group: whether the message addresses the bot, and what was said since the
+    /// last message that did.
+    pub(crate) fn add_group_context(&mut self, lines: Vec<Value>) {
+        self.fields
+            .insert("addressed".to_owned(), self.is_active.into());
+        if !lines.is_empty() {
+            self.fields
+                .insert("since_last_reply".to_owned(), lines.into());
+        }
+    }
+
+    /// Whether the user edited the message.
+    pub(crate) fn is_edit(&self) -> bool {
+        self.fields.contains_key("correction")
+    }
+
+    /// Returns the message as a line of context for a later one.
+    pub(crate) fn to_context_line(&self) -> Value {
+        let text: String = self.text.chars().take(MAX_CONTEXT_CHARS).collect();
+        let mut line = Map::from_iter([("message".to_owned(), json!(text))]);
+        for key in ["message_id", "username", "full_name", "sender_id", "date"] {
+            if let Some(value) = self.fields.get(key) {
+                line.insert(key.to_owned(), value.clone());
+            }
+        }
+        Value::Object(line)
+    }
+
     /// Adds the text and the files of another message of the album.
     pub fn merge_album_message(&mut self, member: Self) {
         self.is_active |= member.is_active;
@@ -100,24 +194,32 @@ pub fn convert_message(message: &Value, is_edit: bool, me: &BotIdentity) -> Inbo
         return InboundUpdate::Ignored;
     }
     let mut text = kind.text_or_description(message);
+    let is_original = ["forward_origin", "forward_date", "via_bot"]
+        .iter()
+        .all(|field| message[field].is_null());
     let mut is_bub_command = false;
     let slash = Some(&text)
         .filter(|_| kind == TelegramMessageKind::Text)
         .and_then(|text| entities::parse_slash_command(message, text, me));
     if let Some((name, is_ours, rest)) = slash {
-        match name.to_ascii_lowercase().as_str() {
-            "start" if is_ours && !is_edit => return InboundUpdate::Start,
-            "bub" if is_ours && !rest.is_empty() => {
-                is_bub_command = true;
-                text = rest.to_owned();
+        let name = name.to_ascii_lowercase();
+        let command = Some(&name).filter(|_| is_original && !is_edit);
+        match command.and_then(|name| comma_command(name, rest)) {
+            _ if !is_ours => return InboundUpdate::Ignored,
+            _ if name == "start" && is_edit => return InboundUpdate::Ignored,
+            _ if name == "start" => return InboundUpdate::Start,
+            Some(_) if name == "help" && rest.is_empty() => return InboundUpdate::Help,
+            Some(command) => (is_bub_command, text) = (true, command),
+            None if name == "bub" && rest.is_empty() => return InboundUpdate::Ignored,
+            None if name == "bub" => (is_bub_command, text) = (true, rest.to_owned()),
+            // Other text that starts with a slash is text. In a group, `/text@the_bot` addresses the bot.
+            None => {
+                let word = text.split_whitespace().next();
+                is_bub_command = word.is_some_and(|word| word.contains('@'));
             }
-            _ => return InboundUpdate::Ignored,
         }
     }
     let address_mode = AddressMode::from_message(message, kind, is_bub_command, me);
-    let is_original = ["forward_origin", "forward_date", "via_bot"]
-        .iter()
-        .all(|field| message[field].is_null());
     let is_command = kind == TelegramMessageKind::Text
         && address_mode == AddressMode::Explicitly
         && is_original

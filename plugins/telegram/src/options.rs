@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use bub::gateway::settings::ChannelSettings;
 use bub::kernel::settings::OWNERS;
 use bub::kernel::{Error, Result};
 use bub::settings::{Redactor, Secret, Settings};
@@ -11,7 +12,7 @@ use crate::settings::{TelegramReply, TelegramSettings};
 /// Options of the Telegram channel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-#[expect(clippy::struct_excessive_bools, reason = "four independent settings")]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct TelegramOptions {
     /// The bot token. The channel is disabled without one.
     pub token: Option<Secret>,
@@ -55,6 +56,10 @@ pub struct TelegramOptions {
     pub preview_delay: Duration,
     /// Minimum time between two edits of a preview.
     pub edit_interval: Duration,
+    /// How long a user in a group can continue without addressing the bot again.
+    pub active_window: Duration,
+    /// Whether the platform shows a preview of the first link in a message.
+    pub link_previews: bool,
 }
 
 impl TelegramOptions {
@@ -83,6 +88,8 @@ impl TelegramOptions {
             is_auto: telegram.reply == TelegramReply::Auto,
             stream: telegram.stream,
             drop_pending: telegram.drop_pending,
+            link_previews: telegram.link_previews,
+            active_window: settings.get(ChannelSettings::ACTIVE_TIME_WINDOW),
             home: settings.home().to_owned(),
             redactor: settings.redactor().clone(),
             ..Self::with_home(PathBuf::new())
@@ -141,6 +148,8 @@ impl TelegramOptions {
             message_interval: Duration::from_millis(38),
             preview_delay: Duration::from_millis(1_500),
             edit_interval: Duration::from_millis(1_500),
+            active_window: Duration::from_mins(1),
+            link_previews: false,
         }
     }
 }
@@ -155,7 +164,7 @@ mod tests {
     fn settings_that_cannot_be_right_are_named() {
         let check = |change: Change| {
             let mut options = TelegramOptions::with_home("/nowhere".into());
-            options.token = Some("123:abc".into());
+            options.token = Some(format!("123:{}", "abc".repeat(12)).into());
             change(&mut options);
             options
                 .validate()
@@ -164,7 +173,10 @@ mod tests {
                 .unwrap_or_default()
         };
         assert_eq!(check(|_| ()), "");
-        let wrong: [(&str, Change); 2] = [
+        let wrong: [(&str, Change); 3] = [
+            ("telegram.token", |options| {
+                options.token = Some("123:abc".into());
+            }),
             ("telegram.token", |options| {
                 options.token = Some("../x".into());
             }),

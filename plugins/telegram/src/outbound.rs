@@ -1,34 +1,34 @@
 //! Sends replies to chats, in parts that fit into one message. Each part is recorded when the platform accepts it.
+//!
+//! * `files`: sends files as photos, audio, voice messages, videos, documents or albums.
 
 #![expect(
     clippy::indexing_slicing,
     reason = "a JSON value is `null` where there is nothing"
 )]
 
+mod files;
+
 use std::{
     collections::HashMap,
-    path::PathBuf,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bub::agent::files::AllowedFile;
 use bub::kernel::{
-    Envelope, Error, ErrorKind, MediaItem, MediaKind, MessageId, MessageKind, Outbound, Result,
-    tool::run_blocking,
+    ApprovalAnswer, Envelope, Error, ErrorKind, MediaItem, MessageId, MessageKind, Outbound, Result,
 };
-use bub::settings::Redactor;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
     Bot,
+    chat_store::Question,
     client::{ApiError, ApiErrorKind, Upload},
     delivery_log::DeliveryProgress,
     html::{self, MessagePart},
     preview::Previews,
     route::{Button, Route},
-    tools::read_file,
 };
 use crate::lock;
 use bub::gateway::{
@@ -38,8 +38,12 @@ use bub::gateway::{
 
 /// Envelope field with the key of the tool call in [`SentMessageWaiters`].
 pub(super) const SENT_ID_FIELD: &str = "telegram_note";
-/// Maximum size of a photo. Larger images are sent as files.
-const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
+/// Maximum number of messages for the text of an answer. A longer answer is sent as its beginning and a file.
+const MAX_TEXT_MESSAGES: usize = 5;
+/// Maximum length of the pieces of a text that the platform rejects as a whole.
+const MAX_PIECE_CHARS: usize = 1_000;
+/// Maximum pause of a chat for which a reply waits in the channel. For a longer pause, it waits in the outbox.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Tool calls that wait for the id of a sent message, or for the error.
 #[derive(Default)]
@@ -80,9 +84,18 @@ pub(super) async fn deliver_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<()
 async fn send_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
     let message = &reply.message;
     let mut route = Route::from_message(message)?;
-    if let Some(chat) = lock(&bot.migrated_chats).get(&route.chat_thread.chat) {
+    let chat = bot.chats.current_id(route.chat_thread.chat);
+    if chat != route.chat_thread.chat {
         // The answered message does not exist in the new group.
-        (route.chat_thread.chat, route.message_id) = (*chat, None);
+        (route.chat_thread.chat, route.message_id) = (chat, None);
+    }
+    let pause = bot.limiter.remaining_pause(chat);
+    if pause > MAX_PAUSE {
+        let text = format!(
+            "Telegram accepts no messages to the chat for {} s",
+            pause.as_secs()
+        );
+        return Err(Error::new(ErrorKind::Temporary, text).with_retry_after(pause));
     }
     if let Some(button) = &route.button {
         return answer_button(bot, &route, button, message)
@@ -105,12 +118,22 @@ async fn send_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
         && let Some(OutgoingPart::Text(part)) = parts.pop()
     {
         let choices = message.field(APPROVAL_CHOICES_FIELD).cloned();
-        parts.push(OutgoingPart::Question(
-            part,
-            approval_buttons(id, choices.as_ref()),
-        ));
+        let buttons = approval_buttons(id, choices.as_ref());
+        parts.push(OutgoingPart::Question(part, id.to_owned(), buttons));
     }
-    parts.extend(message.media().into_iter().map(OutgoingPart::Media));
+    if parts.len() > MAX_TEXT_MESSAGES && message.kind() == MessageKind::Normal {
+        parts.truncate(1);
+        parts.push(OutgoingPart::File(message.content().into_owned()));
+    }
+    let caption = match parts.as_slice() {
+        [OutgoingPart::Text(part)] if files::fits_caption(part) => Some(part.clone()),
+        _ => None,
+    };
+    let media = files::media_parts(message.media(), caption);
+    if media.has_caption {
+        parts.clear();
+    }
+    parts.extend(media.parts);
     let sent = bot.delivery_log.progress(&reply_id);
     let is_plain = message.kind() == MessageKind::Normal
         && approval.is_none()
@@ -132,27 +155,21 @@ async fn send_reply(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
         reply_id,
         sent,
         preview,
+        is_from_tool: message.str_field(SENT_ID_FIELD).is_some(),
     };
     Ok(outgoing_reply.send_parts(parts).await?.sent.first)
 }
 
-/// Returns the text of a reply as Markdown. For a JSON object, that is its `message`. Text that is not meant as
-/// Markdown becomes a code block, so that it is shown verbatim.
+/// Returns the text of a reply as Markdown. Text that is not meant as Markdown, such as a JSON object, becomes a code
+/// block, so that it is shown verbatim.
 fn reply_markdown(message: &Envelope, is_literal: bool) -> String {
-    let content = message.content();
-    let object = content
-        .trim_start()
-        .starts_with('{')
-        .then(|| serde_json::from_str::<Value>(&content).ok())
-        .flatten();
-    let inner = object
-        .as_ref()
-        .and_then(|object| object.get("message")?.as_str());
-    let text = inner.unwrap_or(&content);
+    let text = message.content();
+    let is_object = text.trim_start().starts_with('{')
+        && serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
     let is_output = message.kind() == MessageKind::Command
         && text.contains(['\n', '*', '_', '`', '<', '[', '#', '~', '|', '\\']);
-    if !(is_literal || is_output) {
-        return text.to_owned();
+    if !(is_literal || is_output || is_object) {
+        return text.into_owned();
     }
     let longest_run = text
         .split(|letter| letter != '`')
@@ -212,30 +229,30 @@ async fn answer_button(
         Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
         Err(api_error) => return Err(api_error.into()),
     }
-    if !is_decided {
-        return Ok(());
+    // The end of the approval request also closes the question: the first one to find it does so.
+    let is_pressed = |_: &str, question: &Question| {
+        (question.chat, question.message_id) == (route.chat_thread.chat, button.message_id)
+    };
+    if is_decided && let Some(question) = bot.chats.take_question(is_pressed) {
+        bot.close_question(&question, &outcome);
     }
-    bot.limiter.wait_to_send(route.chat_thread.chat).await;
-    let text = format!("{}\n\n{outcome}", button.text);
-    let params =
-        json!({"chat_id": route.chat_thread.chat, "message_id": button.message_id, "text": text});
-    match bot.client.call("editMessageText", &params).await {
-        Ok(_) => Ok(()),
-        Err(api_error)
-            if matches!(
-                api_error.error_kind,
-                ApiErrorKind::NotModified | ApiErrorKind::Rejected
-            ) =>
-        {
-            Ok(())
-        }
-        Err(api_error) => Err(api_error.into()),
+    Ok(())
+}
+
+/// Returns the outcome of an approval request, as the gateway replies to `,approve` and `,deny`.
+pub(super) fn approval_outcome(answer: Option<&ApprovalAnswer>) -> &'static str {
+    match answer {
+        Some(ApprovalAnswer::Approved) => "Approved.",
+        Some(ApprovalAnswer::ApprovedForSession) => "Approved for this session.",
+        Some(ApprovalAnswer::ApprovedAlways) => "Approved for always.",
+        Some(_) => "Denied.",
+        None => "Ended without an answer.",
     }
 }
 
 impl Bot {
     /// Sends a text, or edits a message, with the given method: as HTML, or as plain text if the platform rejects the
-    /// HTML.
+    /// HTML, or rejects the new message for any other reason.
     pub(super) async fn send_with_markup(
         &self,
         method: &str,
@@ -245,28 +262,40 @@ impl Bot {
         let mut params = base.clone();
         params["text"] = part.html.as_str().into();
         params["parse_mode"] = "HTML".into();
+        params["link_preview_options"] = self.link_preview_options();
+        let is_new = method == "sendMessage";
         match self.client.call(method, &params).await {
-            Err(api_error) if api_error.error_kind == ApiErrorKind::Markup => {
-                // The part is sent as plain text.
+            Err(api_error)
+                if api_error.error_kind == ApiErrorKind::Markup
+                    || (is_new && api_error.error_kind == ApiErrorKind::Rejected) =>
+            {
                 tracing::warn!(error = %api_error.text, "telegram.markup_rejected");
                 self.limiter
                     .wait_to_send(base["chat_id"].as_i64().unwrap_or_default())
                     .await;
                 let mut params = base.clone();
                 params["text"] = part.plain.as_str().into();
+                params["link_preview_options"] = self.link_preview_options();
                 self.client.call(method, &params).await
             }
             outcome => outcome,
         }
+    }
+
+    pub(super) fn link_preview_options(&self) -> Value {
+        json!({"is_disabled": !self.options.link_previews})
     }
 }
 
 /// One Telegram message of a reply.
 enum OutgoingPart {
     Text(MessagePart),
-    /// A text with buttons to answer an approval request.
-    Question(MessagePart, Value),
-    Media(MediaItem),
+    /// A text with buttons to answer an approval request, and the id of the request.
+    Question(MessagePart, String, Value),
+    /// A text that is sent as a file.
+    File(String),
+    /// A file, or several files as an album, with a caption.
+    Media(Vec<MediaItem>, Option<MessagePart>),
 }
 
 struct OutgoingReply {
@@ -276,6 +305,8 @@ struct OutgoingReply {
     sent: DeliveryProgress,
     /// The message id of the preview, and the inbound message that it answers.
     preview: Option<(i64, MessageId)>,
+    /// Whether a tool call waits for the outcome.
+    is_from_tool: bool,
 }
 
 impl OutgoingReply {
@@ -302,7 +333,13 @@ impl OutgoingReply {
     }
 
     async fn send_part(&mut self, index: usize, outgoing_part: &OutgoingPart) -> Result<()> {
-        let mut outcome = self.try_send_part(index, outgoing_part).await?;
+        let mut outcome = match self.try_send_part(index, outgoing_part).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.notify_failure(outgoing_part, error.message());
+                return Err(error);
+            }
+        };
         if let Err(api_error) = &outcome
             && api_error.error_kind == ApiErrorKind::NoSuchMessage
             && self.route.message_id.take().is_some()
@@ -316,29 +353,36 @@ impl OutgoingReply {
         }
         match outcome {
             Ok(message_id) => {
-                self.sent.parts = index + 1;
+                (self.sent.parts, self.sent.pieces) = (index + 1, 0);
                 self.sent.first = self.sent.first.or(message_id);
                 self.bot
                     .delivery_log
                     .record(&self.reply_id, self.sent.clone());
-                if let Some((preview_id, inbound_id)) = self.preview.take()
-                    && message_id == Some(preview_id)
-                {
+                if let Some((preview_id, inbound_id)) = self.preview.take() {
                     Previews::mark_replaced(&self.bot, &inbound_id);
+                    if message_id != Some(preview_id) {
+                        // A partial answer must not stay beside the complete one.
+                        let chat = self.route.chat_thread.chat;
+                        self.bot.delete_message(chat, preview_id);
+                    }
                 }
                 Ok(())
             }
             Err(api_error) => {
                 match api_error.error_kind {
                     ApiErrorKind::Flood => {
-                        self.bot.limiter.apply_flood_wait(
+                        self.bot.apply_flood_wait(
                             self.route.chat_thread.chat,
                             api_error.retry_after.unwrap_or_default(),
                         );
                     }
                     // The next attempt uses the new id.
                     ApiErrorKind::ChatMoved(chat) => {
-                        self.bot.record_migration(self.route.chat_thread.chat, chat);
+                        let old = self.route.chat_thread.chat;
+                        self.bot.chats.record_move(old, chat);
+                    }
+                    ApiErrorKind::Rejected | ApiErrorKind::Markup => {
+                        self.notify_failure(outgoing_part, &api_error.text);
                     }
                     _ => {}
                 }
@@ -354,12 +398,16 @@ impl OutgoingReply {
     ) -> Result<Result<Option<i64>, ApiError>> {
         Ok(match outgoing_part {
             OutgoingPart::Text(part) => self.send_text(index, part, None).await,
-            OutgoingPart::Question(part, buttons) => {
-                self.send_text(index, part, Some(buttons)).await
+            OutgoingPart::Question(part, id, buttons) => {
+                let sent = self.send_text(index, part, Some(buttons)).await;
+                if let Ok(Some(message_id)) = &sent {
+                    self.open_question(id, *message_id, &part.plain);
+                }
+                sent
             }
-            OutgoingPart::Media(item) => {
-                let file = load_file(item, &self.bot.options.redactor).await?;
-                self.send_media(index, file).await
+            OutgoingPart::File(text) => self.send_text_file(text.clone().into_bytes()).await,
+            OutgoingPart::Media(items, caption) => {
+                self.send_files(index, items, caption.as_ref()).await?
             }
         })
     }
@@ -370,6 +418,9 @@ impl OutgoingReply {
         part: &MessagePart,
         buttons: Option<&Value>,
     ) -> Result<Option<i64>, ApiError> {
+        if self.sent.pieces > 0 {
+            return self.send_pieces(part).await;
+        }
         if let (0, Some((preview, _))) = (index, &self.preview) {
             let preview = *preview;
             let base = json!({"chat_id": self.route.chat_thread.chat, "message_id": preview});
@@ -378,14 +429,11 @@ impl OutgoingReply {
                 .send_with_markup("editMessageText", &base, part)
                 .await
             {
-                Err(api_error)
-                    if api_error.error_kind != ApiErrorKind::NotModified
-                        && api_error.error_kind != ApiErrorKind::Rejected =>
-                {
+                // The preview was deleted or cannot be changed: send a new message.
+                Err(api_error) if api_error.is_rejection() => {}
+                Err(api_error) if api_error.error_kind != ApiErrorKind::NotModified => {
                     return Err(api_error);
                 }
-                // The preview was deleted: send a new message.
-                Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
                 _ => return Ok(Some(preview)),
             }
         }
@@ -393,111 +441,105 @@ impl OutgoingReply {
         if let Some(buttons) = buttons {
             base["reply_markup"] = buttons.clone();
         }
-        let answer = self
-            .bot
-            .send_with_markup("sendMessage", &base, part)
-            .await?;
-        Ok(answer["message_id"].as_i64())
+        match self.bot.send_with_markup("sendMessage", &base, part).await {
+            Err(api_error) if api_error.is_rejection() => self.send_pieces(part).await,
+            outcome => outcome.map(|answer| answer["message_id"].as_i64()),
+        }
     }
 
-    async fn send_media(&self, index: usize, file: FileSource) -> Result<Option<i64>, ApiError> {
-        let mut params = reply_params(&self.route, index == 0);
-        let (upload, is_photo) = match file {
-            FileSource::Link(url, is_photo) => {
-                let (method, name) = if is_photo {
-                    ("sendPhoto", "photo")
-                } else {
-                    ("sendDocument", "document")
-                };
-                params[name] = url.into();
-                return self
-                    .bot
-                    .client
-                    .call(method, &params)
-                    .await
-                    .map(|answer| answer["message_id"].as_i64());
-            }
-            FileSource::Bytes(upload, is_photo) => (upload, is_photo),
-        };
-        let params = params.as_object().cloned().unwrap_or_default();
-        if is_photo {
-            match self.bot.client.upload("sendPhoto", &params, &upload).await {
-                // The image has unsupported dimensions or is invalid: send it as a file.
-                Err(api_error) if api_error.error_kind == ApiErrorKind::Rejected => {}
-                outcome => return outcome.map(|answer| answer["message_id"].as_i64()),
+    /// Sends a part that the platform rejects as shorter plain messages, and as a file where it rejects these, too.
+    async fn send_pieces(&mut self, part: &MessagePart) -> Result<Option<i64>, ApiError> {
+        let pieces = split_pieces(&part.plain);
+        while let Some(piece) = pieces.get(self.sent.pieces) {
+            let chat_thread = self.route.chat_thread;
+            self.bot.limiter.wait_to_send(chat_thread.chat).await;
+            let params = chat_thread.add_to_params(json!({"text": piece}));
+            match self.bot.client.call("sendMessage", &params).await {
+                Ok(answer) => {
+                    self.sent.first = self.sent.first.or(answer["message_id"].as_i64());
+                    self.sent.pieces += 1;
+                    self.bot
+                        .delivery_log
+                        .record(&self.reply_id, self.sent.clone());
+                }
+                Err(api_error) if api_error.is_rejection() => {
+                    let rest = pieces.get(self.sent.pieces..).unwrap_or_default();
+                    return self.send_text_file(rest.concat().into_bytes()).await;
+                }
+                Err(api_error) => return Err(api_error),
             }
         }
+        Ok(self.sent.first)
+    }
+
+    async fn send_text_file(&self, bytes: Vec<u8>) -> Result<Option<i64>, ApiError> {
+        let chat_thread = self.route.chat_thread;
+        let params = chat_thread.add_to_params(json!({}));
+        let params = params.as_object().cloned().unwrap_or_default();
         let upload = Upload {
-            name: "document",
-            ..upload
+            name: "document".to_owned(),
+            filename: "answer.md".to_owned(),
+            mime: "text/markdown".to_owned(),
+            bytes,
         };
-        let answer = self
-            .bot
-            .client
-            .upload("sendDocument", &params, &upload)
-            .await?;
+        self.bot.limiter.wait_to_send(chat_thread.chat).await;
+        let client = &self.bot.client;
+        let answer = client.upload("sendDocument", &params, &[upload]).await?;
         Ok(answer["message_id"].as_i64())
+    }
+
+    /// Tells the chat that a part of the reply cannot be sent. A tool call returns the error to the model instead.
+    fn notify_failure(&self, outgoing_part: &OutgoingPart, reason: &str) {
+        if self.is_from_tool {
+            return;
+        }
+        let subject = match outgoing_part {
+            OutgoingPart::Media(..) => "A file of my answer",
+            _ => "My answer",
+        };
+        let text = format!(
+            "{subject} could not be sent: {reason}\nThe owner of this bot finds it with `bub outbox list`."
+        );
+        self.bot.send_notice(&self.route, text);
+    }
+
+    /// Records a message with buttons, so that they are removed when the approval request ends.
+    fn open_question(&self, id: &str, message_id: i64, text: &str) {
+        let question = Question {
+            chat: self.route.chat_thread.chat,
+            message_id,
+            text: text.to_owned(),
+        };
+        if let Some(question) = self.bot.chats.open_question(id, question) {
+            self.bot.close_question(&question, approval_outcome(None));
+        }
     }
 }
 
-/// The content of a file to send, and whether to send it as a photo.
-enum FileSource {
-    Link(String, bool),
-    Bytes(Upload, bool),
-}
-
-async fn load_file(item: &MediaItem, redactor: &Redactor) -> Result<FileSource> {
-    let is_image = item.kind == MediaKind::Image;
-    let url = item.resolve_url().await?.unwrap_or_default();
-    let file_error = |reason: String| {
-        Error::not_found(format!(
-            "cannot send file `{}` of the reply: {reason}",
-            item.filename.as_deref().unwrap_or(item.kind.name())
-        ))
-    };
-    let (bytes, name) = if let Some(path) = url.strip_prefix("file://") {
-        let path = PathBuf::from(path);
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
-        let redactor = redactor.clone();
-        let bytes = run_blocking(move || {
-            // The tool that named the file has resolved its links. A link that is there now leads elsewhere.
-            let file = AllowedFile::open_resolved(&path)?;
-            Ok::<_, Error>(read_file(file, &redactor)?)
-        });
-        let bytes = bytes
-            .await?
-            .map_err(|error| file_error(error.message().to_owned()))?;
-        (bytes, name)
-    } else if let Some((_, data)) = url
-        .strip_prefix("data:")
-        .and_then(|data| data.split_once(";base64,"))
-    {
-        (
-            STANDARD
-                .decode(data)
-                .map_err(|error| file_error(error.to_string()))?,
-            None,
-        )
-    } else if url.starts_with("http") {
-        return Ok(FileSource::Link(url, is_image));
-    } else {
-        return Err(file_error("it has no content and no URL".to_owned()));
-    };
-    let filename = item
-        .filename
-        .clone()
-        .or(name)
-        .unwrap_or_else(|| "file".to_owned());
-    let is_photo = is_image && bytes.len() <= MAX_PHOTO_BYTES && item.mime != "image/svg+xml";
-    Ok(FileSource::Bytes(
-        Upload {
-            name: "photo",
-            filename,
-            mime: item.mime.clone(),
-            bytes,
-        },
-        is_photo,
-    ))
+/// Splits a plain text into pieces that are much shorter than a message, if possible after a space.
+fn split_pieces(text: &str) -> Vec<&str> {
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let end = rest
+            .char_indices()
+            .nth(MAX_PIECE_CHARS)
+            .map_or(rest.len(), |(index, _)| index);
+        let head = rest.get(..end).unwrap_or(rest);
+        let is_last = end == rest.len();
+        let space = head.rfind(char::is_whitespace).filter(|_| !is_last);
+        let (piece, tail) = rest
+            .split_at_checked(space.map_or(end, |space| {
+                space
+                    + head
+                        .get(space..)
+                        .and_then(|tail| tail.chars().next())
+                        .map_or(1, char::len_utf8)
+            }))
+            .unwrap_or((rest, ""));
+        if !piece.trim().is_empty() {
+            pieces.push(piece);
+        }
+        rest = tail;
+    }
+    pieces
 }

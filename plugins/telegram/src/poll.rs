@@ -6,7 +6,7 @@
     reason = "a JSON value is `null` where there is nothing"
 )]
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bub::kernel::{CancellationToken, Error, ErrorKind, MessageHandler, Result};
 use futures_util::FutureExt as _;
@@ -39,6 +39,8 @@ pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: Cancellati
 
 async fn poll_updates(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
+    // Handled updates after the offset, which are behind an update that has no room in its session.
+    let mut known_ids = HashSet::new();
     let mut backoff = PollBackoff {
         bot,
         reported_kind: None,
@@ -64,12 +66,17 @@ async fn poll_updates(bot: &Arc<Bot>, handler: &MessageHandler) {
                 {
                     updates = wait_for_albums(bot, offset, updates).await;
                 }
-                let last = updates
-                    .iter()
-                    .filter_map(|update| update["update_id"].as_i64())
-                    .max();
-                handle_updates(bot, handler, updates).await;
-                offset = last.map(|last| last + 1).or(offset);
+                let ids: Vec<i64> = updates.iter().filter_map(update_id).collect();
+                updates
+                    .retain(|update| !update_id(update).is_some_and(|id| known_ids.contains(&id)));
+                let waiting = handle_updates(bot, handler, updates).await;
+                let next = ids.iter().max().map(|last| last + 1);
+                // Only handled updates may be confirmed.
+                offset = waiting.iter().min().copied().or(next).or(offset);
+                known_ids = ids.into_iter().filter(|id| !waiting.contains(id)).collect();
+                if !waiting.is_empty() {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
             }
             Err(api_error) => {
                 let delay = backoff.record_failure(&api_error);
@@ -117,8 +124,17 @@ async fn get_updates(
         .unwrap_or_default())
 }
 
-/// Handles updates. Chats are handled concurrently, updates of one chat in order, and an album as one message.
-async fn handle_updates(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>) {
+fn update_id(update: &Value) -> Option<i64> {
+    update["update_id"].as_i64()
+}
+
+/// Handles updates. Chats are handled concurrently, updates of one chat in order, and an album as one message. Returns
+/// the ids of updates that must be handled again, because their session has no room.
+async fn handle_updates(
+    bot: &Arc<Bot>,
+    handler: &MessageHandler,
+    updates: Vec<Value>,
+) -> HashSet<i64> {
     let mut chats: Vec<(Option<i64>, Vec<Vec<Value>>)> = Vec::new();
     for update in updates {
         let chat = updates::chat_id(&update);
@@ -136,36 +152,48 @@ async fn handle_updates(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<V
         }
     }
     let handling = chats.into_iter().map(|(_, groups)| async move {
+        let mut waiting = Vec::new();
         for group in groups {
-            submit_until_accepted(bot, handler, &group).await;
+            let is_control = group.first().is_some_and(updates::is_control);
+            // Later messages wait behind the first one that has no room, but a user can still stop the session.
+            let can_submit = waiting.is_empty() || is_control;
+            if !can_submit || !submit_until_accepted(bot, handler, &group).await {
+                waiting.extend(group.iter().filter_map(update_id));
+            }
         }
+        waiting
     });
-    futures_util::future::join_all(handling).await;
+    let waiting = futures_util::future::join_all(handling).await;
+    waiting.into_iter().flatten().collect()
 }
 
-/// Submits an update or an album until it is accepted or fails permanently.
-async fn submit_until_accepted(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
-    let id = updates
-        .first()
-        .and_then(|update| update["update_id"].as_i64())
-        .unwrap_or_default();
+/// Submits an update or an album until it is accepted or fails permanently. Returns `false` if its session has no room.
+async fn submit_until_accepted(
+    bot: &Arc<Bot>,
+    handler: &MessageHandler,
+    updates: &[Value],
+) -> bool {
+    let id = updates.first().and_then(update_id).unwrap_or_default();
     let mut is_reported = false;
     loop {
         let handling =
             AssertUnwindSafe(updates::handle_update(bot, handler, updates)).catch_unwind();
         let error = match handling.await {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => error,
             Err(_) => {
                 let error = "the channel panicked; the update is not processed";
                 tracing::error!(update_id = id, error, "telegram.update_skipped");
-                return;
+                return true;
             }
         };
+        if error.kind() == ErrorKind::SessionFull {
+            return false;
+        }
         if !is_retryable(&error) {
             let error = error.message();
             tracing::error!(update_id = id, error, "telegram.update_skipped");
-            return;
+            return true;
         }
         let delay = error.retry_after().unwrap_or(RETRY_DELAY);
         if !std::mem::replace(&mut is_reported, true) {

@@ -61,7 +61,7 @@ impl Previews {
             &log_key(message_id),
             DeliveryProgress {
                 parts: 1,
-                first: None,
+                ..DeliveryProgress::default()
             },
         );
     }
@@ -159,6 +159,7 @@ async fn update_preview(
     let mut params = reply_params(&route, preview_id.is_none());
     params["text"] = part.html.as_str().into();
     params["parse_mode"] = "HTML".into();
+    params["link_preview_options"] = json!({"is_disabled": !bot.options.link_previews});
     let outcome = match *preview_id {
         Some(preview_id) => {
             if let Some(params) = params.as_object_mut() {
@@ -177,14 +178,14 @@ async fn update_preview(
                 bot.delivery_log.record(
                     &log_key(&message_id),
                     DeliveryProgress {
-                        parts: 0,
                         first: *preview_id,
+                        ..DeliveryProgress::default()
                     },
                 );
             }
         }
         Err(api_error) if api_error.error_kind == ApiErrorKind::Flood => {
-            bot.limiter.apply_flood_wait(
+            bot.apply_flood_wait(
                 route.chat_thread.chat,
                 api_error.retry_after.unwrap_or_default(),
             );
@@ -199,19 +200,21 @@ fn spawn_cleanup(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
     let (Some(receipt), Ok(route)) = (receipt, Route::from_message(turn.message())) else {
         return;
     };
-    let (bot, message_id) = (Arc::clone(bot), message_id.clone());
+    let (bot, message_id, turn) = (Arc::clone(bot), message_id.clone(), turn.clone());
     tokio::spawn(async move {
         let outcome = receipt.outcome().await;
-        if matches!(outcome, MessageOutcome::Done { replies: 1.., .. }) {
-            // The reply that replaces the preview is still to be delivered, unless a tool sent all replies.
+        let has_replies = matches!(outcome, MessageOutcome::Done { replies: 1.., .. });
+        // After a message of a tool, the answer is not sent.
+        if has_replies && !turn.was_sent_by_tool() {
+            // The reply that replaces the preview is still to be delivered.
             tokio::time::sleep(PREVIEW_TTL).await;
         }
         if !lock(&bot.previews.0).contains_key(&message_id) {
             return;
         }
         if let Some(preview_id) = bot.previews.finish(&bot, &message_id).await {
-            let params = json!({"chat_id": route.chat_thread.chat, "message_id": preview_id});
-            let _ = bot.client.call("deleteMessage", &params).await;
+            bot.delete_message(route.chat_thread.chat, preview_id);
+            Previews::mark_replaced(&bot, &message_id);
         }
     });
 }

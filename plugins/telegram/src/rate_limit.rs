@@ -143,6 +143,24 @@ impl Limiter {
         true
     }
 
+    /// Returns how long a chat is still paused.
+    pub(super) fn remaining_pause(&self, chat: i64) -> Duration {
+        let (now, chats) = (Instant::now(), lock(&self.chats));
+        let chat = chats.budgets.get(&chat).and_then(|chat| chat.paused_until);
+        let until = chat.max(chats.paused_until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// Pauses a chat.
+    pub(super) fn pause_chat(&self, chat: i64, delay: Duration) {
+        let until = Some(Instant::now() + delay);
+        lock(&self.chats)
+            .budgets
+            .entry(chat)
+            .or_default()
+            .paused_until = until;
+    }
+
     /// Pauses a chat as the platform asks. If another chat is paused, too, all chats are paused.
     pub(super) fn apply_flood_wait(&self, chat: i64, delay: Duration) {
         let now = Instant::now();

@@ -5,6 +5,7 @@ use bub::settings::{Secret, SettingChoice, Settings, text_format};
 /// Settings in the section `telegram`.
 #[derive(Settings)]
 #[settings(section = "telegram")]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct TelegramSettings {
     /// Telegram bot token; the channel is disabled without one.
     pub token: Option<Secret>,
@@ -25,6 +26,9 @@ pub struct TelegramSettings {
     /// Show a long answer while the model writes it: bub sends one message and edits it as the text grows.
     #[setting(default = true)]
     pub stream: bool,
+    /// Show a preview of the first link in a message.
+    #[setting(default = false)]
+    pub link_previews: bool,
     /// Discard messages that arrived while bub was not running.
     #[setting(default = false)]
     pub drop_pending: bool,

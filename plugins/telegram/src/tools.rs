@@ -48,6 +48,11 @@ pub(crate) fn register_tools(context: &PluginContext<'_>, bot: &Arc<Bot>) {
         vec![
             ToolParameter::new::<Option<String>>("text", "Text in Markdown", true),
             ToolParameter::new::<Option<String>>("file", "Path of a file that you can read", true),
+            ToolParameter::new::<Option<Vec<String>>>(
+                "files",
+                "Paths of several files; images and videos become an album",
+                true,
+            ),
             chat(),
             ToolParameter::new::<Option<i64>>("thread_id", "Topic in the other chat", true),
         ],
@@ -107,10 +112,11 @@ async fn run_send(
 ) -> Result<Value> {
     let text = arguments.take::<Option<String>>("text", None);
     let file = arguments.take::<Option<String>>("file", None);
+    let files_given = arguments.take::<Option<Vec<String>>>("files", None);
     let chat = arguments.take::<Option<i64>>("chat_id", None);
     let thread = arguments.take::<Option<i64>>("thread_id", None);
-    let (Some(text), Some(file), Some(chat), Some(thread), true) =
-        (text, file, chat, thread, arguments.is_valid())
+    let (Some(text), Some(file), Some(files_given), Some(chat), Some(thread), true) =
+        (text, file, files_given, chat, thread, arguments.is_valid())
     else {
         return Err(arguments.into_error());
     };
@@ -120,23 +126,21 @@ async fn run_send(
         .redactor
         .redact(&text.unwrap_or_default())
         .into_owned();
-    let file = match file {
-        Some(file) => {
-            let redactor = bot.options.redactor.clone();
-            Some(resolve_file(files, context.clone(), file, redactor).await?)
-        }
-        None => None,
-    };
-    if text.trim().is_empty() && file.is_none() {
+    let mut paths = Vec::new();
+    for file in file.into_iter().chain(files_given.unwrap_or_default()) {
+        let (files, redactor) = (Arc::clone(&files), bot.options.redactor.clone());
+        paths.push(resolve_file(files, context.clone(), file, redactor).await?);
+    }
+    if text.trim().is_empty() && paths.is_empty() {
         return Err(Error::invalid_input(
-            "nothing to send: pass `text` or `file`",
+            "nothing to send: pass `text`, `file` or `files`",
         ));
     }
     let chat_thread = ChatThread { chat, thread };
     let session = if is_turn_chat {
         context.turn.session_id().as_str().to_owned()
     } else {
-        chat_thread.session_id()
+        bot.session_id(chat_thread)
     };
     let mut message: Envelope = ChannelMessage::new(session, CHANNEL_NAME, text)
         .chat_id(chat.to_string())
@@ -144,8 +148,8 @@ async fn run_send(
     if !is_turn_chat || thread.is_some() {
         Route::new(chat_thread).write_to(&mut message);
     }
-    if let Some(path) = &file {
-        message.set_media(vec![media_item(path)]);
+    if !paths.is_empty() {
+        message.set_media(paths.iter().map(|path| media_item(path)).collect());
     }
     let (sent_id, delivered) = bot.sent_waiters.register();
     message.set(SENT_ID_FIELD, sent_id.as_str());
@@ -191,6 +195,18 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     match bot.send_with_markup("editMessageText", &base, part).await {
         Ok(_) => Ok(json!({"ok": true})),
         Err(api_error) if api_error.error_kind == ApiErrorKind::NotModified => {
+            Ok(json!({"ok": true}))
+        }
+        // The message is a file: its text is the caption.
+        Err(api_error)
+            if api_error.error_kind == ApiErrorKind::Rejected
+                && api_error.text.contains("no text in the message") =>
+        {
+            let params = json!({
+                "chat_id": chat, "message_id": message_id, "caption": part.html, "parse_mode": "HTML",
+            });
+            let edited = bot.client.call("editMessageCaption", &params).await;
+            edited.map_err(|api_error| tool_error(api_error.into()))?;
             Ok(json!({"ok": true}))
         }
         Err(api_error) => Err(tool_error(api_error.into())),
@@ -294,6 +310,12 @@ fn media_item(path: &Path) -> MediaItem {
         "png" => (MediaKind::Image, "image/png"),
         "jpg" | "jpeg" => (MediaKind::Image, "image/jpeg"),
         "webp" => (MediaKind::Image, "image/webp"),
+        "gif" => (MediaKind::Image, "image/gif"),
+        "mp3" => (MediaKind::Audio, "audio/mpeg"),
+        "m4a" => (MediaKind::Audio, "audio/mp4"),
+        "ogg" | "oga" | "opus" => (MediaKind::Audio, "audio/ogg"),
+        "mp4" => (MediaKind::Video, "video/mp4"),
+        "pdf" => (MediaKind::Document, "application/pdf"),
         _ => (MediaKind::Document, "application/octet-stream"),
     };
     MediaItem::from_url(kind, mime, format!("file://{}", path.display()))

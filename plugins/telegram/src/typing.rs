@@ -62,6 +62,20 @@ impl Drop for TypingGuard {
     }
 }
 
+/// Shows the typing indicator once, in the background, unless a turn of the chat shows it. The turn of a message starts
+/// only after messages that belong together are collected, and the user should see at once that the message has arrived.
+pub(super) fn show_once(bot: &Arc<Bot>, chat_thread: ChatThread) {
+    if lock(&bot.typing.0).contains_key(&chat_thread) {
+        return;
+    }
+    let bot = Arc::clone(bot);
+    tokio::spawn(async move {
+        let params = chat_thread.add_to_params(json!({"action": "typing"}));
+        // The indicator is optional.
+        let _ = bot.client.call("sendChatAction", &params).await;
+    });
+}
+
 async fn keep_typing(bot: Arc<Bot>, chat_thread: ChatThread) {
     let params = chat_thread.add_to_params(json!({"action": "typing"}));
     loop {

@@ -163,6 +163,8 @@ class FileTapeStore(InMemoryQueryMixin):
     def __init__(self, directory: Path) -> None:
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
+        #: The size of each file after the last append, and the id of its last entry.
+        self._last: dict[str, tuple[int, int]] = {}
 
     def _file(self, tape: str) -> Path:
         return self._directory / f"{quote(tape, safe='')}.jsonl"
@@ -180,10 +182,14 @@ class FileTapeStore(InMemoryQueryMixin):
         return [TapeEntry(**json.loads(line)) for line in file.read_text("utf-8").splitlines() if line.strip()]
 
     def append(self, tape: str, entry: TapeEntry) -> None:
-        entries = self.read(tape)
-        made = replace(entry, id=entries[-1].id + 1 if entries else 1)
         with self._file(tape).open("a", encoding="utf-8") as file:
+            size, last = self._last.get(tape, (0, 0))
+            if file.tell() != size:
+                entries = self.read(tape)
+                last = entries[-1].id if entries else 0
+            made = replace(entry, id=last + 1)
             file.write(json.dumps(asdict(made), ensure_ascii=False) + "\n")
+            self._last[tape] = (file.tell(), made.id)
 
 
 class AsyncTapeStoreAdapter:

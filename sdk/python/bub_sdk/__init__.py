@@ -1,8 +1,8 @@
 """Plugins for bub, in Python. See docs/first-plugin-python.md and docs/plugin-protocol.md."""
 
-from .host import about, ask, config, log, run_turn, send, sender, tape
+from .host import about, ask, config, log, quit_session, run_turn, send, sender, steer, tape
 from .decorators import Channel, ToolContext, command, hookimpl, tool
-from .serve import PluginContext, serve
+from .serve import PluginContext, serve, tools_changed
 from .values import (
     BubError,
     Envelope,
@@ -34,11 +34,14 @@ __all__ = [
     "field_of",
     "hookimpl",
     "log",
+    "quit_session",
     "run_turn",
     "send",
     "sender",
     "serve",
+    "steer",
     "tape",
     "text_of",
     "tool",
+    "tools_changed",
 ]

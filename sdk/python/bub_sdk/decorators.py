@@ -26,11 +26,22 @@ class ToolContext:
         self.tape = host.tape
 
 
-def hookimpl(function: Any = None, *, specname: Optional[str] = None, observe_only: bool = False) -> Any:
-    """Mark a function or method as the hook of its name. It declares only the arguments it needs."""
+def hookimpl(
+    function: Any = None,
+    *,
+    specname: Optional[str] = None,
+    observe_only: bool = False,
+    order: Optional[str] = None,
+    timeout_seconds: Optional[float] = None,
+) -> Any:
+    """Mark a function or method as the hook of its name. It declares only the arguments it needs.
+
+    ``order``: ``first`` or ``last`` of all plugins. ``timeout_seconds``: for a hook that needs longer than the default.
+    """
+    options = {"observe_only": observe_only, "order": order, "timeout_seconds": timeout_seconds}
 
     def mark(function: Any) -> Any:
-        setattr(function, _MARK, {"name": specname or function.__name__, "observe_only": observe_only})
+        setattr(function, _MARK, {"name": specname or function.__name__, **options})
         return function
 
     return mark if function is None else mark(function)
@@ -57,12 +68,15 @@ class Tool:
             raise ValueError(f"unknown exposure '{exposure}' of tool '{name}'; available: {', '.join(EXPOSURES)}")
         self._annotations = {"readOnlyHint": options["read_only"], "commandOnly": exposure == "command"}
         self._annotations.update(exposure=exposure, deferred=options["deferred"])
+        self._output_schema = options["output_schema"]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self.function(*args, **named)
 
     def describe(self) -> dict:
         described = {"name": self.name, "description": self.description, "inputSchema": self.schema}
+        if self._output_schema:
+            described["outputSchema"] = self._output_schema
         return {**described, "annotations": self._annotations}
 
     def bind(self, arguments: dict, context: ToolContext) -> "tuple[list, dict]":
@@ -87,16 +101,18 @@ def tool(
     exposure: str = "auto",
     deferred: bool = False,
     model: Any = None,
+    output_schema: Optional[dict] = None,
 ) -> Any:
     """Make a tool from a function. The model reads its docstring; its signature defines the arguments.
 
     An argument ``context`` is not shown to the model: it gets the ToolContext. ``read_only``: the tool changes nothing,
     so several calls may run in parallel. ``command_only``: for users, not for the model. ``exposure``: ``auto``,
     ``direct`` (the model, never code), ``code`` (only code in code mode) or ``command``. ``deferred``: the model sees only
-    the name until it needs the tool.
+    the name until it needs the tool. ``output_schema``: JSON Schema of a result that is no text.
     """
     options = dict(description=description, context=context, model=model)
     options.update(read_only=read_only, command_only=command_only, exposure=exposure, deferred=deferred)
+    options.update(output_schema=output_schema)
 
     def make(function: Callable[..., Any]) -> Tool:
         made = Tool(function, name or function.__name__, options)
@@ -109,14 +125,16 @@ def tool(
 class Command:
     """A command of the command line. Its output is shown to the user."""
 
-    def __init__(self, function: Callable[..., Any], name: str, about: Optional[str]) -> None:
-        self.function, self.name = function, name
+    def __init__(self, function: Callable[..., Any], name: str, about: Optional[str], raw: bool = False) -> None:
+        self.function, self.name, self.is_raw = function, name, raw
         text, described = schema.of_function(function, None)
         self.about = about or (text.splitlines() or [""])[0]
         self.schema, self._parameters = described, inspect.signature(function).parameters
 
     def describe(self) -> dict:
         args = [self._describe(*item) for item in self.schema["properties"].items()]
+        if self.is_raw:
+            return {"name": self.name, "about": self.about, "raw": True}
         return {"name": self.name, "about": self.about, "args": args}
 
     def _describe(self, name: str, kind: dict) -> dict:
@@ -143,11 +161,16 @@ class Command:
         return values
 
 
-def command(function: Any = None, *, name: Optional[str] = None, about: Optional[str] = None) -> Any:
-    """Make a command from a function: arguments without a default are positional, the others are options."""
+def command(
+    function: Any = None, *, name: Optional[str] = None, about: Optional[str] = None, raw: bool = False
+) -> Any:
+    """Make a command from a function: arguments without a default are positional, the others are options.
+
+    With ``raw``, the function gets one list with everything after the name.
+    """
 
     def make(function: Callable[..., Any]) -> Any:
-        made = Command(function, name or function.__name__.replace("_", "-"), about)
+        made = Command(function, name or function.__name__.replace("_", "-"), about, raw)
         COMMANDS[made.name] = made
         return function
 
@@ -185,7 +208,8 @@ class Hook:
     """A function with the decorator ``@hookimpl``."""
 
     def __init__(self, function: Callable[..., Any], mark: dict) -> None:
-        self.function, self.name, self.observe_only = function, mark["name"], mark["observe_only"]
+        self.function, self.name = function, mark["name"]
+        self._options = {name: value for name, value in mark.items() if name != "name" and value}
         parameters = inspect.signature(function).parameters.values()
         self.takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -198,7 +222,7 @@ class Hook:
         entry: Dict[str, Any] = {"name": self.name}
         if not self.takes_all:
             entry["args"] = self.wants
-        return {**entry, "observe_only": True} if self.observe_only else entry
+        return {**entry, **self._options}
 
 
 def find_hooks(plugin: Any) -> List[Hook]:

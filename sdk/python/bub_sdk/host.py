@@ -61,10 +61,13 @@ def ask(
     secret: bool = False,
     choices: Optional[list] = None,
     multiple: bool = False,
+    raw: bool = False,
 ) -> Any:
-    """Prompt the user for text, for one of ``choices``, or with ``multiple`` for any number of them."""
+    """Prompt the user for text, for one of ``choices``, or with ``multiple`` for any number of them.
+    With ``raw``, return the next line of stdin, and ``None`` at its end."""
     params = {"question": question, "default": default, "choices": choices}
-    return _ask("ui/ask", {**params, "secret": secret or None, "multiple": multiple or None}, "answer")
+    flags = {"secret": secret or None, "multiple": multiple or None, "raw": raw or None}
+    return _ask("ui/ask", {**params, **flags}, "answer")
 
 
 def send(message: dict) -> Any:
@@ -75,6 +78,16 @@ def send(message: dict) -> Any:
 def run_turn(message: dict) -> Any:
     """Run a message in its session. Return ``session_id`` and ``model_output`` after the turn."""
     return request("turn/run", {"message": message})
+
+
+def steer(session_id: str, message: dict, reason: Optional[str] = None) -> Any:
+    """Add a message to the running turn of a session. Return whether it was accepted."""
+    return _ask("session/steer", {"session_id": session_id, "message": message, "reason": reason}, "accepted")
+
+
+def quit_session(session_id: str) -> Any:
+    """Stop the turns of a session and drop its queued messages."""
+    return request("session/quit", {"session_id": session_id})
 
 
 def inbound(channel: str, message: dict, sender: Optional[dict] = None) -> Any:
@@ -107,9 +120,9 @@ class tape:
         return _ask("tape/query", params, "entries")
 
     @staticmethod
-    def append(name: str, data: Any = None, session_id: Optional[str] = None) -> Any:
+    def append(name: str, data: Any = None, session_id: Optional[str] = None, fork: Optional[str] = None) -> Any:
         """Append an event and return its id."""
-        return _ask("tape/append", {"name": name, "data": data, "session_id": session_id}, "id")
+        return _ask("tape/append", {"name": name, "data": data, "session_id": session_id, "fork": fork}, "id")
 
     @staticmethod
     def search(text: str, limit: Optional[int] = None, session_id: Optional[str] = None) -> Any:
@@ -130,6 +143,16 @@ class tape:
     def handoff(name: str, state: Optional[dict] = None, session_id: Optional[str] = None) -> Any:
         """Write an anchor and return its id. Later views start there."""
         return _ask("tape/handoff", {"name": name, "state": state, "session_id": session_id}, "id")
+
+    @staticmethod
+    def fork(session_id: Optional[str] = None) -> Any:
+        """Start a fork and return its id, for ``append`` and ``merge``."""
+        return _ask("tape/fork", {"session_id": session_id}, "fork")
+
+    @staticmethod
+    def merge(fork: str, keep: bool = True) -> Any:
+        """End a fork: add its entries to the tape, or discard them."""
+        return request("tape/merge" if keep else "tape/discard", {"fork": fork})
 
     @staticmethod
     def reset(archive: bool = False, session_id: Optional[str] = None) -> Any:

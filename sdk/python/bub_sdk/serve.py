@@ -14,10 +14,12 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import host
 from .decorators import COMMANDS, TOOLS, Hook, ToolContext, find_hooks
+from . import provided
 from .peer import CALL, Next, Peer, ServedRequest
 from .values import BubError, Changes, Envelope, Fields, StreamEvent, encode
 
-PROTOCOL = 1
+#: The highest version of the protocol. The host may have a lower one.
+PROTOCOL = 2
 
 
 class PluginContext:
@@ -30,12 +32,16 @@ class PluginContext:
 class Served:
     """A plugin and its request handlers."""
 
-    def __init__(self, target: Any, version: Optional[str] = None, description: Optional[str] = None) -> None:
+    def __init__(
+        self, target: Any, version: Optional[str] = None, description: Optional[str] = None, skills: Any = ()
+    ) -> None:
         self._target, self._version, self._description = target, version, description
+        self._skills = [os.path.abspath(directory) for directory in skills]
         self._hooks: Dict[str, Hook] = {}
         self._channels: Dict[str, Any] = {}
         self._tasks: "Set[asyncio.Task[None]]" = set()
         self._stops: Dict[str, asyncio.Event] = {}
+        self._provided = provided.Provided(_run)
         self._calls: Dict[str, Callable[[ServedRequest], Any]] = {
             "initialize": self._initialize,
             "tools/call": self._tool,
@@ -44,6 +50,7 @@ class Served:
             "channel/stop": self._channel_stop,
             "channel/send": self._channel_send,
             "channel/event": self._channel_event,
+            **self._provided.methods(),
         }
 
     def answer(self, method: str, work: ServedRequest) -> None:
@@ -91,11 +98,12 @@ class Served:
                 else:
                     self._hooks[f"hook/{hook.name}"] = hook
         described = {
-            "protocol": PROTOCOL,
+            "protocol": max(1, min(PROTOCOL, work.params.get("max_protocol") or 1)),
             "hooks": [hook.describe() for hook in self._hooks.values()],
             "tools": [tool.describe() for tool in TOOLS.values()],
             "channels": [_describe_channel(channel) for channel in self._channels.values()],
             "commands": [command.describe() for command in COMMANDS.values()],
+            "skills": list(self._skills),
         }
         about = {"version": self._version, "description": self._description}
         return {**described, **{name: text for name, text in about.items() if text}}
@@ -134,7 +142,7 @@ class Served:
             given = self._arguments(hook, work)
             changes = Changes(given["state"]) if "state" in given else None
             value = hook.function(**given)
-            if inspect.isawaitable(value) or _is_stream(value):
+            if inspect.isawaitable(value) or _is_stream(value) or hook.name in provided.HOOKS:
                 work.peer.wait(self._finish(hook, work, given, changes, value))
             else:
                 self._respond(hook, work, given, changes, value)
@@ -155,6 +163,9 @@ class Served:
         work.task = asyncio.current_task()
         if inspect.isawaitable(value):
             value = await value
+        if hook.name in provided.HOOKS:
+            value = await self._provided.add(hook.name, value, work)
+            return self._respond(hook, work, given, changes, value)
         if not _is_stream(value):
             return self._respond(hook, work, given, changes, value)
         if hook.name == "run_model_stream":
@@ -202,6 +213,7 @@ class Served:
         printed: "asyncio.Queue[Optional[dict]]" = asyncio.Queue()
         put = printed.put_nowait
         PRINTED.set(lambda event: work.peer.loop.call_soon_threadsafe(put, event))
+        use_terminal(work.params)
 
         async def pump() -> None:
             while (event := await printed.get()) is not None:
@@ -209,7 +221,10 @@ class Served:
 
         pumping = asyncio.ensure_future(pump())
         try:
-            code = await _run(work.peer, command.function, **command.bind(work.params.get("args") or {}))
+            if command.is_raw:
+                code = await _run(work.peer, command.function, work.params.get("argv") or [])
+            else:
+                code = await _run(work.peer, command.function, **command.bind(work.params.get("args") or {}))
         except (SystemExit, ValueError) as error:
             code = getattr(error, "code", 2)
             if not isinstance(code, (int, type(None))) or isinstance(error, ValueError):
@@ -308,6 +323,31 @@ def load(target: Any) -> List[Any]:
 PRINTED: "contextvars.ContextVar[Optional[Callable[[dict], Any]]]" = contextvars.ContextVar("printed", default=None)
 
 
+#: Standard streams of the caller of the current command that are terminals.
+TERMINALS: "contextvars.ContextVar[frozenset]" = contextvars.ContextVar("terminals", default=frozenset())
+
+
+def use_terminal(params: dict) -> None:
+    """Give the current command the terminal of its caller."""
+    TERMINALS.set(frozenset(name for name, is_one in (params.get("terminal") or {}).items() if is_one))
+
+
+class _Input(io.TextIOBase):
+    """The stdin of the plugin's code: that of the caller of the current command, else empty."""
+
+    def readable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return "stdin" in TERMINALS.get()
+
+    def readline(self, size: Optional[int] = -1) -> str:  # type: ignore[override]
+        return "" if PRINTED.get() is None else host.ask("", raw=True) or ""
+
+    def read(self, size: Optional[int] = -1) -> str:
+        return "".join(iter(self.readline, ""))
+
+
 class _Output(io.TextIOBase):
     """The stdout or stderr of the plugin's code."""
 
@@ -319,6 +359,9 @@ class _Output(io.TextIOBase):
 
     def fileno(self) -> int:
         return int(self._log.fileno())
+
+    def isatty(self) -> bool:
+        return PRINTED.get() is not None and "stdout" in TERMINALS.get()
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
@@ -334,9 +377,20 @@ class _Output(io.TextIOBase):
         self._log.flush()
 
 
-def serve(target: Any = None, *, version: Optional[str] = None, description: Optional[str] = None) -> None:
-    """Serve a module, an object or a class until the host ends it. The default is the main module."""
-    run_peer(Served(target if target is not None else sys.modules["__main__"], version, description).answer)
+def serve(
+    target: Any = None, *, version: Optional[str] = None, description: Optional[str] = None, skills: Any = ()
+) -> None:
+    """Serve a module, an object or a class until the host ends it. The default is the main module.
+
+    ``skills`` are directories, each with a ``SKILL.md``.
+    """
+    target = target if target is not None else sys.modules["__main__"]
+    run_peer(Served(target, version, description, skills).answer)
+
+
+def tools_changed() -> None:
+    """Report the tools as they are now. Call it after ``@tool`` has added some, or after some were removed from ``TOOLS``."""
+    host.peer().notify("tools/changed", {"tools": [tool.describe() for tool in TOOLS.values()]})
 
 
 def run_peer(
@@ -351,6 +405,7 @@ def run_peer(
     sys.stdout.flush()
     log = sys.stderr
     sys.stdout, sys.stderr = _Output("stdout", log), _Output("stderr", log)  # type: ignore[assignment]
+    sys.stdin = _Input()  # type: ignore[assignment]
     peer = Peer(reader, writer, answer)
     host.connect(peer)
     peer.run(closing)

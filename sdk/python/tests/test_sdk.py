@@ -17,7 +17,7 @@ from bub_sdk import schema  # noqa: E402
 class Host:
     """Talks to a plugin."""
 
-    def __init__(self, target="sample:Sample", config=None, directory=HERE):
+    def __init__(self, target="sample:Sample", config=None, directory=HERE, max_protocol=1):
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
         self.errors = tempfile.TemporaryFile()
@@ -29,7 +29,8 @@ class Host:
         theirs.close()
         self.lines = self.socket.makefile("rb")
         self.last = 0
-        self.described = self.ask("initialize", protocol=1, name="s", workspace="/w", config=config or {})
+        versions = {"protocol": 1, "max_protocol": max_protocol}
+        self.described = self.ask("initialize", **versions, name="s", workspace="/w", config=config or {})
 
     def __enter__(self):
         return self
@@ -304,6 +305,70 @@ class Parts(unittest.TestCase):
         host.start("hook/build_prompt", args=args)
         host.expect("ui/ask")
         self.assertEqual(host.end(), 0)
+
+
+class Provided(unittest.TestCase):
+    def test_version_2_has_objects_order_limits_and_schemas(self):
+        with Host("keeper:Keeper", max_protocol=2) as host:
+            self.assertEqual(host.described["protocol"], 2)
+            hooks = {hook["name"]: hook for hook in host.described["hooks"]}
+            self.assertEqual(hooks["provide_tape_store"]["order"], "first")
+            self.assertEqual(hooks["provide_steering_inbox"]["timeout_seconds"], 60)
+            (tool,) = host.described["tools"]
+            self.assertEqual((tool["outputSchema"], tool["annotations"]["exposure"]), ({"type": "object"}, "direct"))
+            self.assertEqual(host.described["commands"], [{"name": "echo", "about": "Print the arguments and the lines of stdin.", "raw": True}])
+        with Host("keeper:Keeper", max_protocol=1) as host:
+            self.assertEqual(host.described["protocol"], 1)
+
+    def test_a_store_an_inbox_and_a_selector_answer_the_host(self):
+        with Host("keeper:Keeper", max_protocol=2) as host:
+            self.assertEqual(host.hook("provide_tape_store"), {"value": {"provided": True}})
+            self.assertIsNone(host.ask("store/append", tape="t", entries=[{"kind": "event"}]))
+            self.assertEqual(host.ask("store/list"), {"tapes": ["t"]})
+            self.assertEqual(host.ask("store/read", tape="t"), {"entries": [{"kind": "event"}]})
+            self.assertIsNone(host.ask("store/reset", tape="t"))
+            self.assertEqual(host.ask("store/list"), {"tapes": []})
+            self.assertIsNone(host.ask("store/close"))
+            self.assertEqual(host.hook("provide_steering_inbox"), {"value": {"provided": True}})
+            self.assertEqual(host.ask("steering/enqueue", session_id="s", message={"content": "x"}), {"accepted": True})
+            self.assertEqual(host.ask("steering/drain", session_id="s"), {"messages": [{"content": "x"}]})
+            self.assertEqual(host.hook("build_tape_context"), {"value": {"anchor": "last", "select": True}})
+            self.assertEqual(host.ask("tape/select", entries=[{}, {}]), {"messages": [{"role": "user", "content": "2"}]})
+
+    def test_an_environment_runs_commands_and_has_files(self):
+        with Host("keeper:Keeper", max_protocol=2) as host:
+            self.assertEqual(host.hook("provide_environment", session_id="other"), {})
+            provided = host.hook("provide_environment", session_id="boxed")
+            self.assertEqual(provided, {"value": {"id": "boxed", "workspace": "/box"}})
+            host.start("environment/run", environment="boxed", command="ls", cwd=None, credits=1)
+            self.assertEqual(host.expect("stream/event")["params"]["event"], {"output": "ls in None"})
+            self.assertEqual(host.read()["result"], {"code": 3})
+            self.assertEqual(host.ask("environment/read", environment="boxed", path="a"), {"content": "the text of a"})
+            self.assertIsNone(host.ask("environment/write", environment="boxed", path="a", content="b"))
+            self.assertIsNone(host.ask("environment/close", environment="boxed"))
+            self.assertEqual(host.ask("environment/read", environment="no", path="a")["data"]["kind"], "not_found")
+
+    def test_a_lifespan_is_open_and_tools_change(self):
+        with Host("keeper:Keeper", max_protocol=2) as host:
+            self.assertEqual(host.hook("provide_lifespan"), {})
+            for expected in ("open", "closed again"):
+                host.start("tools/call", name="resource", arguments={})
+                names = [tool["name"] for tool in host.expect("tools/changed")["params"]["tools"]]
+                self.assertEqual(names, ["resource", "later"])
+                self.assertEqual(host.read()["result"]["structuredContent"], {"state": expected})
+                host.ask("lifespan/close")
+
+    def test_a_command_has_raw_arguments_and_the_terminal_of_its_caller(self):
+        with Host("keeper:Keeper", max_protocol=2) as host:
+            call = host.start("cli/run", command="echo", argv=["-a", "b"], terminal={"stdin": True}, credits=10)
+            printed = ""
+            while (message := host.read()).get("method") != "ui/ask":
+                printed += message["params"]["event"]["stdout"]
+            self.assertEqual(message["params"], {"question": "", "raw": True, "call": call})
+            host.send(id=message["id"], result={"answer": "Ada\n"})
+            while (message := host.read()).get("id") != call:
+                printed += message["params"]["event"]["stdout"]
+            self.assertEqual((printed, message["result"]), ("name: ['-a', 'b'] Ada True\n", {"code": 0}))
 
 
 class Schema(unittest.TestCase):

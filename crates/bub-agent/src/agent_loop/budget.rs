@@ -29,6 +29,12 @@ impl Calibration {
         estimate.saturating_mul(factor) / FACTOR_ONE
     }
 
+    /// Returns the estimate that corresponds to a number of the model's tokens.
+    pub(crate) fn to_estimate(&self, model: &str, tokens: u64) -> u64 {
+        let factor = self.correct_estimate(model, FACTOR_ONE).max(1);
+        tokens.saturating_mul(FACTOR_ONE) / factor
+    }
+
     /// Updates the correction factor of a model from the tokens that the provider reported. New ratios are averaged
     /// with the old factor, so that a single outlier has little effect.
     pub(crate) fn record_usage(&self, model: &str, estimate: u64, reported: u64) {
@@ -67,6 +73,43 @@ pub(super) fn check_budget(estimate: u64, window: u64, answer: u64) -> ContextBu
     }
 }
 
+/// The maximum size of the view after a handoff, in tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HandoffBudget {
+    /// For the latest instruction and the start of the view: 40 % of the window, or less if the answer would not fit.
+    pub(super) limit: u64,
+    /// For everything. The complete request then uses at most 40 % of the window, if the system prompt and the tool
+    /// definitions leave 10 % of the window for the view.
+    pub(super) target: u64,
+    /// What is left of `limit` for the rest if the latest instruction uses all of `target`.
+    pub(super) reserve: u64,
+}
+
+impl HandoffBudget {
+    /// Computes the budget. `fixed` is the size of the system prompt and the tool definitions, `answer` the maximum size
+    /// of the answer.
+    pub(crate) fn new(window: u64, fixed: u64, answer: u64) -> Self {
+        let usable = window - answer.min(window / 4);
+        let fitting = (usable * 92 / 100).saturating_sub(fixed);
+        let limit = (window * 2 / 5).min(fitting).max(window / 20);
+        let target = (window * 2 / 5).saturating_sub(fixed).max(window / 10);
+        Self {
+            limit,
+            target: target.min(limit),
+            reserve: window / 20,
+        }
+    }
+
+    /// Converts tokens of a model to estimates.
+    pub(crate) fn to_estimates(self, calibration: &Calibration, model: &str) -> Self {
+        Self {
+            limit: calibration.to_estimate(model, self.limit),
+            target: calibration.to_estimate(model, self.target),
+            reserve: calibration.to_estimate(model, self.reserve),
+        }
+    }
+}
+
 /// Estimates the tokens of a list of messages or tool definitions.
 pub fn estimate_tokens<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values
@@ -89,11 +132,28 @@ fn value_tokens(value: &Value) -> u64 {
 }
 
 /// Estimates the tokens of a text. Each non-ASCII character counts as one token.
-fn text_tokens(text: &str) -> u64 {
+pub(super) fn text_tokens(text: &str) -> u64 {
     if text.is_ascii() {
         return (text.len() as u64).div_ceil(BYTES_PER_TOKEN);
     }
     let ascii = text.bytes().filter(u8::is_ascii).count() as u64;
     let other = text.chars().count() as u64 - ascii;
     ascii.div_ceil(BYTES_PER_TOKEN) + other
+}
+
+/// Returns the longest start of a text that has at most `max_tokens` tokens.
+pub(super) fn prefix_within(text: &str, max_tokens: u64) -> &str {
+    let mut left = max_tokens.saturating_mul(BYTES_PER_TOKEN);
+    let mut is_beyond = |(_, letter): &(usize, char)| {
+        let cost = if letter.is_ascii() {
+            1
+        } else {
+            BYTES_PER_TOKEN
+        };
+        let rest = left.checked_sub(cost);
+        left = rest.unwrap_or_default();
+        rest.is_none()
+    };
+    let end = text.char_indices().find(|letter| is_beyond(letter));
+    end.map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
 }

@@ -83,7 +83,10 @@ impl AgentLoop {
         let entry = Entry::tool_result(results.clone()).with_meta("call_ids", ids);
         self.tape().end_calls();
         self.tape().append_later(self.tape().with_run_id(entry));
-        if self.apply_step_requests(prompt).await? {
+        if self
+            .apply_step_requests(prompt, loop_state.size.fixed)
+            .await?
+        {
             loop_state.was_asked_to_hand_off = false;
         }
         if let Some(end) = self.tape().end_step("continue", None) {
@@ -163,7 +166,7 @@ impl AgentLoop {
         let result = match parse_arguments(answer, index, call) {
             Ok(arguments) => {
                 let running = runner.run_for_model(&target, arguments);
-                self.send_output(index, printed, running).await
+                self.send_output((index, call_id), printed, running).await
             }
             Err(reason) => match target {
                 CallTarget::Tool(_) => Error::invalid_input(reason).to_value(),
@@ -185,7 +188,7 @@ impl AgentLoop {
     /// output is sent.
     async fn send_output(
         &self,
-        index: usize,
+        (index, call_id): (usize, &str),
         mut printed: mpsc::Receiver<String>,
         running: impl Future<Output = Value>,
     ) -> Value {
@@ -203,6 +206,7 @@ impl AgentLoop {
                     let start = text.len().saturating_sub(MAX_OUTPUT_EVENT_BYTES);
                     let text = text.split_off(text.ceil_char_boundary(start));
                     if !text.is_empty() {
+                        self.tape().add_output(Some(call_id), &text);
                         self.events.send(StreamEvent::ToolOutput { index, text }).await;
                     }
                 }

@@ -1,21 +1,36 @@
 //! Handoffs within a turn: requested by a tool, or automatic when the context window is full.
 
-use bub_kernel::{Error, Prompt, Result, StepRequest, TurnTape, tape_error};
-use bub_tape::{AnchorQuery, Entry, EntryId, EntryKind, EntryRange, handoff_entries};
+use bub_kernel::{Error, ErrorKind, Prompt, Result, StepRequest, TurnTape, tape_error};
+use bub_tape::{Entry, EntryId, EntryKind, EntryRange, handoff_entries};
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value, json};
 
 use super::{
-    AgentLoop,
-    digest::{build_digest, tool_calls, turn_entry_ids},
+    AgentLoop, RequestSize,
+    budget::HandoffBudget,
+    digest::{PhaseEntries, is_instruction, tool_calls},
+    handoff_state::HandoffParts,
+    handoff_summary::HandoffCall,
 };
+use crate::settings::AgentSettings;
+
+/// The window that is assumed if it is not known, in tokens.
+pub(crate) const UNKNOWN_WINDOW: u64 = 64 * 1024;
+/// The smallest window that is assumed after an overflow if it is not known, in tokens.
+const MIN_ASSUMED_WINDOW: u64 = 8 * 1024;
 
 impl AgentLoop {
     /// Hands off after the provider reported that the context is too long. The loop calls this at most once per run.
-    pub(super) async fn hand_off_after_overflow(&self, error: &Error) -> Result<()> {
+    pub(super) async fn hand_off_after_overflow(
+        &self,
+        error: &Error,
+        size: RequestSize,
+    ) -> Result<()> {
         let state = json!({"reason": "context_length_exceeded", "error": error.message()});
-        self.hand_off("auto_handoff/context_overflow", state)
-            .await?;
+        // The window is smaller than the request, whatever the catalog says. Few windows are smaller than the minimum.
+        let window = self.window().min(size.tokens.max(MIN_ASSUMED_WINDOW));
+        let name = "auto_handoff/context_overflow";
+        self.hand_off(name, state, window, size.fixed).await?;
         // The failed model call counts as a step.
         if let Some(end) = self.tape().end_step("auto_handoff", Some(error)) {
             self.tape().append_later(end);
@@ -24,34 +39,63 @@ impl AgentLoop {
     }
 
     /// Hands off because the context window is nearly full and the model did not hand off.
-    pub(super) async fn hand_off_for_budget(&self, estimate: u64, window: u64) -> Result<()> {
-        let state = json!({"reason": "context_budget", "tokens": estimate, "window": window});
-        self.hand_off("auto_handoff/context_budget", state).await
+    pub(super) async fn hand_off_for_budget(&self, size: RequestSize, window: u64) -> Result<()> {
+        let state = json!({"reason": "context_budget", "tokens": size.tokens, "window": window});
+        let name = "auto_handoff/context_budget";
+        self.hand_off(name, state, window, size.fixed).await
     }
 
-    /// Writes an anchor with a digest of the entries since the last anchor. The entries of this turn stay in the
-    /// context.
-    async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
-        let tape = self.tape().tape();
-        let marks = tape.anchor_marks(AnchorQuery::Latest(1)).await;
-        let span = match marks.map_err(tape_error)?.pop() {
-            Some(mark) => EntryRange::starting_at(mark.position),
-            None => EntryRange::ALL,
+    /// Lets the model sum up the entries since the last anchor, and writes an anchor. If the model fails, bub sums them
+    /// up. Entries of this turn stay in the context, as far as they fit.
+    async fn hand_off(&self, name: &str, mut state: Value, window: u64, fixed: u64) -> Result<()> {
+        let model = self.model_name();
+        let view = self.tape().build_view(&model, None).await?;
+        let call = HandoffCall {
+            turn: &self.turn,
+            models: &self.models,
+            messages: &view.messages,
+            window,
+            cancel: &self.cancel,
         };
-        let entries = tape.entries(span).await.map_err(tape_error)?;
-        let prompt = self.recorded_prompt().await?;
+        let written = self.agent.write_handoff(call).await;
+        let written = match written {
+            Err(error) if error.kind() != ErrorKind::Cancelled => {
+                tracing::warn!(%error, "handoff.summary_failed");
+                String::new()
+            }
+            written => written?,
+        };
+        let phase = PhaseEntries::read(self.tape().tape()).await?;
+        let prompt = self.tape().prompt_id();
+        let candidates = prompt.map(|prompt| phase.shown_from(prompt).collect());
+        let further = HandoffParts {
+            phase: &phase,
+            candidates: candidates.unwrap_or_default(),
+            written: &written,
+            todo: &self.tape().summary().await?.todo,
+            budget: self.handoff_budget(window, fixed),
+        };
         if let Some(state) = state.as_object_mut() {
-            state.insert("digest".to_owned(), build_digest(&entries, prompt.as_ref()));
-            let carried = prompt
-                .map(|prompt| turn_entry_ids(&entries, prompt.id))
-                .unwrap_or_default();
-            state.insert("carry".to_owned(), json!(carried));
+            state.extend(further.into_state());
         }
-        add_todo(self.tape(), &mut state).await?;
         self.tape()
             .append(handoff_entries(name, Some(state), self.run_meta()))
             .await?;
         Ok(())
+    }
+
+    /// Returns the context window of the model in tokens.
+    fn window(&self) -> u64 {
+        let model = self.models.first();
+        let window = model.and_then(|model| self.agent.context_window(model));
+        window.unwrap_or(UNKNOWN_WINDOW)
+    }
+
+    /// Returns the estimated tokens that the view may have after a handoff.
+    fn handoff_budget(&self, window: u64, fixed: u64) -> HandoffBudget {
+        let answer = self.agent.settings.get(AgentSettings::MAX_TOKENS);
+        let budget = HandoffBudget::new(window, fixed, answer);
+        budget.to_estimates(&self.agent.calibration, &self.model_name())
     }
 
     /// Returns the entry with the prompt of the turn, if it is on the tape.
@@ -66,23 +110,33 @@ impl AgentLoop {
 
     /// Applies the requests that tools made during the step: handoffs and resets of the tape. Returns whether a tool
     /// made a request. Queues the new entries for the next write to the tape.
-    pub(super) async fn apply_step_requests(&self, prompt: &Prompt) -> Result<bool> {
+    pub(super) async fn apply_step_requests(&self, prompt: &Prompt, fixed: u64) -> Result<bool> {
         let requests = self.requests.take();
         let has_requests = !requests.is_empty();
         for request in requests {
             match request {
                 StepRequest::HandOff { name, summary } => {
-                    let mut carry: Vec<EntryId> = self.tape().prompt_id().into_iter().collect();
-                    // The model has not seen the results of calls that it made together with the handoff.
                     let response = self.last_response_entries().await?;
-                    if response
+                    // The model has not seen the results of calls that it made together with the handoff.
+                    let is_alone = response
                         .first()
-                        .is_some_and(|entry| tool_calls(entry).len() > 1)
-                    {
-                        carry.extend(response.iter().map(|entry| entry.id));
-                    }
-                    let mut state = json!({"summary": summary, "carry": carry});
-                    add_todo(self.tape(), &mut state).await?;
+                        .is_some_and(|entry| tool_calls(entry).len() < 2);
+                    let phase = PhaseEntries::read(self.tape().tape()).await?;
+                    let prompt = self.tape().prompt_id();
+                    let candidates = phase.shown_from(prompt.unwrap_or_default());
+                    let candidates = candidates.filter(|entry| {
+                        let is_response = || response.iter().any(|other| other.id == entry.id);
+                        is_instruction(entry) || !is_alone && is_response()
+                    });
+                    let candidates = candidates.collect();
+                    let state = HandoffParts {
+                        phase: &phase,
+                        candidates,
+                        written: &summary,
+                        todo: &self.tape().summary().await?.todo,
+                        budget: self.handoff_budget(self.window(), fixed),
+                    };
+                    let state = Value::Object(state.into_state());
                     for entry in handoff_entries(&name, Some(state), self.run_meta()) {
                         self.tape().append_later(entry);
                     }

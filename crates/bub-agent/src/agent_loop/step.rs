@@ -15,8 +15,8 @@ use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{
-    AgentLoop, LoopState, StepOutcome,
-    budget::{self, ContextBudget},
+    AgentLoop, LoopState, RequestSize, StepOutcome,
+    budget::{self, ContextBudget, HandoffBudget},
     calls::{NAME_PATH, text_at},
 };
 use crate::settings::AgentSettings;
@@ -130,7 +130,11 @@ impl AgentLoop {
             calibration.record_usage(model, prepared.estimate, usage.prompt);
         }
         self.run_after_call_hooks(&gate.request, &result).await;
-        if let Some(usage) = result.usage {
+        if let Some(mut usage) = result.usage {
+            if let Some(usage) = usage.as_object_mut() {
+                let seconds = result.duration.as_secs_f64();
+                usage.insert("elapsed_seconds".to_owned(), seconds.into());
+            }
             self.events.send(StreamEvent::Usage(usage)).await;
         }
         if let Some(error) = incomplete_error(&answer) {
@@ -169,20 +173,32 @@ impl AgentLoop {
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
             messages.extend(view.messages.drain(..).map(Value::Object));
+            let system = budget::estimate_tokens(messages.first());
             let estimate = budget::estimate_tokens(&messages) + loop_state.offered.tokens;
-            let tokens = self.agent.calibration.correct_estimate(&model, estimate);
+            let correct = |tokens| self.agent.calibration.correct_estimate(&model, tokens);
+            let tokens = correct(estimate);
+            let size = RequestSize {
+                tokens,
+                fixed: correct(system + loop_state.offered.tokens),
+            };
+            loop_state.size = size;
             if let Some(window) = window {
                 // Do not repeat a handoff that did not shrink the request.
                 loop_state.cannot_shrink |=
                     tokens_before.is_some_and(|before| tokens * 10 > before * 9);
                 match budget::check_budget(tokens, window, answer) {
                     ContextBudget::Exceeded if !loop_state.cannot_shrink => {
-                        self.hand_off_for_budget(tokens, window).await?;
+                        self.hand_off_for_budget(size, window).await?;
                         loop_state.was_asked_to_hand_off = false;
                         tokens_before = Some(tokens);
                         continue;
                     }
-                    ContextBudget::Tight(percent) if !loop_state.was_asked_to_hand_off => {
+                    // A handoff helps only if it makes the view smaller.
+                    ContextBudget::Tight(percent)
+                        if !loop_state.was_asked_to_hand_off
+                            && tokens - size.fixed
+                                > HandoffBudget::new(window, size.fixed, answer).limit =>
+                    {
                         loop_state.was_asked_to_hand_off = true;
                         let notice = Prompt::Text(handoff_notice(percent));
                         let entry = self.tape().user_message_entry(&notice);
@@ -425,18 +441,26 @@ fn deferred_tools_block(tools: &ToolSet) -> String {
     )
 }
 
-/// Returns the maximum size in bytes of the entries that stay in the view after a handoff: 40 % of the context window,
-/// at about three bytes per token.
+/// Returns the maximum size in bytes of the entries that stay in the view after a handoff. A handoff keeps fewer; the
+/// limit is for anchors of plugins and of earlier versions.
 fn max_carried_bytes(window: u64) -> usize {
-    usize::try_from(window * 3 * 2 / 5).unwrap_or(usize::MAX)
+    usize::try_from(window.saturating_mul(4)).unwrap_or(usize::MAX)
 }
+
+const NOTICE_PREFIX: &str = "[context: ";
+const NOTICE_REQUEST: &str = "Before you continue, call tape_handoff with a summary";
 
 fn handoff_notice(percent: u64) -> String {
     format!(
-        "[context: {percent} % of your context window is used. Before you continue, call tape_handoff with a summary of \
-         the goal, the latest instruction, what is done, what is in progress, what comes next, and the relevant files. \
-         After the call you cannot see anything before it.]"
+        "{NOTICE_PREFIX}{percent} % of your context window is used. {NOTICE_REQUEST}: lines `Goal:`, `Decisions:`, \
+         `Done:`, `In progress:`, `Next:` and `Open questions:`. After the call you see the summary, the latest \
+         message, and nothing else before it.]"
     )
+}
+
+/// Returns whether a message is a notice about the context window.
+pub(super) fn is_handoff_notice(text: &str) -> bool {
+    text.starts_with(NOTICE_PREFIX) && text.contains(NOTICE_REQUEST)
 }
 
 /// Returns an error if the answer is incomplete, so that channels do not show it as complete.

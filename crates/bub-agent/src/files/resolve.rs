@@ -41,6 +41,19 @@ pub(super) fn absolute_path(
     Ok(workspace.join(path))
 }
 
+/// Returns the path without `.` and `..`. Does not read the file system.
+pub(super) fn normalize(path: &Path) -> PathBuf {
+    let mut normalized = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => drop(normalized.pop()),
+            part => normalized.push(part),
+        }
+    }
+    normalized
+}
+
 /// Returns the path with all symbolic links resolved, also if the last component does not exist. `canonicalize` would
 /// fail for such a path, but a write through a broken link would still create a file at the target of the link.
 pub(super) fn resolve_symlinks(path: &Path) -> Result<PathBuf> {

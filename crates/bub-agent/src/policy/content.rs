@@ -48,8 +48,9 @@ impl Policy {
         let sender = turn.sender();
         let mut decision = self.evaluate(sender, tool, arguments);
         let workspace = crate::workspace(turn.state());
-        let refusal =
-            |sender: &Sender| files.refusal_reason(sender, workspace.as_deref(), tool, arguments);
+        let environment = turn.environment().map(|environment| &**environment);
+        let place = (workspace.as_deref(), environment);
+        let refusal = |sender: &Sender| files.refusal_reason(sender, place, tool, arguments);
         for limit in self.content.limits(turn, context.caller) {
             let limited_sender = Sender {
                 role: limit.role,

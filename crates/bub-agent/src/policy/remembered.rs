@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bub_kernel::{Error, Result, Role, SessionId, ToolSpec, Turn};
+use bub_kernel::{Error, Result, Role, SessionId, ToolSpec, Turn, escape_invisible};
 use bub_settings::{ConfigFile, SettingSource, Settings};
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,9 @@ use super::{Policy, PolicyRule};
 /// Maximum number of approvals that are remembered for sessions. The oldest are forgotten first.
 const MAX_REMEMBERED_COUNT: usize = 1000;
 /// Maximum length of an argument in a rule for always.
-const MAX_PATTERN_CHARS: usize = 1000;
+const MAX_PATTERN_CHARS: usize = 200;
+/// Maximum number of lines of an argument in a rule for always.
+const MAX_PATTERN_LINES: usize = 4;
 
 /// The calls that were approved for their session.
 #[derive(Debug, Default)]
@@ -127,6 +129,15 @@ fn remembered_arguments(tool: &str, arguments: &Map<String, Value>) -> Map<Strin
     arguments
 }
 
+/// Returns whether a question can show the text in few rows, as it is. A rule must not push the call that it is for off
+/// the screen.
+fn is_readable(text: &str) -> bool {
+    text.chars().count() <= MAX_PATTERN_CHARS
+        && text.lines().count() <= MAX_PATTERN_LINES
+        && !["\t", "   ", "\n\n"].iter().any(|part| text.contains(part))
+        && text.lines().all(|line| escape_invisible(line) == line)
+}
+
 /// Returns the rule that allows exactly this call for the sender's role in the sender's channel. Returns `None` if no
 /// rule in the config file can do that: the rules come from the environment, an argument is not a text or has a
 /// wildcard, or it is too long.
@@ -151,7 +162,7 @@ pub(super) fn exact_rule(
             Value::Bool(_) | Value::Number(_) => value.to_string(),
             Value::Array(_) | Value::Object(_) => return None,
         };
-        if text.contains(['*', '?']) || text.chars().count() > MAX_PATTERN_CHARS {
+        if text.contains(['*', '?']) || !is_readable(&text) {
             return None;
         }
         patterns.insert(name, text.into());

@@ -178,6 +178,16 @@ impl PolicyRule {
             && self.arguments.iter().all(has_argument)
     }
 
+    /// Returns whether the rule allows calls with certain arguments, without a wildcard, as the answer `always` does.
+    pub(super) fn allows_exact_arguments(&self) -> bool {
+        let patterns = self.arguments.iter();
+        let mut patterns = patterns.filter_map(|(_, pattern)| pattern.as_deref());
+        let has_wildcard = |pattern: &str| pattern.contains(['*', '?']);
+        self.action == PolicyAction::Allow
+            && patterns.clone().next().is_some()
+            && !patterns.any(has_wildcard)
+    }
+
     /// Returns whether an argument matches a pattern. If the rule allows calls, the complete value must match. If it
     /// asks or denies, it is enough that one text in a list or map matches.
     fn argument_matches(&self, name: &str, pattern: &str, value: &Value) -> bool {

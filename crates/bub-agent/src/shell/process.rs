@@ -35,6 +35,8 @@ pub enum Exit {
     Signal(i32),
     /// Killed after its supervisor was killed.
     Unwatched,
+    /// Unknown, because the environment of the command failed.
+    Lost,
 }
 
 impl Exit {
@@ -43,7 +45,7 @@ impl Exit {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => -signal,
-            Self::Unwatched => -Signal::KILL.as_raw(),
+            Self::Unwatched | Self::Lost => -Signal::KILL.as_raw(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{pin::pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
     CancellationToken, Error, ModelStream, Result, ResumePoint, Sender, StreamEvent, Tool,
-    ToolCaller, ToolContext, Turn, TurnTape, command_line,
+    ToolCaller, ToolContext, Turn, TurnTape, command_line, command_prefix,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
 use bub_settings::StreamRedactor;
@@ -55,6 +55,7 @@ pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -
                 biased;
                 Some(text) = printed.recv() => {
                     if let Some(lines) = emitted.add_output(&text) {
+                        task.turn.tape().add_output(None, &lines);
                         events.send(StreamEvent::Text(lines)).await;
                     }
                 }
@@ -214,10 +215,16 @@ fn resolve_command(
         CommaCommand::Shell { line } => {
             let is_at_terminal = *turn.sender() == Sender::terminal();
             let chat_commands = CHAT_COMMANDS.iter().filter(|_| is_at_terminal);
-            let names = tools.iter().map(|tool| tool.spec().name.as_str());
-            let names = names.chain(chat_commands.map(|(name, _)| *name));
+            let chat_commands: Vec<_> = chat_commands.map(|(name, _)| *name).collect();
             let path = agent.settings.environment().get("PATH");
             let is_program = |name: &str| find_programs(path, name).next().is_some();
+            if chat_commands.contains(&line.as_str()) && !is_program(&line) {
+                return Err(Error::invalid_input(format!(
+                    "`,{line}` works only in the chat; start it with `bub chat`"
+                )));
+            }
+            let names = tools.iter().map(|tool| tool.spec().name.as_str());
+            let names = names.chain(chat_commands);
             if let Some(error) = command::mistyped_error(&line, names, is_program) {
                 return Err(error);
             }
@@ -232,7 +239,8 @@ fn resolve_command(
     let tool = tools.iter().find(|tool| tool.spec().name == name).cloned();
     let unknown_tool_error = || {
         Error::not_found(format!(
-            "unknown tool `{name}`; type `,help` to list the tools"
+            "unknown tool `{name}`; type `{}help` to list the tools",
+            command_prefix()
         ))
     };
     Ok((tool.ok_or_else(unknown_tool_error)?, arguments))

@@ -1,6 +1,10 @@
 //! The tools `bash`, `bash.output` and `bash.kill`.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bub_kernel::{Error, ErrorKind, Result, Role, ToolCaller, ToolContext, tools};
 use bub_sandbox::{Confinement, SandboxProfile, UNPROTECTED_TEXT};
@@ -48,9 +52,25 @@ impl BashTools {
 
     /// Sets what a command may reach.
     async fn confine(&self, context: &ToolContext, request: &mut ShellRequest) -> Result<()> {
+        if request.environment.is_some() {
+            return self.check_environment(context);
+        }
         if let Some(agent) = &self.agent {
             let arguments = command_arguments(&request.command);
             request.confinement = confine(agent, context, TOOL_NAME, &arguments).await?;
+        }
+        Ok(())
+    }
+
+    /// Fails if the sender may not write: bub cannot enforce that in an environment of a plugin.
+    fn check_environment(&self, context: &ToolContext) -> Result<()> {
+        let profile = self
+            .agent
+            .as_ref()
+            .map(|agent| agent.files.profile(context));
+        if profile == Some(SandboxProfile::ReadOnly) {
+            let text = "cannot run the command: the sandbox profile `read-only` cannot be enforced in the environment of this session; use fs.read";
+            return Err(Error::new(ErrorKind::Tool, text));
         }
         Ok(())
     }
@@ -160,6 +180,7 @@ impl BashTools {
             command,
             session: context.turn.session_id().clone(),
             directory: working_directory(context, cwd),
+            environment: context.turn.environment().cloned(),
             granted: self
                 .skills
                 .granted_environment(&LoadedSkills::from_state(context.state())),
@@ -211,6 +232,7 @@ impl BashTools {
                     Exit::Unwatched => {
                         " (its supervisor was killed; the command may have taken effect)"
                     }
+                    Exit::Lost => " (the command may have taken effect)",
                 };
                 let text = format!(
                     "command exited with code {}{detail}\noutput:\n{result}",
@@ -270,8 +292,13 @@ fn format_status(shell: &Shell) -> String {
 
 /// Returns the working directory of a command: `cwd` relative to the workspace, or the workspace.
 fn working_directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
+    let cwd = cwd.filter(|cwd| !cwd.is_empty());
+    if let Some(environment) = context.turn.environment() {
+        let workspace = environment.workspace().unwrap_or_default();
+        return cwd.map(|cwd| Path::new(workspace).join(cwd));
+    }
     let workspace = crate::workspace(context.state());
-    match cwd.filter(|cwd| !cwd.is_empty()) {
+    match cwd {
         Some(cwd) => Some(workspace.unwrap_or_default().join(cwd)),
         None => workspace,
     }

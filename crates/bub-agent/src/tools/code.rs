@@ -98,6 +98,11 @@ impl CodeTools {
             let text = format!("invalid `timeout_seconds`: expected 1 to {MAX_TIMEOUT_SECONDS}");
             return Err(Error::invalid_input(text));
         }
+        if context.turn.environment().is_some() {
+            return Err(Error::invalid_input(
+                "code runs only on this machine, and this session has another environment; use bash",
+            ));
+        }
         let process = self.start_process(context, &code).await?;
         let request = CodeRequest {
             code: &code,

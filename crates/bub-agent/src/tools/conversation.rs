@@ -3,17 +3,25 @@
 use std::{borrow::Cow, fmt::Write as _, pin::pin, sync::Arc};
 
 use bub_kernel::{
-    Error, ErrorKind, Result, Sender, ToolContext, tape_error, tool::run_blocking, tools,
+    Error, ErrorKind, Prompt, Result, Sender, ToolContext, tape_error, tool::run_blocking, tools,
 };
-use bub_tape::{Entry, EntryKind, EntryRange, SessionInfo, message_text};
+use bub_tape::{
+    Entry, EntryKind, EntryRange, HandoffSlots, SessionInfo, handoff_entries, message_text,
+};
 use futures_util::TryStreamExt as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{session::switch_session, subagent::run_subagent, tape::hand_off};
+use super::session::switch_session;
 use crate::{
     agent::Agent,
+    agent_loop::{
+        HandoffBudget, HandoffCall, HandoffParts, PhaseEntries, UNKNOWN_WINDOW, estimate_tokens,
+    },
+    conversation::ConversationPart,
     files::FileUse,
-    sessions, truncate,
+    sessions,
+    settings::AgentSettings,
+    truncate,
     usage::{UsageRow, read_model_calls},
 };
 
@@ -21,12 +29,6 @@ use crate::{
 const MAX_QUOTE_CHARS: usize = 60;
 /// Name of the anchor that `,compact` adds.
 const COMPACT_ANCHOR: &str = "compact";
-/// The prompt for the summary of `,compact`.
-const SUMMARY_PROMPT: &str = "Summarize this conversation for yourself: you continue it, but see only your summary and \
-    not what came before it. Write down the goal, the latest instructions, decisions and their reasons, what is done, \
-    what is in progress and what comes next, and the files, names and values that matter. Call no tools. Answer with \
-    the summary only.";
-
 /// The comma commands about the conversation of a session.
 pub(crate) struct ConversationTools {
     pub(crate) agent: Arc<Agent>,
@@ -71,36 +73,66 @@ impl ConversationTools {
     /// Shorten the context: the model summarizes the conversation and continues from its summary
     #[tool(command_only)]
     async fn compact(&self, context: &ToolContext) -> Result<String> {
-        let tape = context.tape();
-        let before = tape.info().await?.entries_since_last_anchor;
-        let entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
-        if !entries.iter().any(is_user_message) {
+        let (agent, turn) = (&self.agent, &context.turn);
+        let before = context.tape().info().await?.entries_since_last_anchor;
+        let phase = PhaseEntries::read(context.tape()).await?;
+        if !phase.has_content() {
             return Err(Error::not_found(
-                "nothing to compact: this session has no message yet",
+                "nothing to compact: this session has no message since the last handoff",
             ));
         }
-        let arguments = json!({
-            "prompt": SUMMARY_PROMPT,
-            "session": "inherit",
-            // An empty list would mean all tools.
-            "allowed_tools": ["tape.info"],
+        let (models, _) = agent.candidate_models(context.state()).await?;
+        let window = models.first().and_then(|model| agent.context_window(model));
+        let window = window.unwrap_or(UNKNOWN_WINDOW);
+        let model = models.first().map(ToString::to_string).unwrap_or_default();
+        let view = turn.tape().build_view(&model, None).await?;
+        let written = agent.write_handoff(HandoffCall {
+            turn,
+            models: &models,
+            messages: &view.messages,
+            window,
+            cancel: &context.cancel,
         });
-        let arguments = arguments.as_object().cloned().unwrap_or_default();
-        let result = run_subagent(&self.agent, arguments, context).await?;
-        let text = |key: &str| result.get(key).and_then(Value::as_str).map(str::trim);
-        let summary = text("output").unwrap_or_default();
-        let errors = result.get("errors").and_then(Value::as_array);
-        if let Some(error) = errors.and_then(|errors| errors.first()?.as_str()) {
-            let text = format!("cannot compact the conversation: {error}");
-            return Err(Error::new(ErrorKind::Provider, text));
-        }
-        if summary.is_empty() {
-            let text = "cannot compact the conversation: the model wrote no summary; try again";
-            return Err(Error::new(ErrorKind::Provider, text));
-        }
-        hand_off(context, COMPACT_ANCHOR, summary).await?;
+        let written = match written.await {
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+            written => written,
+        };
+        let system = turn
+            .framework()
+            .system_prompt(&Prompt::Text(String::new()), turn)?;
+        let fixed =
+            estimate_tokens([&system.into()]) + agent.turn_tool_set(turn)?.offer(&[]).tokens;
+        let fixed = agent.calibration.correct_estimate(&model, fixed);
+        let answer = agent.settings.get(AgentSettings::MAX_TOKENS);
+        // The next message needs room, too.
+        let budget = HandoffBudget::new(window, fixed + window / 10, answer);
+        let state = HandoffParts {
+            phase: &phase,
+            candidates: Vec::new(),
+            written: written.as_deref().unwrap_or_default(),
+            todo: &turn.tape().summary().await?.todo,
+            budget: budget.to_estimates(&agent.calibration, &model),
+        };
+        let state = Value::Object(state.into_state());
+        let run = [("run_id".to_owned(), turn.tape().run_id().into())];
+        let slots = HandoffSlots::from_state(&state).unwrap_or_default();
+        let summary = state
+            .get("summary")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let text = format!("{summary}\n{}", slots.to_text(true));
+        let entries = handoff_entries(COMPACT_ANCHOR, Some(state), run.into_iter().collect());
+        turn.tape().append(entries).await?;
+        let author = match written {
+            Ok(_) => "the model continues from this summary".to_owned(),
+            Err(error) => format!(
+                "the model wrote no summary ({}), so it continues from this digest of the tape",
+                error.message()
+            ),
+        };
         Ok(format!(
-            "Compacted {before} entries; the model continues from this summary:\n\n{summary}"
+            "Compacted {before} entries; {author}:\n\n{}",
+            text.trim()
         ))
     }
 
@@ -178,18 +210,18 @@ impl ConversationTools {
         path: String,
     ) -> Result<String> {
         let entries = context.tape().entries(EntryRange::ALL).await;
-        let mut text = format!("# {}\n\n", context.turn.session_id());
-        let sections: Vec<String> = entries
-            .map_err(tape_error)?
-            .iter()
-            .filter_map(section)
-            .collect();
-        if sections.is_empty() {
+        let entries = entries.map_err(tape_error)?;
+        if !entries.iter().any(is_user_message) {
             return Err(Error::not_found(
                 "nothing to export: this session has no message yet",
             ));
         }
-        text.push_str(&sections.join("\n"));
+        let mut text = format!("# {}\n\n", context.turn.session_id());
+        for part in entries.iter().filter_map(ConversationPart::from_entry) {
+            text.push_str(&part.format_markdown());
+        }
+        let is_hidden = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
+        text.retain(|char| !is_hidden(char));
         let text = self.agent.settings.redactor().redact(&text).into_owned();
         let path = match path.trim() {
             "" => {
@@ -201,7 +233,8 @@ impl ConversationTools {
         let (files, context) = (Arc::clone(&self.agent.files), context.clone());
         run_blocking(move || {
             let file = files.find(&context, &path, FileUse::Create)?;
-            if file.open().is_ok() {
+            // Also if it cannot be read.
+            if file.path().symlink_metadata().is_ok() {
                 let shown = file.shown_path().display();
                 return Err(Error::invalid_input(format!(
                     "{shown} exists already; choose another name"
@@ -247,6 +280,7 @@ fn cost_text(row: &UsageRow) -> String {
     match row.unpriced {
         0 => format!("${:.4}", row.cost),
         all if all == row.calls => "unknown price".to_owned(),
+        1 => format!("${:.4} and 1 call of unknown price", row.cost),
         some => format!("${:.4} and {some} calls of unknown price", row.cost),
     }
 }
@@ -276,45 +310,4 @@ fn quote_message(entry: &Entry) -> String {
     let text = message_text(&entry.payload).map_or("", |(_, text)| text);
     let words: Vec<_> = text.split_whitespace().collect();
     truncate(&words.join(" "), MAX_QUOTE_CHARS)
-}
-
-/// Returns the Markdown section of an entry, or `None` if it is not part of the conversation.
-fn section(entry: &Entry) -> Option<String> {
-    let day = entry
-        .date
-        .get(..16)
-        .unwrap_or(&entry.date)
-        .replace('T', " ");
-    let text_of = |payload: &Map<String, Value>| {
-        let text = payload.get("content").and_then(Value::as_str);
-        text.unwrap_or_default().trim().to_owned()
-    };
-    match entry.kind {
-        EntryKind::Message => {
-            let (role, text) = message_text(&entry.payload)?;
-            let name = match role {
-                "user" => "You",
-                "assistant" => "Assistant",
-                _ => return None,
-            };
-            let text = text.trim();
-            (!text.is_empty()).then(|| format!("## {name} ({day})\n\n{text}\n"))
-        }
-        EntryKind::ToolCall => {
-            let calls = entry.payload.get("calls").and_then(Value::as_array)?;
-            let mut lines = text_of(&entry.payload);
-            if !lines.is_empty() {
-                lines = format!("## Assistant ({day})\n\n{lines}\n\n");
-            }
-            for call in calls {
-                let function = call.get("function").unwrap_or(call);
-                let field = |name: &str| function.get(name).and_then(Value::as_str);
-                let arguments = field("arguments").unwrap_or_default().replace('`', "'");
-                let name = field("name").unwrap_or("unknown");
-                let _ = writeln!(lines, "- tool `{name}` `{arguments}`");
-            }
-            Some(lines)
-        }
-        _ => None,
-    }
 }

@@ -7,9 +7,11 @@ mod edit;
 mod read;
 mod whitespace;
 
-use std::{io::Read as _, sync::Arc};
+use std::{io::Read as _, path::Path, sync::Arc};
 
-use bub_kernel::{Error, Result, Role, ToolContext, tool::run_blocking, tools};
+use bub_kernel::{
+    Error, ExecutionEnvironment, Result, Role, ToolContext, tool::run_blocking, tools,
+};
 use bub_sandbox::SandboxProfile;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -62,10 +64,30 @@ impl FileFinder {
         tool: &str,
         arguments: Value,
     ) -> Result<AllowedTree> {
+        if context.turn.environment().is_some() {
+            return Err(Error::invalid_input(format!(
+                "{tool} works only on this machine, and this session has another environment; use bash"
+            )));
+        }
         let find = |files: &FileAccess, profile, context: &ToolContext, path: &str| {
             files.find_tree(profile, context, path, FileUse::Read)
         };
         self.find_with(context, tool, arguments, find).await
+    }
+
+    /// Returns the path of a file in the environment of a session, if the sender may use it.
+    fn path_in(
+        &self,
+        environment: &Arc<dyn ExecutionEnvironment>,
+        context: &ToolContext,
+        path: &str,
+        usage: FileUse,
+    ) -> Result<String> {
+        let files = &self.agent.files;
+        let policy = &self.agent.policy;
+        let sender = policy.effective_sender(&context.turn, context.caller);
+        let profile = files.profile(context);
+        Ok(files.environment_path(environment.workspace(), &sender, profile, (path, usage))?)
     }
 
     async fn find_with<T: Send + 'static>(
@@ -123,10 +145,17 @@ impl FileTools {
         /// Number of lines
         limit: Option<u64>,
     ) -> Result<String> {
+        let first = u64::try_from(offset).unwrap_or(0);
+        if let Some(environment) = context.turn.environment() {
+            let path = self.0.path_in(environment, context, &path, FileUse::Read)?;
+            let content = environment.read_text(&path).await?;
+            return read::read_lines(content.as_bytes(), Path::new(&path), first, limit, &|| {
+                false
+            });
+        }
         let arguments = json!({"path": path});
         let file = self.0.find(context, "fs.read", arguments, FileUse::Read);
         let (file, cancel) = (file.await?, context.cancel.clone());
-        let first = u64::try_from(offset).unwrap_or(0);
         run_blocking(move || {
             let is_cancelled = || cancel.is_cancelled();
             read::read_lines(file.open()?, file.shown_path(), first, limit, &is_cancelled)
@@ -142,6 +171,13 @@ impl FileTools {
         path: String,
         content: String,
     ) -> Result<String> {
+        if let Some(environment) = context.turn.environment() {
+            let path = self
+                .0
+                .path_in(environment, context, &path, FileUse::Create)?;
+            environment.write_text(&path, &content).await?;
+            return Ok(format!("wrote: {path}"));
+        }
         let arguments = json!({"path": path, "content": content});
         let file = self.0.find(context, "fs.write", arguments, FileUse::Create);
         let file = file.await?;
@@ -173,24 +209,53 @@ impl FileTools {
         if let (false, Some(arguments)) = (edits.is_empty(), arguments.as_object_mut()) {
             arguments.insert("edits".to_owned(), json!(edits));
         }
+        let start = usize::try_from(start).unwrap_or(0);
+        let first_edit = edit::EditRequest {
+            path: &path,
+            old: &old,
+            new: &new,
+            start,
+            all,
+        };
+        if let Some(environment) = context.turn.environment() {
+            // Concurrent edits of one file must not undo each other.
+            static EDIT_LOCK: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+            let requests = parse_edits(first_edit, &edits)?;
+            let target = self
+                .0
+                .path_in(environment, context, &path, FileUse::Change)?;
+            let _guard = EDIT_LOCK.lock().await;
+            let content = environment.read_text(&target).await?.into_bytes();
+            let (content, notes) = apply_edits(content, &requests)?;
+            let content = String::from_utf8_lossy(&content);
+            environment.write_text(&target, &content).await?;
+            return Ok(format!("edited: {target}{notes}"));
+        }
         let file = self.0.find(context, "fs.edit", arguments, FileUse::Change);
         let file = file.await?;
-        let start = usize::try_from(start).unwrap_or(0);
         run_blocking(move || {
-            let mut requests = vec![edit::EditRequest {
+            let first_edit = edit::EditRequest {
                 path: &path,
                 old: &old,
                 new: &new,
                 start,
                 all,
-            }];
-            for (number, edit) in (2..).zip(&edits) {
-                requests.push(parse_edit(&path, edit, number)?);
-            }
-            edit_file(&file, &requests)
+            };
+            edit_file(&file, &parse_edits(first_edit, &edits)?)
         })
         .await?
     }
+}
+
+/// Returns the edits of a call. The items of the argument `edits` follow the first one.
+fn parse_edits<'a>(
+    first: edit::EditRequest<'a>,
+    edits: &'a [Map<String, Value>],
+) -> Result<Vec<edit::EditRequest<'a>>> {
+    let path = first.path;
+    let further = (2..).zip(edits);
+    let further = further.map(|(number, edit)| parse_edit(path, edit, number));
+    std::iter::once(Ok(first)).chain(further).collect()
 }
 
 /// Parses an item of the argument `edits`.
@@ -229,6 +294,16 @@ fn edit_file(file: &AllowedFile, requests: &[edit::EditRequest<'_>]) -> Result<S
     }
     let mut content = Vec::new();
     opened.read_to_end(&mut content).map_err(read_error)?;
+    let (content, notes) = apply_edits(content, requests)?;
+    file.replace(&content)?;
+    Ok(format!("edited: {}{notes}", file.shown_path().display()))
+}
+
+/// Returns the content after all edits, and notes about them.
+fn apply_edits(
+    mut content: Vec<u8>,
+    requests: &[edit::EditRequest<'_>],
+) -> Result<(Vec<u8>, String)> {
     let mut notes = Vec::new();
     for (number, request) in (1..).zip(requests) {
         let outcome =
@@ -244,7 +319,6 @@ fn edit_file(file: &AllowedFile, requests: &[edit::EditRequest<'_>]) -> Result<S
             notes.push(format!("line {line} matched with other whitespace"));
         }
     }
-    file.replace(&content)?;
     if requests.len() > 1 {
         notes.insert(0, format!("{} edits", requests.len()));
     }
@@ -253,5 +327,5 @@ fn edit_file(file: &AllowedFile, requests: &[edit::EditRequest<'_>]) -> Result<S
     } else {
         format!(" ({})", notes.join(", "))
     };
-    Ok(format!("edited: {}{notes}", file.shown_path().display()))
+    Ok((content, notes))
 }

@@ -2,7 +2,10 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use bub_kernel::{Error, Result, Sender, Tool, ToolContext, ToolExposure, ToolSpec, tool};
+use bub_kernel::{
+    Error, Result, Sender, Tool, ToolContext, ToolExposure, ToolSpec, command_line, command_prefix,
+    tool,
+};
 use bub_settings::closest_match;
 use serde_json::Value;
 
@@ -19,7 +22,7 @@ pub const CHAT_COMMANDS: [(&str, &str); 4] = [
         "copy",
         "Copy the last answer to the clipboard, if the terminal allows it",
     ),
-    ("exit", "Leave the chat (same as ,quit)"),
+    ("exit", "Leave the chat (same as quit)"),
 ];
 
 /// Show this help, or the description and the arguments of one command or tool
@@ -33,11 +36,13 @@ pub async fn help(
     let tools = context.turn.framework().current_tools();
     let is_at_terminal = *context.turn.sender() == Sender::terminal();
     let chat_commands = CHAT_COMMANDS.iter().filter(|_| is_at_terminal);
-    let name = name.trim().trim_start_matches([',', '/']);
+    let prefix = command_prefix();
+    let name = name.trim().trim_start_matches('/');
+    let name = command_line(name).unwrap_or(name);
     if !name.is_empty() {
         let chat_command = chat_commands.clone().find(|(command, _)| *command == name);
         if let Some((command, about)) = chat_command {
-            return Ok(format!(",{command}\n{about}"));
+            return Ok(format!("{prefix}{command}\n{about}"));
         }
         if let Some(tool) = tools.iter().find(|tool| has_name(tool.spec(), name)) {
             return Ok(tool_help(tool.spec()));
@@ -45,7 +50,7 @@ pub async fn help(
         let names = tools.iter().map(|tool| tool.spec().name.as_str());
         let hint = match closest_match(name, names) {
             Some(similar) => format!(", did you mean `{similar}`?"),
-            None => "; type `,help` to list the commands".to_owned(),
+            None => format!("; type `{prefix}help` to list the commands"),
         };
         return Err(Error::not_found(format!("unknown command `{name}`{hint}")));
     }
@@ -53,7 +58,7 @@ pub async fn help(
     if is_at_terminal {
         text.push_str("\n\nIn `bub chat`:");
         for (command, about) in chat_commands {
-            let _ = write!(text, "\n  ,{command}  {about}");
+            let _ = write!(text, "\n  {prefix}{command}  {about}");
         }
     }
     Ok(text)
@@ -61,7 +66,7 @@ pub async fn help(
 
 /// Returns the description of a tool and its arguments.
 fn tool_help(spec: &ToolSpec) -> String {
-    let mut text = format!(",{}\n{}", spec.name, spec.description);
+    let mut text = format!("{}{}\n{}", command_prefix(), spec.name, spec.description);
     let properties = spec.parameters.get("properties");
     for (name, is_required) in spec.parameters() {
         let schema = properties.and_then(|properties| properties.get(name));
@@ -84,11 +89,17 @@ fn tool_help(spec: &ToolSpec) -> String {
 
 /// Returns the help text for comma commands: all commands and tools with their arguments.
 pub fn help_text(tools: &[Arc<dyn Tool>]) -> String {
-    let mut text = "Lines that start with a comma are commands: `,name value key=value`.\n\
-                    Anything else after the comma runs in the shell: `,ls -la`.\n\
-                    The model does not see the output, unless you write `,!` instead: `,!ls -la`.\n\
-                    `,help NAME` describes one command; `,diff` shows what changed in a Git repository.\n"
-        .to_owned();
+    let prefix = command_prefix();
+    let prefix_name = match prefix {
+        "," => "a comma",
+        prefix => &format!("`{prefix}`"),
+    };
+    let mut text = format!(
+        "Lines that start with {prefix_name} are commands: `{prefix}name value key=value`.\n\
+         Anything else after it runs in the shell: `{prefix}ls -la`.\n\
+         The model does not see the output, unless you write `{prefix}!` instead: `{prefix}!ls -la`.\n\
+         `{prefix}help NAME` describes one command; `{prefix}diff` shows what changed in a Git repository.\n"
+    );
     for (title, is_command) in [
         ("Commands", true),
         ("Tools (also available to the model)", false),
@@ -110,7 +121,7 @@ pub fn help_text(tools: &[Arc<dyn Tool>]) -> String {
             let first = spec.description.lines().next().unwrap_or_default();
             let first = first.split(". ").next().unwrap_or_default();
             let first = first.trim_end_matches('.');
-            let line = format!("  ,{}{arguments}  {first}", spec.name);
+            let line = format!("  {prefix}{}{arguments}  {first}", spec.name);
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }

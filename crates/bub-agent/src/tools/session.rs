@@ -1,16 +1,17 @@
 //! The comma commands that change a session or switch to another session.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use bub_kernel::{Error, ModelOptions, Result, Sender, SessionId, ToolContext, tape_error, tools};
-use bub_model::ModelsReport;
+use bub_kernel::{
+    Error, ModelOptions, Result, Sender, SessionId, ToolContext, command_prefix, tape_error, tools,
+};
 use bub_tape::{TapeListFilter, TapeName};
 use serde_json::{Value, json};
 
 use crate::{agent::Agent, sessions, truncate};
 
 /// The reasoning efforts that providers accept.
-const REASONING_EFFORTS: [&str; 8] = [
+pub const REASONING_EFFORTS: [&str; 8] = [
     "none", "minimal", "low", "medium", "high", "xhigh", "max", "auto",
 ];
 
@@ -47,7 +48,7 @@ impl SessionTools {
     async fn model(
         &self,
         context: &ToolContext,
-        /// Model as `provider:model`, or `default` for the configured model; omit it to show the choices
+        /// Model as `provider:model`, a number of the choices, or `default` for the configured model; omit it to show the choices
         #[default("")]
         model_id: String,
     ) -> Result<String> {
@@ -61,14 +62,27 @@ impl SessionTools {
             );
         }
         let (framework, session_id) = (context.turn.framework(), context.turn.session_id());
-        let options = framework.model_options(session_id).await?;
-        if model.is_empty() {
-            return Ok(self.format_model_choices(context, options).await);
-        }
         // An invalid model would make every later turn fail. Models that a plugin offers need no check.
-        if !options.choices.iter().any(|choice| choice.id == model) {
-            self.agent.resolve_model(model)?;
-        }
+        let chosen = match self.agent.resolve_model(model) {
+            Ok(_) => model.to_owned(),
+            Err(error) => {
+                let mut options = framework.model_options(session_id).await?;
+                let mut known = HashSet::new();
+                options
+                    .choices
+                    .retain(|choice| known.insert(choice.id.clone()));
+                if model.is_empty() {
+                    return Ok(format_model_choices(context, options));
+                }
+                let mut choices = options.choices.into_iter().map(|choice| choice.id);
+                let choice = match model.parse::<usize>() {
+                    Ok(number) => choices.nth(number.wrapping_sub(1)),
+                    Err(_) => choices.find(|id| id == model),
+                };
+                choice.ok_or(error)?
+            }
+        };
+        let model = chosen.as_str();
         append_event(context, "model_switch", json!({"model": model})).await?;
         context.state().set("model", model);
         Ok(format!(
@@ -106,7 +120,8 @@ impl SessionTools {
         let new = sessions::new_session_id(current);
         switch_session(context, &new).await?;
         Ok(format!(
-            "New session: {new}\nThe old session is kept; to return, type: ,resume {current}"
+            "New session: {new}\nThe old session is kept; to return, type: {}resume {current}",
+            command_prefix()
         ))
     }
 
@@ -154,20 +169,24 @@ impl SessionTools {
     ) -> Result<String> {
         let current = context.turn.session_id();
         let target = find_chat_session(context, session_id.trim()).await?;
-        if sessions::session_chat_id(&target) != sessions::session_chat_id(current) {
+        let is_other = sessions::session_chat_id(&target) != sessions::session_chat_id(current);
+        let (_, others) = list_sessions(context).await?;
+        if is_other && others.iter().any(|row| target == row.id) {
             let hint = if is_at_terminal(context) {
                 format!("; open it with `bub chat --session {target}`")
             } else {
-                "; type `,sessions` to list the sessions".to_owned()
+                format!("; type `{}sessions` to list the sessions", command_prefix())
             };
             let text = format!("`{target}` is not a session of this chat{hint}");
             return Err(Error::invalid_input(text));
         }
         let tape = context.turn.framework().session_tape(&target)?;
         let tape = tape.ok_or_else(no_tape_error)?;
-        if tape.summary().await.map_err(tape_error)?.entries == 0 {
+        // Users of a chat must not learn which sessions other chats have.
+        if is_other || tape.summary().await.map_err(tape_error)?.entries == 0 {
             return Err(Error::not_found(format!(
-                "unknown session `{target}`; type `,sessions` to list the sessions"
+                "unknown session `{target}`; type `{}sessions` to list the sessions",
+                command_prefix()
             )));
         }
         switch_session(context, &target).await?;
@@ -175,50 +194,30 @@ impl SessionTools {
     }
 }
 
-impl SessionTools {
-    /// Formats the current model of the session and the models to choose from: those that plugins offer, then those
-    /// that are available with these settings.
-    async fn format_model_choices(&self, context: &ToolContext, options: ModelOptions) -> String {
-        let session_model = context.state().get_str("model").or(options.current);
-        let report = match &self.agent.models {
-            Ok(models) => Some(models.report().await),
-            Err(_) => None,
-        };
-        let choice = report
-            .as_ref()
-            .and_then(|report| report.choice.as_ref().ok());
-        let configured = choice.and_then(|choice| choice.model.as_ref());
-        let current = session_model.or_else(|| configured.map(ToString::to_string));
-        let mut lines = vec![match &current {
-            Some(name) => format!("Session model: {name}."),
-            None => "Session model: none is configured.".to_owned(),
-        }];
-        let mut choices: Vec<_> = options
-            .choices
-            .into_iter()
-            .map(|choice| (choice.id, choice.label.unwrap_or_default()))
-            .collect();
-        for model in report.iter().flat_map(ModelsReport::usable_models) {
-            let id = model.to_string();
-            if choices.iter().all(|(known, _)| *known != id) {
-                choices.push((id, String::new()));
-            }
-        }
-        for (id, label) in choices.iter().take(MAX_LISTED_MODELS) {
-            let mark = if current.as_ref() == Some(id) {
-                "*"
-            } else {
-                "-"
-            };
-            lines.push(format!("{mark} {id}  {label}").trim_end().to_owned());
-        }
-        let hidden = choices.len().saturating_sub(MAX_LISTED_MODELS);
-        if hidden > 0 {
-            lines.push(format!("… and {hidden} more; see `bub models`"));
-        }
-        lines.push("To change it, type: ,model provider:model, or ,model default".to_owned());
-        lines.join("\n")
+/// Formats the current model of the session and the models to choose from, with the number that selects each.
+fn format_model_choices(context: &ToolContext, options: ModelOptions) -> String {
+    let current = context.state().get_str("model").or(options.current);
+    let mut lines = vec![match &current {
+        Some(name) => format!("Session model: {name}."),
+        None => "Session model: none is configured.".to_owned(),
+    }];
+    let choices = options.choices.iter().zip(1..);
+    for (choice, number) in choices.take(MAX_LISTED_MODELS) {
+        let is_current = current.as_ref() == Some(&choice.id);
+        let mark = if is_current { "*" } else { "-" };
+        let label = choice.label.as_deref().unwrap_or_default();
+        let line = format!("{mark} {number}: {}  {label}", choice.id);
+        lines.push(line.trim_end().to_owned());
     }
+    let hidden = options.choices.len().saturating_sub(MAX_LISTED_MODELS);
+    if hidden > 0 {
+        lines.push(format!("… and {hidden} more; see `bub models`"));
+    }
+    let prefix = command_prefix();
+    lines.push(format!(
+        "To change it, type: {prefix}model provider:model, a number of the list, or {prefix}model default"
+    ));
+    lines.join("\n")
 }
 
 /// A session in the list of sessions. The order is that of the dates.

@@ -4,7 +4,7 @@ use bub_kernel::{Result, StepRequest, ToolContext, tape_error, tool};
 use bub_tape::{
     AnchorQuery, DateRange, EntryKind, Query, SEARCH_MARKER, Search, SearchHit, handoff_entries,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{object_schema, titled_schema};
 use crate::agent_loop::add_todo;
@@ -58,7 +58,7 @@ fn info_schema() -> Value {
     }))
 }
 
-/// Search this session, also before the last anchor. Similar words match too.
+/// Search this session, also before the last anchor; "phrase", -word, from:name. Open an id with `tape_read`
 #[tool(crate = bub_kernel, name = "tape.search", read_only, render = render_search, output = search_schema)]
 pub async fn tape_search(
     context: &ToolContext,
@@ -122,10 +122,9 @@ pub(crate) async fn tape_reset(context: &ToolContext, archive: Option<bool>) -> 
     }
     let archive = archive.unwrap_or(false);
     let report = context.tape().reset(archive).await.map_err(tape_error)?;
-    let message = report.archived.map_or_else(
-        || "tape reset".to_owned(),
-        |path| format!("tape reset; archived: {path}"),
-    );
+    let message = report
+        .archived
+        .map_or_else(|| "ok".to_owned(), |path| format!("Archived: {path}"));
     Ok(json!({"message": message}))
 }
 
@@ -137,12 +136,12 @@ fn message_schema() -> Value {
     object_schema(&json!({"message": {"type": "string"}}))
 }
 
-/// Shorten the context: keep only this summary, the current message, and later entries
+/// Shorten the context: keep only this summary, the latest message, and later entries
 #[tool(crate = bub_kernel, name = "tape.handoff", render = render_handoff, output = handoff_schema)]
 pub(crate) async fn tape_handoff(
     context: &ToolContext,
     #[default("handoff")] name: String,
-    /// Goal, latest instruction, what is done, in progress and next, files
+    /// Lines `Goal:`, `Decisions:`, `Done:`, `In progress:`, `Next:`, `Open questions:`
     #[default("")]
     summary: String,
 ) -> Result<Value> {
@@ -156,7 +155,7 @@ pub(crate) async fn tape_handoff(
 }
 
 /// Adds an anchor outside of an agent loop, with the todo list of the session.
-pub(super) async fn hand_off(context: &ToolContext, name: &str, summary: &str) -> Result<()> {
+async fn hand_off(context: &ToolContext, name: &str, summary: &str) -> Result<()> {
     let tape = context.turn.tape();
     let mut state = json!({"summary": summary});
     add_todo(tape, &mut state).await?;
@@ -196,9 +195,20 @@ fn anchors_schema() -> Value {
     object_schema(&json!({"anchors": {"type": "array", "items": {"type": "string"}}}))
 }
 
-/// Returns one match: the date and the id of the entry, and the text around the match.
-fn hit_value(hit: &SearchHit) -> Value {
-    json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id})
+/// Returns one match: the date and the id of the entry, the text around the match, the author and the phase.
+pub(super) fn hit_value(hit: &SearchHit) -> Value {
+    let entry = &hit.entry;
+    let mut value = Map::from_iter([
+        ("date".to_owned(), json!(entry.date)),
+        ("content".to_owned(), json!(hit.snippet)),
+        ("id".to_owned(), json!(entry.id)),
+    ]);
+    for (key, text) in [("from", &hit.author), ("phase", &hit.phase)] {
+        if let Some(text) = text {
+            value.insert(key.to_owned(), json!(text));
+        }
+    }
+    value.into()
 }
 
 /// Returns the date, or `None` if it is empty. Models pass empty strings for arguments that they do not need.

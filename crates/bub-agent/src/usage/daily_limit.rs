@@ -5,6 +5,7 @@
 //! check reads only the lines that were added since the last check. Without a limit, bub writes no ledger.
 
 use std::{
+    collections::HashSet,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -235,7 +236,7 @@ async fn rebuild_ledger(
     start: Timestamp,
     store: Option<&dyn TapeStore>,
 ) -> Result<()> {
-    let mut text = String::from("\n");
+    let (mut text, mut counted) = (String::from("\n"), HashSet::new());
     if let Some(store) = store {
         let tapes = store
             .list(TapeListFilter::SessionsSince(start.into()))
@@ -247,7 +248,9 @@ async fn rebuild_ledger(
                 if call.at < start {
                     break;
                 }
-                text.push_str(&ledger_line(&call.model, &call.usage));
+                if counted.insert(call.identity()) {
+                    text.push_str(&ledger_line(&call.model, &call.usage));
+                }
             }
         }
     }

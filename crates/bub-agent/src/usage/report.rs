@@ -1,14 +1,16 @@
 //! Sums up the usage of the model calls on all tapes.
 
-use std::{collections::BTreeMap, ops::AddAssign, pin::pin};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::AddAssign,
+};
 
 use bub_kernel::{Error, Result, tape_error};
 use bub_model::{Catalog, ModelId};
-use bub_tape::{EntryRange, TapeListFilter, TapeStore};
-use futures_util::TryStreamExt as _;
+use bub_tape::{TapeListFilter, TapeName, TapeStore};
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 
-use super::{TokenCounts, read_model_calls};
+use super::{TokenCounts, UsageRecord, read_calls_and_copies};
 
 /// How a usage report groups model calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
@@ -72,36 +74,51 @@ pub async fn usage_report(
     };
     let mut rows = BTreeMap::<_, UsageRow>::new();
     let (mut sum, mut unread) = (UsageRow::default(), Vec::new());
+    let (mut counted, mut copies) = (HashSet::new(), Vec::new());
+    let mut add_call = |call: UsageRecord, tape: &TapeName, session: &str| {
+        if call.at < since || !counted.insert(call.identity()) {
+            return;
+        }
+        // Sessions of different workspaces may have the same id, so the name of the tape is the key.
+        let (key, name) = match by {
+            GroupBy::Session => (tape.as_str().to_owned(), session.to_owned()),
+            GroupBy::Model => (call.model.clone(), call.model.clone()),
+            GroupBy::Day => {
+                let day = call.at.to_zoned(zone.clone()).date().to_string();
+                (day.clone(), day)
+            }
+        };
+        let row = rows.entry((name.clone(), key)).or_default();
+        row.name = name;
+        for row in [row, &mut sum] {
+            row.add_call(&call.model, call.tokens, catalog);
+        }
+    };
     let tapes = store.list(TapeListFilter::Sessions).await;
     for tape in tapes.map_err(tape_error)? {
-        let added: bub_tape::Result<()> = async {
+        let read: bub_tape::Result<_> = async {
             let session = store.summary(&tape).await?.session;
             let session =
                 session.map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
-            let mut calls = pin!(read_model_calls(store, &tape, EntryRange::ALL));
-            while let Some(call) = calls.try_next().await? {
-                if call.at < since {
-                    continue;
-                }
-                // Sessions of different workspaces may have the same id, so the name of the tape is the key.
-                let (key, name) = match by {
-                    GroupBy::Session => (tape.as_str().to_owned(), session.clone()),
-                    GroupBy::Model => (call.model.clone(), call.model.clone()),
-                    GroupBy::Day => {
-                        let day = call.at.to_zoned(zone.clone()).date().to_string();
-                        (day.clone(), day)
-                    }
-                };
-                let row = rows.entry((name.clone(), key)).or_default();
-                row.name = name;
-                for row in [row, &mut sum] {
-                    row.add_call(&call.model, call.tokens, catalog);
-                }
-            }
-            Ok(())
+            let (calls, copy_count) = read_calls_and_copies(store, &tape).await?;
+            Ok((session, calls, copy_count))
         }
         .await;
-        unread.extend(added.err().map(|error| error.to_string()));
+        match read {
+            Ok((session, mut calls, copy_count)) => {
+                for call in calls.split_off(copy_count) {
+                    add_call(call, &tape, &session);
+                }
+                copies.push((tape, session, calls));
+            }
+            Err(error) => unread.push(error.to_string()),
+        }
+    }
+    // Copies count for the session that made the calls. If its tape is gone, they count for a fork.
+    for (tape, session, calls) in copies {
+        for call in calls {
+            add_call(call, &tape, &session);
+        }
     }
     Ok((rows.into_values().collect(), sum, unread))
 }

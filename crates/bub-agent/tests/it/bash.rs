@@ -71,6 +71,7 @@ impl BashFixture {
         self.call("bash", arguments).await
     }
 
+    /// Starts a command in the background and returns its shell id (P-83).
     async fn background(&self, command: &str) -> String {
         let started = self
             .bash(json!({"cmd": command, "background": true}))

@@ -141,7 +141,31 @@ async fn in_code_mode_the_model_gets_only_direct_tools_and_a_stub() {
     running.close().await.unwrap();
 }
 
-// P-57, P-62, P-67
+// P-77: code gets the data of results, not their text.
+#[tokio::test]
+async fn tools_of_the_agent_return_data_to_code() {
+    let fixture = CodeFixture::new();
+    let running = fixture.fixture.framework.open_scope().await.unwrap();
+    let code = r"
+print(await tools.tape_anchors())
+print(*sorted(await tools.tape_info()))
+print(await tools.tape_search(query='found nowhere else'))
+print(*await tools.skill())
+";
+    let result = fixture.run_code(code).await;
+    let lines: Vec<&str> = result.as_str().unwrap().lines().collect();
+    assert_eq!(lines[0], "{'anchors': ['session/start']}");
+    assert_eq!(
+        lines[1],
+        "anchors entries entries_since_last_anchor last_anchor last_token_cache_hit_rate last_token_usage name"
+    );
+    assert!(lines[2].starts_with("{'matches': ["), "{result}");
+    assert!(lines[2].contains("'filtered': "), "{result}");
+    assert_eq!(lines[3], "skills");
+    running.close().await.unwrap();
+}
+
+// P-57, P-62, P-65, P-66, P-67
 #[tokio::test]
 async fn code_calls_tools_and_prints() {
     struct WatchingPlugin(Arc<Mutex<Vec<(String, bool)>>>);
@@ -350,6 +374,7 @@ async fn code_gets_no_secrets_and_obeys_the_policy() {
     running.close().await.unwrap();
 }
 
+// P-64
 #[tokio::test]
 async fn code_is_limited_in_calls_and_ends_with_all_its_processes() {
     let fixture = CodeFixture::new();

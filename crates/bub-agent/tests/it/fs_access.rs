@@ -481,6 +481,31 @@ async fn a_workspace_with_private_files_is_closed_to_members() {
     .await;
 }
 
+// Commands there could change what bub itself reads.
+#[tokio::test]
+async fn no_command_runs_in_bubs_home() {
+    let (fixture, _) = in_profile("workspace", true);
+    let home = bub_home(&fixture);
+    fs::create_dir_all(home.join("skills/a")).unwrap();
+    for workspace in [home.clone(), home.join("skills/a")] {
+        let context = fixture.context();
+        context
+            .state()
+            .set("_runtime_workspace", workspace.to_str().unwrap());
+        let bash = fixture.call_in(context, "bash", json!({"cmd": "touch planted"}));
+        let error = bash.await.unwrap_err();
+        assert!(
+            error.contains("the workspace is in bub's own data"),
+            "{error}"
+        );
+        assert!(
+            error.contains("choose another directory with `-w DIR`"),
+            "{error}"
+        );
+        assert!(!workspace.join("planted").exists());
+    }
+}
+
 // bub's own memory and environment contain its secrets.
 #[cfg(target_os = "linux")]
 #[tokio::test]

@@ -58,6 +58,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
     let harmless = [
         "tape.info",
         "tape.search",
+        "tape.read",
         "tape.anchors",
         "tape.handoff",
         "skill",
@@ -74,6 +75,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
         "fs.write",
         "fs.edit",
         "tape.reset",
+        "memory.search",
         "subagent",
         "model",
         "reasoning_effort",

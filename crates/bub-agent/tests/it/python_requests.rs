@@ -7,7 +7,10 @@ use bub_kernel::{ChannelMessage, MediaItem, MediaKind, Result, Turn, hooks};
 use bub_testkit::model::{ModelServer, Reply, Request};
 use serde_json::{Value, json};
 
-use crate::harness::{AgentFixture, owned};
+use crate::{
+    handoff::asks_for_summary,
+    harness::{AgentFixture, owned},
+};
 
 const RECORDED: &str = include_str!("python_requests.json");
 
@@ -100,6 +103,10 @@ async fn requests_have_the_form_of_the_python_version() {
         let server = ModelServer::start();
         for step in scenario["replies"].as_array().unwrap() {
             server.script(reply(step));
+            // Another documented difference: after an overflow, the model sums up the conversation.
+            if step["message"].is_string() {
+                server.script(Reply::text("Goal: …"));
+            }
         }
         let url = format!("{}/v1", server.url());
         let variables = [
@@ -121,7 +128,9 @@ async fn requests_have_the_form_of_the_python_version() {
             fixture.own_turn(message).await.unwrap();
         }
         running.close().await.unwrap();
-        let (requests, expected) = (server.requests(), scenario["requests"].as_array().unwrap());
+        let (mut requests, expected) =
+            (server.requests(), scenario["requests"].as_array().unwrap());
+        requests.retain(|request| !asks_for_summary(request));
         assert_eq!(requests.len(), expected.len(), "{name}");
         for (number, (request, expected)) in requests.iter().zip(expected).enumerate() {
             let (mut body, mut expected) = (normalize(request), expected.clone());

@@ -1,8 +1,8 @@
-//! The tools `tape.info`, `tape.search` and `tape.anchors`.
+//! The tools `tape.info`, `tape.search`, `tape.read` and `tape.anchors`.
 
 use std::sync::Arc;
 
-use bub_agent::tools::{tape_anchors, tape_info, tape_search};
+use bub_agent::tools::{tape_anchors, tape_info, tape_read, tape_search};
 use bub_kernel::{
     Envelope, Framework, Result, SessionId, State, Tool, ToolContext, Turn, TurnTape,
 };
@@ -105,14 +105,14 @@ async fn searching_finds_any_script_quotes_and_typing_errors_the_latest_first() 
     assert_eq!(
         text,
         "[tape.search]: 2 matches (0 filtered)\n\
-         {\"date\":\"2026-01-03T10:00:00+00:00\",\"content\":\"again: 你好\",\"id\":3}\n\
-         {\"date\":\"2026-01-01T10:00:00+00:00\",\"content\":\"你好，世界\",\"id\":1}"
+         {\"date\":\"2026-01-03T10:00:00+00:00\",\"content\":\"again: 你好\",\"id\":3,\"from\":\"user\"}\n\
+         {\"date\":\"2026-01-01T10:00:00+00:00\",\"content\":\"你好，世界\",\"id\":1,\"from\":\"user\"}"
     );
     let (_, quoted) = search(&tape, json!({"query": "\"OPEN sesame\""})).await;
     assert_eq!(quoted[0]["id"], 2);
     let (_, near) = search(&tape, json!({"query": "open sesmae"})).await;
     assert_eq!(near[0]["id"], 2);
-    let (count, none) = search(&tape, json!({"query": "nothing of the kind"})).await;
+    let (count, none) = search(&tape, json!({"query": "xylophone quartz"})).await;
     assert_eq!(
         (count.as_str(), none.len()),
         ("[tape.search]: 0 matches (0 filtered)", 0)
@@ -194,6 +194,51 @@ async fn kinds_are_chosen_and_earlier_searches_are_filtered() {
         content.contains("needle") && content.len() < 300,
         "{content}"
     );
+}
+
+/// A match is opened with its surroundings, and a search does not find what was read.
+#[tokio::test]
+async fn reading_shows_the_entries_around_an_id() {
+    let tape = tape();
+    tape.handoff("phase one", None).await.unwrap();
+    for number in 0..9 {
+        say(
+            &tape,
+            &format!("message {number}"),
+            "2026-01-01T10:00:00+00:00",
+        )
+        .await;
+        tape.append_event("loop.step", json!({"step": number}))
+            .await
+            .unwrap();
+    }
+    let (_, found) = search(&tape, json!({"query": "\"message 4\""})).await;
+    assert_eq!(found[0]["phase"], "phase one");
+    let id = found[0]["id"].as_i64().unwrap();
+    let shown = call(&tape_read(), &tape, json!({"id": id, "around": 1}))
+        .await
+        .unwrap();
+    let lines: Vec<Value> = shown
+        .lines()
+        .skip(1)
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let texts: Vec<_> = lines
+        .iter()
+        .map(|line| line["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(texts, ["message 3", "message 4", "message 5"]);
+    assert_eq!(lines[1]["from"], "user");
+    let missing = call(&tape_read(), &tape, json!({"id": 999}))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        missing.message(),
+        "unknown entry `999`; pass an id from `tape.search`"
+    );
+    say(&tape, &shown, "2026-01-02T10:00:00+00:00").await;
+    let (count, _) = search(&tape, json!({"query": "\"message 4\""})).await;
+    assert_eq!(count, "[tape.search]: 1 matches (1 filtered)");
 }
 
 // W-21

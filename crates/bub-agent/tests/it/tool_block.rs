@@ -87,7 +87,7 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
     assert_eq!(
         help_text(&tools()),
         "Lines that start with a comma are commands: `,name value key=value`.\n\
-         Anything else after the comma runs in the shell: `,ls -la`.\n\
+         Anything else after it runs in the shell: `,ls -la`.\n\
          The model does not see the output, unless you write `,!` instead: `,!ls -la`.\n\
          `,help NAME` describes one command; `,diff` shows what changed in a Git repository.\n\n\
          Commands:\n  ,help(name?)  Show this help, or the description and the arguments of one command or tool\n\n\
@@ -128,7 +128,7 @@ async fn help_is_a_command() {
         "{text}"
     );
     assert!(
-        text.contains("\n  ,thinking  ") && text.contains("(same as ,quit)"),
+        text.contains("\n  ,thinking  ") && text.contains("(same as quit)"),
         "{text}"
     );
 }

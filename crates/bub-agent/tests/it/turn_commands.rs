@@ -490,7 +490,7 @@ async fn the_model_command_lists_the_usable_models() {
     let output = shown().await;
     assert!(
         output.starts_with(
-            "Session model: llamacpp:test.\n* llamacpp:test\n- llamacpp:small\n- anthropic:"
+            "Session model: llamacpp:test.\n* 1: llamacpp:test\n- 2: llamacpp:small\n- 3: anthropic:"
         ),
         "{output}"
     );
@@ -501,10 +501,21 @@ async fn the_model_command_lists_the_usable_models() {
     let output = shown().await;
     assert!(
         output.starts_with(
-            "Session model: llamacpp:small.\n- llamacpp:test\n* llamacpp:small\n- anthropic:"
+            "Session model: llamacpp:small.\n- 1: llamacpp:test\n* 2: llamacpp:small\n- 3: anthropic:"
         ),
         "{output}"
     );
+    // A number selects a model of the list.
+    fixture.own_turn(command(",model 1")).await.unwrap();
+    let output = shown().await;
+    assert!(
+        output.starts_with("Session model: llamacpp:test."),
+        "{output}"
+    );
+    for number in ["0", "99"] {
+        let refused = fixture.own_turn(command(&format!(",model {number}"))).await;
+        assert!(refused.is_err(), "{number}");
+    }
     running.close().await.unwrap();
 }
 
@@ -599,7 +610,7 @@ async fn the_last_switch_of_a_turn_counts() {
     running.close().await.unwrap();
 }
 
-// H-116: a reset by a user takes effect immediately.
+// H-60, H-116: a reset by a user takes effect immediately.
 #[tokio::test]
 async fn a_reset_by_a_person_is_done_at_once() {
     let fixture = AgentFixture::echoing();
@@ -616,7 +627,7 @@ async fn a_reset_by_a_person_is_done_at_once() {
         .await
         .unwrap()
         .model_output;
-    assert!(output.starts_with("tape reset"), "{output}");
+    assert!(output.starts_with("Archived: /"), "{output}");
     assert!(tape_of(&fixture, "s").summary().await.unwrap().anchors >= 1);
     running.close().await.unwrap();
 }

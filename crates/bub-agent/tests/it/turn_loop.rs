@@ -951,6 +951,8 @@ async fn the_model_sees_the_tools_in_their_order() {
         "fs_glob",
         "fs_grep",
         "todo",
+        "tape_read",
+        "memory_search",
     ];
     let names: Vec<_> = names.iter().map(|name| name.as_str().unwrap()).collect();
     assert_eq!(names, expected);

@@ -9,9 +9,9 @@ use std::{
 use bub_gateway::fields::{APPROVAL_CHOICES_FIELD, APPROVAL_ID_FIELD};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, ErrorKind, MessageKind,
-    Result, Turn,
+    Result, Turn, command_prefix,
 };
-use bub_terminal::{approval_lines, tty};
+use bub_terminal::{answer_notice, approval_lines, parse_answer, tty};
 use rustix::termios::{QueueSelector, tcflush};
 use scopeguard::ScopeGuard;
 use tokio::sync::{Mutex, mpsc};
@@ -64,11 +64,13 @@ impl ApprovalHook {
         if request.terms.always_rule.is_some() {
             choices.push("always");
         }
-        let mut text = format!("{}\nAnswer `,approve {id}`", request.question_text());
+        let prefix = command_prefix();
+        let question = request.question_text();
+        let mut text = format!("{question}\nAnswer `{prefix}approve {id}`");
         for choice in &choices {
-            let _ = write!(text, ", `,approve {id} {choice}`");
+            let _ = write!(text, ", `{prefix}approve {id} {choice}`");
         }
-        let _ = write!(text, " or `,deny {id} [REASON]`.");
+        let _ = write!(text, " or `{prefix}deny {id} [REASON]`.");
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
             .kind(MessageKind::Approval)
             .chat_id(&request.sender.chat_id);
@@ -155,21 +157,18 @@ impl TtyReader {
         let unanswered = scopeguard::guard(&self.tty, |mut tty| {
             let _ = tty.write_all(b"\nno answer: denied\n");
         });
-        let line = self.typed.recv().await.filter(|line| !line.is_empty());
-        if line.is_some() {
-            ScopeGuard::into_inner(unanswered);
+        while let Some(line) = self.typed.recv().await.filter(|line| !line.is_empty()) {
+            let mut tty = &self.tty;
+            if let Some(answer) = parse_answer(request, &line) {
+                ScopeGuard::into_inner(unanswered);
+                writeln!(tty, "{}", answer_notice(request, &answer))?;
+                return Ok(answer);
+            }
+            let choices = request.choices();
+            write!(tty, "not an answer; answer [{choices}] or `n REASON`: ")?;
         }
-        Ok(match line {
-            Some(line) => parse_answer(request, &line),
-            None => ApprovalAnswer::Denied(Some("no answer".to_owned())),
-        })
+        Ok(ApprovalAnswer::Denied(Some("no answer".to_owned())))
     }
-}
-
-/// Returns the answer to a request. What is not a clear answer is a no.
-fn parse_answer(request: &ApprovalRequest, line: &str) -> ApprovalAnswer {
-    let answer = ApprovalAnswer::from_text(line).filter(|answer| request.is_possible(answer));
-    answer.unwrap_or(ApprovalAnswer::Denied(None))
 }
 
 #[cfg(test)]
@@ -194,21 +193,23 @@ mod tests {
         let once = request("ls", ApprovalTerms::default());
         for line in ["y\n", "Yes\n", " y \r\n"] {
             let answer = parse_answer(&once, line);
-            assert_eq!(answer, ApprovalAnswer::Approved, "{line:?}");
+            assert_eq!(answer, Some(ApprovalAnswer::Approved), "{line:?}");
         }
-        for line in [
-            "", "\n", "n\n", "yep\n", "y y\n", "ok\n", "s\n", "a\n", "y, but\n",
-        ] {
+        for line in ["\n", "n\n", "No\n"] {
             let answer = parse_answer(&once, line);
-            assert_eq!(answer, ApprovalAnswer::Denied(None), "{line:?}");
+            assert_eq!(answer, Some(ApprovalAnswer::Denied(None)), "{line:?}");
+        }
+        for line in ["yep\n", "y y\n", "ok\n", "s\n", "a\n", "y, but\n"] {
+            assert_eq!(parse_answer(&once, line), None, "{line:?}");
         }
         for line in ["n use the other file\n", "No: use the other file\n"] {
             let reason = Some("use the other file".to_owned());
-            assert_eq!(parse_answer(&once, line), ApprovalAnswer::Denied(reason));
+            let answer = parse_answer(&once, line);
+            assert_eq!(answer, Some(ApprovalAnswer::Denied(reason)));
         }
     }
 
-    // Issue 22, point 4: the answers `session` and `always` exist only where they are possible.
+    // The answers `session` and `always` exist only where they are possible.
     #[test]
     fn an_answer_for_longer_needs_to_be_possible() {
         let mut terms = ApprovalTerms::default();
@@ -227,11 +228,11 @@ mod tests {
             ("a\n", ApprovalAnswer::ApprovedAlways),
             ("Always\n", ApprovalAnswer::ApprovedAlways),
         ] {
-            assert_eq!(parse_answer(&longer, line), answer, "{line:?}");
+            assert_eq!(parse_answer(&longer, line), Some(answer), "{line:?}");
         }
     }
 
-    // Issue 22, point 4: what is shown is what runs.
+    // What is shown is what runs.
     #[test]
     fn the_question_shows_the_whole_call_and_cannot_be_forged() {
         let cmd = format!(
@@ -245,12 +246,16 @@ mod tests {
             shown.starts_with("rule 1 says\nallow bash(cmd=\"echo x"),
             "{shown}"
         );
+        // Spaces do not move the rest out of sight.
+        let spaces = format!("a{}b", " ".repeat(99));
+        let padded = request(&spaces, ApprovalTerms::default()).question_text();
+        assert!(padded.contains("\"a⟨99 spaces⟩b\""), "{padded}");
         // A literal backslash is doubled, so that it differs from an escape.
         let end = r#"\u001b[2K\u{202e}\u{200b}\u{a0}\u{fe0f}\u{e0101}\\u{202e}")?"#;
         assert!(shown.ends_with(end), "{shown}");
     }
 
-    // Issue 22, point 4: the user at the terminal sees the secret that the call contains.
+    // The user at the terminal sees the secret that the call contains.
     #[test]
     fn the_terminal_shows_the_exact_call() {
         let exact = Map::from_iter([("cmd".to_owned(), Value::from("login s3cret"))]);

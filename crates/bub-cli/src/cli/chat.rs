@@ -19,12 +19,12 @@ use std::{
 use bub::CommandContext;
 use bub_agent::{Skills, tools::CHAT_COMMANDS};
 use bub_gateway::{Gateway, GatewayOptions, gateway_directory};
-use bub_kernel::{CancellationToken, Error, ErrorKind, Framework, Result};
+use bub_kernel::{CancellationToken, Error, ErrorKind, Framework, Result, command_prefix};
 use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
     channel::ChatEventSender,
-    chat::{self, ChatExit, ChatOptions},
+    chat::{self, ChatExit, ChatOptions, LastExchange},
     editor::{CompletionItem, CompletionItems},
     history::History,
     plain_chat::{self, PlainChatOptions, run_pipe_chat},
@@ -41,7 +41,7 @@ use super::{
     local_model::offer_local_model,
     onboard::offer_onboarding,
     parse_non_blank, prompt,
-    run::{ModelArgs, input::read_attachment},
+    run::{ModelArgs, input::attach_file},
     terminal_mode::{TerminalMode, color_mode, rewraps_lines},
 };
 use bub::{logging, signals};
@@ -134,7 +134,8 @@ pub(super) async fn run(
     let (framework, settings) = (context.framework, context.settings);
     let mode = ChatMode::new(args.plain, settings.environment());
     let first_line = args.first_line();
-    let images = args.image.iter().map(|path| read_attachment(path, true));
+    let images = args.image.iter();
+    let images = images.map(|path| attach_file(&framework, path, true));
     let images = images.collect::<Result<Vec<_>>>()?;
     let is_raw = args.raw && !std::io::stdout().is_terminal();
     logging::suppress_turn_failures();
@@ -168,6 +169,8 @@ pub(super) async fn run(
         };
         // Count the recovered replies now, because turns of this chat add further replies.
         let recovered_replies = remote.queued_reply_count();
+        // A turn of an earlier chat that resumes is shown when it runs.
+        let last_exchange = chat_controller.last_exchange().await;
         let _ = chat_controller.gateway.set(remote.clone());
         // Cancelled when the user leaves or the program is stopped: the gateway should_finish_turn what it can.
         let ended = CancellationToken::new();
@@ -195,8 +198,8 @@ pub(super) async fn run(
             };
             match mode {
                 ChatMode::Pipe => run_pipe_chat(plain, is_raw).await,
-                ChatMode::Lines => run_line_chat(&chat_controller, plain).await,
-                ChatMode::Screen => run_screen_chat(&chat_controller, plain).await,
+                ChatMode::Lines => run_line_chat(&chat_controller, plain, last_exchange).await,
+                ChatMode::Screen => run_screen_chat(&chat_controller, plain, last_exchange).await,
             }
         };
         let serving = async {
@@ -235,18 +238,25 @@ pub(super) async fn run(
 }
 
 /// Runs the chat with plain lines at a terminal.
-async fn run_line_chat(chat: &ChatController, plain: PlainChatOptions) -> Result<ChatExit> {
+async fn run_line_chat(
+    chat: &ChatController,
+    plain: PlainChatOptions,
+    last_exchange: Option<LastExchange>,
+) -> Result<ChatExit> {
     let _log = logging::LogRedirectGuard::new(chat.event_sender.clone());
     let workspace = chat.framework.workspace_text();
     let (history, _) = History::open(&chat.settings.get(&HOME), workspace);
     let prompt = format!("{} >", workspace.rsplit('/').next().unwrap_or_default());
     let welcome = welcome(chat, "Ctrl-C cancels").await;
-    let last_exchange = chat.last_exchange().await;
     plain_chat::run_plain_chat(plain, history, welcome, last_exchange, &prompt).await
 }
 
 /// Runs the chat with colors and cursor movement.
-async fn run_screen_chat(chat: &Arc<ChatController>, plain: PlainChatOptions) -> Result<ChatExit> {
+async fn run_screen_chat(
+    chat: &Arc<ChatController>,
+    plain: PlainChatOptions,
+    last_exchange: Option<LastExchange>,
+) -> Result<ChatExit> {
     let controller = Arc::clone(chat);
     drop(tokio::spawn(async move { controller.send_status().await }));
     let _log = logging::LogRedirectGuard::new(chat.event_sender.clone());
@@ -259,7 +269,7 @@ async fn run_screen_chat(chat: &Arc<ChatController>, plain: PlainChatOptions) ->
         home: chat.settings.get(&HOME),
         workspace: chat.framework.workspace_text().to_owned(),
         welcome: welcome(chat, KEY_HINTS).await,
-        last_exchange: chat.last_exchange().await,
+        last_exchange,
         words: plain.words,
         status: chat.status().await,
         redactor: plain.redactor,
@@ -317,7 +327,7 @@ const KEY_HINTS: &str = "Tab completes · Alt-Enter new line · Esc cancels · C
 
 /// Returns the lines at the start of a chat: version, workspace, model, session, and key hints.
 async fn welcome(chat: &ChatController, keys: &str) -> Vec<String> {
-    let status = chat.status().await;
+    let (status, prefix) = (chat.status().await, command_prefix());
     let model = if status.model.is_empty() {
         "selected at the first message"
     } else {
@@ -330,16 +340,16 @@ async fn welcome(chat: &ChatController, keys: &str) -> Vec<String> {
         match status.entries {
             0 => format!("session: {}", status.session),
             _ => format!(
-                "session: {} (continued; ,new starts a fresh one)",
+                "session: {} (continued; {prefix}new starts a fresh one)",
                 status.session
             ),
         },
-        format!(",help lists commands · {keys} · Ctrl-D leaves"),
+        format!("{prefix}help lists commands · {keys} · Ctrl-D leaves"),
     ]
 }
 
 /// Returns the commands and skills that Tab completes.
-fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
+pub(super) fn completion_items(framework: &Framework, settings: &Arc<Settings>) -> CompletionItems {
     let item = |text: &str, about: &str| CompletionItem {
         text: text.to_owned(),
         about: about.to_owned(),

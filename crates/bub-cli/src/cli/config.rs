@@ -23,7 +23,7 @@ use super::{
 use crate::bundled;
 
 /// Exit code for invalid arguments or configuration.
-const EXIT_USAGE: u8 = 2;
+pub(super) const EXIT_USAGE: u8 = 2;
 
 #[derive(clap::Args)]
 #[command(disable_help_subcommand = true)]
@@ -436,9 +436,7 @@ pub(super) fn open_file(settings: &Settings) -> Result<ConfigFile> {
 
 fn edit_error(error: EditError) -> Error {
     match error {
-        EditError::Unwritable { .. } | EditError::Changed { .. } => {
-            Error::unknown(error.to_string())
-        }
+        EditError::Changed { .. } => Error::unknown(error.to_string()),
         error => Error::config(error.to_string()),
     }
 }

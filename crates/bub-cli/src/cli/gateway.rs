@@ -8,6 +8,7 @@ use std::{
         ffi::OsStrExt as _,
         net::{SocketAddr, UnixDatagram},
     },
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -20,6 +21,7 @@ use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::Result;
 use bub_kernel::settings::OWNERS;
 use bub_settings::{Environment, Settings};
+use bub_terminal::channel::CHANNEL_NAME;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::service::GatewayService;
@@ -67,7 +69,11 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
     let (framework, settings) = (context.framework, context.settings);
     let name = args.name.as_str();
     let names = args.enable_channel;
-    let names = names.unwrap_or_else(|| settings.get(ChannelSettings::ENABLED_CHANNELS));
+    let mut names = names.unwrap_or_else(|| settings.get(ChannelSettings::ENABLED_CHANNELS));
+    if names.iter().any(|name| name.trim() == CHANNEL_NAME) {
+        notice!("the gateway has no channel `{CHANNEL_NAME}`; run `bub chat` in another terminal");
+        names.retain(|name| name.trim() != CHANNEL_NAME);
+    }
     let mut options = GatewayOptions::new(&settings, name);
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen_for_stop();
@@ -114,6 +120,12 @@ pub(super) async fn run(context: CommandContext, args: GatewayArgs) -> Result<Ex
     };
     framework.run_scoped(work).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the file of the service `bub-gateway`, which the Python version has in the same place.
+pub(super) fn service_file(settings: &Settings, workspace: &Path) -> Option<PathBuf> {
+    let service = GatewayService::new(settings, workspace, "main", &[]).ok()?;
+    Some(service.file().to_owned())
 }
 
 /// Installs the gateway as a service, or removes the service.

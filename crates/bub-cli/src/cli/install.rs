@@ -20,6 +20,7 @@ use bub_plugin::{
 use self::environment::{EntryPoint, PythonEnvironment, SourceArgs};
 use super::{listing::Listing, output, plugin, prompt};
 
+/// Install plugins
 #[derive(clap::Args)]
 struct InstallArgs {
     /// Python package (NAME, NAME==VERSION, git+URL, or a path), or a directory with a bub-plugin.yml
@@ -58,6 +59,7 @@ struct UninstallArgs {
     names: Vec<String>,
 }
 
+/// Update plugins from Python packages
 #[derive(clap::Args)]
 struct UpdateArgs {
     /// Name of the plugin or its package [default: all]

@@ -18,6 +18,8 @@ use super::{output, terminal_mode::TerminalMode};
 const COLUMN_GAP: usize = 2;
 /// A column that is narrower than this and does not fit is unreadable. The table is then printed as a list.
 const MIN_WRAPPED_COLUMNS: usize = 16;
+/// Maximum width to which the columns of a table are aligned in a pipe.
+const MAX_PIPE_COLUMNS: usize = 40;
 /// Additional indentation of the lines that continue a row.
 const CONTINUATION_INDENT: usize = 2;
 
@@ -38,6 +40,8 @@ pub(super) struct Table {
     rows: Vec<Vec<Span>>,
     /// First of the columns with numbers, which are aligned to the right, and their count.
     numbers: (usize, usize),
+    /// Whether the first column is never wrapped, because users copy what is in it.
+    keeps_first: bool,
 }
 
 /// What the output can show.
@@ -167,6 +171,12 @@ impl Table {
         self
     }
 
+    /// Never wraps the first column, because users copy what is in it.
+    pub(super) fn keep_first(mut self) -> Self {
+        self.keeps_first = true;
+        self
+    }
+
     /// Adds a row.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Span>) {
         self.rows.push(cells.into_iter().collect());
@@ -192,13 +202,33 @@ impl Table {
                 *width = columns(&cell.text).max(*width);
             }
         }
-        let Some(widths) = fit_widths(&natural, layout.width) else {
-            return list_rows(&rows, !self.head.is_empty(), layout);
+        let fitting = match natural.split_first() {
+            Some((first, rest)) if self.keeps_first => {
+                let width = layout
+                    .width
+                    .map(|width| width.checked_sub(first + COLUMN_GAP));
+                match width {
+                    // The terminal is not wider than the first column.
+                    Some(None) => None,
+                    width => fit_widths(rest, width.flatten()).map(|mut widths| {
+                        widths.insert(0, *first);
+                        widths
+                    }),
+                }
+            }
+            _ => fit_widths(&natural, layout.width),
+        };
+        let Some(widths) = fitting else {
+            return list_rows(&rows, !self.head.is_empty(), self.keeps_first, layout);
         };
         let mut lines = Vec::new();
         for row in &rows {
             let cells = row.iter().zip(&widths);
-            let cells: Vec<_> = cells.map(|(cell, width)| wrap(cell, *width)).collect();
+            // In a pipe, a row is one line.
+            let is_pipe = layout.width.is_none();
+            let wrapped =
+                |(cell, width): (_, &usize)| wrap(cell, if is_pipe { usize::MAX } else { *width });
+            let cells: Vec<_> = cells.map(wrapped).collect();
             let height = cells.iter().map(Vec::len).max().unwrap_or_default();
             lines.extend((0..height).map(|at| self.join_cells(&cells, &widths, at)));
         }
@@ -236,7 +266,9 @@ fn fit_widths(natural: &[usize], width: Option<usize>) -> Option<Vec<usize>> {
     let gaps = natural.len().saturating_sub(1) * COLUMN_GAP;
     let total: usize = natural.iter().sum();
     let Some(available) = width.map(|width| width.saturating_sub(gaps)) else {
-        return Some(natural.to_vec());
+        // A long value must not move the next column of all rows.
+        let widths = natural.iter().map(|width| MAX_PIPE_COLUMNS.min(*width));
+        return Some(widths.collect());
     };
     if total <= available {
         return Some(natural.to_vec());
@@ -260,7 +292,12 @@ fn fit_widths(natural: &[usize], width: Option<usize>) -> Option<Vec<usize>> {
 }
 
 /// Prints the rows of a table that is wider than the terminal: one cell per line, with the name of its column.
-fn list_rows(rows: &[Vec<Span>], has_head: bool, layout: ListingLayout) -> Vec<Line> {
+fn list_rows(
+    rows: &[Vec<Span>],
+    has_head: bool,
+    keeps_first: bool,
+    layout: ListingLayout,
+) -> Vec<Line> {
     let (head, rows) = match rows.split_first() {
         Some((head, rows)) if has_head => (head.as_slice(), rows),
         _ => (&[][..], rows),
@@ -283,7 +320,11 @@ fn list_rows(rows: &[Vec<Span>], has_head: bool, layout: ListingLayout) -> Vec<L
                 _ => {}
             }
             line.push(&cell.text, cell.style);
-            lines.extend(wrap_row(&line, layout));
+            if keeps_first && column == 0 {
+                lines.push(line);
+            } else {
+                lines.extend(wrap_row(&line, layout));
+            }
         }
     }
     lines
@@ -436,6 +477,29 @@ mod tests {
         let mut listing = Listing::default();
         listing.table(table);
         assert_eq!(format(&listing, None), "你好  x\na\n");
+    }
+
+    #[test]
+    fn in_a_pipe_a_long_value_does_not_move_the_other_rows() {
+        let mut table = Table::default();
+        let long = "x".repeat(200);
+        table.row(["a", &long, "file"].map(plain));
+        table.row(["b", "short", "default"].map(plain));
+        let shown = format(&Listing::from(table), None);
+        let short = format!("b  short{}  default", spaces(MAX_PIPE_COLUMNS - 5));
+        assert_eq!(shown, format!("a  {long}  file\n{short}\n"));
+    }
+
+    #[test]
+    fn a_first_column_that_users_copy_is_never_wrapped() {
+        let id = "cli_session~20261118T143000123";
+        let mut table = Table::with_head(["SESSION", "TITLE"]).keep_first();
+        table.row([plain(id), plain("a title with several words that is long")]);
+        let listing = Listing::from(table);
+        for width in [32, 40, 60] {
+            let shown = format(&listing, Some(width));
+            assert!(shown.contains(id), "{width}: {shown}");
+        }
     }
 
     #[test]

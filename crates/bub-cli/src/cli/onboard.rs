@@ -8,7 +8,7 @@ mod preset;
 use std::{process::ExitCode, sync::Arc};
 
 use bub::{BuiltinPlugin, CommandContext};
-use bub_kernel::{Error, Framework, Result};
+use bub_kernel::{Error, ErrorKind, Framework, Result};
 use bub_model::LoginFactory;
 use bub_settings::{ConfigFile, Settings};
 
@@ -66,11 +66,16 @@ pub(super) async fn run(context: CommandContext, args: OnboardArgs) -> Result<Ex
     set_up(&context, args).await.or_else(|error| {
         if prompt::is_interruption(&error) {
             notice!("{}", error.message());
-        } else {
-            let message = context.settings.redactor().redact(error.message());
-            notice!("Onboarding failed: {}", output::sanitize_line(&message));
+            return Ok(ExitCode::FAILURE);
         }
-        Ok(ExitCode::FAILURE)
+        let message = context.settings.redactor().redact(error.message());
+        notice!("Onboarding failed: {}", output::sanitize_line(&message));
+        Ok(match error.kind() {
+            ErrorKind::Config | ErrorKind::InvalidInput | ErrorKind::NotFound => {
+                ExitCode::from(config::EXIT_USAGE)
+            }
+            _ => ExitCode::FAILURE,
+        })
     })
 }
 

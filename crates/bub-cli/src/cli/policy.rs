@@ -10,7 +10,7 @@ use bub_agent::{
 };
 use bub_gateway::pairing::Pairings;
 use bub_kernel::settings::OWNERS;
-use bub_kernel::{Error, Framework, Result, Role, Sender, ToolSpec};
+use bub_kernel::{Error, Framework, Result, Role, Sender, SenderAccess, ToolSpec};
 use bub_settings::{SettingSource, Settings};
 use bub_terminal::Style;
 use serde_json::{Map, Value, json};
@@ -60,6 +60,9 @@ struct ExplainArgs {
     /// Id of the sender in the channel
     #[arg(long, value_name = "ID")]
     sender: Option<String>,
+    /// Id of the chat [default: a private chat with the sender]
+    #[arg(long, value_name = "ID", allow_negative_numbers = true)]
+    chat: Option<String>,
 }
 
 pub(super) async fn run(context: CommandContext, args: PolicyArgs) -> Result<ExitCode> {
@@ -76,14 +79,15 @@ pub(super) async fn run(context: CommandContext, args: PolicyArgs) -> Result<Exi
 
 fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) -> Result<ExitCode> {
     let framework = &context.framework;
-    let sender = args.sender(context, policy)?;
+    let (sender, denied_access) = args.sender(context, policy)?;
     // The tool is named as in the configuration, or as the model names it.
     let is_named = |spec: &ToolSpec| spec.name == args.tool || spec.model_name() == args.tool;
     let mut tools = framework.tools().iter();
     let callable = tools.find(|tool| is_named(tool.spec())).ok_or_else(|| {
         let name = &args.tool;
         Error::invalid_input(format!(
-            "unknown tool `{name}`; run `bub run ,help` to list tools"
+            "unknown tool `{name}`; run `bub run {}help` to list tools",
+            bub_kernel::command_prefix()
         ))
     })?;
     let tool = callable.spec();
@@ -95,9 +99,14 @@ fn explain_call(context: &CommandContext, policy: &Policy, args: ExplainArgs) ->
     let is_confined = tool.name.starts_with("fs.") && files.is_confined(&sender);
     let workspace = Some(framework.workspace());
     if decision.action != PolicyAction::Deny
-        && let Some(reason) = files.refusal_reason(&sender, workspace, tool, &arguments)
+        && let Some(reason) = files.refusal_reason(&sender, (workspace, None), tool, &arguments)
     {
         (decision.action, decision.rule) = (PolicyAction::Deny, reason);
+        (decision.origin, decision.reason) = (SettingSource::Default, None);
+    }
+    if let Some(reason) = denied_access {
+        let rule = format!("channel `{}` gives no access: {reason}", sender.channel);
+        (decision.action, decision.rule) = (PolicyAction::Deny, rule);
         (decision.origin, decision.reason) = (SettingSource::Default, None);
     }
     let sender_name = if sender == Sender::terminal() {
@@ -176,10 +185,15 @@ fn check_arguments(tool: &ToolSpec, arguments: &Map<String, Value>) -> Result<()
 }
 
 impl ExplainArgs {
-    fn sender(&self, context: &CommandContext, policy: &Policy) -> Result<Sender> {
+    /// Returns the sender with the role that the channel gives, and why the channel gives no access, if so.
+    fn sender(
+        &self,
+        context: &CommandContext,
+        policy: &Policy,
+    ) -> Result<(Sender, Option<String>)> {
         let role = self.role.as_deref().and_then(Role::from_name);
         if self.channel.is_none() && self.sender.is_none() && role.is_none() {
-            return Ok(Sender::terminal());
+            return Ok((Sender::terminal(), None));
         }
         if self.channel.is_none() && self.sender.is_some() {
             return Err(Error::invalid_input(
@@ -192,15 +206,21 @@ impl ExplainArgs {
         let paired = pairings.role(&channel, &id)?.unwrap_or_default();
         let all = context.framework.channels(&probe::discard_handler())?;
         let given = all.iter().find(|known| known.name() == channel);
-        let known = given
-            .and_then(|given| given.sender_role(&id))
-            .unwrap_or_else(|| policy.resolve_role(&channel, &id, false).max(paired));
-        Ok(Sender {
+        let given = given.filter(|_| role.is_none());
+        let access = given.and_then(|given| given.sender_access(&id, self.chat.as_deref()));
+        let (known, denied) = match access {
+            Some(SenderAccess::Granted(known)) => (known, None),
+            Some(SenderAccess::Denied(reason)) => (Role::Guest, Some(reason)),
+            _ => (policy.resolve_role(&channel, &id, false).max(paired), None),
+        };
+        let sender = Sender {
             role: role.unwrap_or(known),
             channel,
+            chat_id: self.chat.clone().unwrap_or_default(),
             id,
             ..Sender::default()
-        })
+        };
+        Ok((sender, denied))
     }
 }
 

@@ -7,17 +7,28 @@ mod args;
 pub(super) mod input;
 mod output;
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bub::{CommandContext, logging, signals};
 use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelRole, Error, Framework,
-    Inbound, InboundReceipt, MessageHandler, MessageOutcome, ModelStream, Outbound, ReplyOrigin,
-    Result, Sender, SessionId, Turn, TurnReport, async_trait, command_line,
+    ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelRole, Error, ErrorKind,
+    Framework, Inbound, InboundReceipt, MessageHandler, MessageOutcome, ModelStream, Outbound,
+    ReplyOrigin, Result, Sender, SessionId, Turn, TurnReport, async_trait, command_line,
 };
 use bub_settings::Settings;
-use bub_terminal::channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel};
+use bub_terminal::{
+    channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel},
+    sanitize::sanitize_line,
+};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 pub(super) use self::args::{ModelArgs, RUN_HEADER, RunArgs, setting_flags};
@@ -29,12 +40,15 @@ use super::{
     local_model::offer_local_model,
 };
 
+/// Maximum characters of a denied call that are shown.
+const MAX_DENIED_CALL_CHARS: usize = 200;
+
 /// Exit code if the turn did not end within `--timeout`, as that of `timeout`.
 const EXIT_TIMEOUT: u8 = 124;
 
 pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCode> {
     check_tools(&context.framework, &context.settings)?;
-    let text = args.read_message().await?;
+    let text = args.read_message(&context).await?;
     if args.model.model.is_none() && command_line(&text).is_none() {
         offer_local_model(&context).await?;
     }
@@ -74,16 +88,26 @@ pub(super) async fn run(context: CommandContext, args: RunArgs) -> Result<ExitCo
         Err(_) if is_cancelled => TurnReport::default(),
         report => report?,
     };
-    let failure = exit::failure(&report).filter(|_| !is_cancelled);
+    let is_stopped = stop.token().is_cancelled();
+    let timeout = time_limit.filter(|_| is_cancelled && !is_stopped);
+    let failure = match timeout {
+        Some(seconds) => Some(timeout_error(seconds)),
+        None => exit::failure(&report).filter(|_| !is_cancelled),
+    };
     output.finish(&report, failure.as_ref(), is_cancelled)?;
-    if stop.token().is_cancelled() {
+    if is_stopped {
         return Ok(stop.exit_code());
     }
-    if let Some(seconds) = time_limit.filter(|_| is_cancelled) {
-        notice!("error: the turn did not end within {seconds} s; see `--timeout`");
+    if let Some(error) = failure.as_ref().filter(|_| timeout.is_some()) {
+        notice!("error: {}", error.message());
         return Ok(ExitCode::from(EXIT_TIMEOUT));
     }
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn timeout_error(seconds: u64) -> Error {
+    let text = format!("the turn did not end within {seconds} s; see `--timeout`");
+    Error::new(ErrorKind::Cancelled, text)
 }
 
 /// Returns the message that finishes the last turn of the session, if that turn was interrupted and the user wants to
@@ -164,14 +188,12 @@ async fn run_turn(
     served?;
     printed?;
     let mut report = report?;
-    if output.is_text() {
-        let errors = [&mut report.error, &mut report.model_error];
-        for error in errors.into_iter().flatten() {
-            // The output of a command is on the screen already.
-            let text = channel.cli.shorten_error(error.message());
-            if text != error.message() {
-                *error = Error::new(error.kind(), text);
-            }
+    let errors = [&mut report.error, &mut report.model_error];
+    for error in errors.into_iter().flatten() {
+        // The output of a command is a part of the answer already.
+        let text = channel.cli.shorten_error(error.message());
+        if text != error.message() {
+            *error = Error::new(error.kind(), text);
         }
     }
     Ok(report)
@@ -201,6 +223,8 @@ struct RunChannel {
     chat: String,
     /// Whether replies to this chat have a headline, too.
     has_header: bool,
+    /// Whether no model is configured, so that the reply is the guide to set one up.
+    has_no_model: AtomicBool,
 }
 
 impl RunChannel {
@@ -214,12 +238,16 @@ impl RunChannel {
         let (channel, chat_id) = (inbound.message.channel(), inbound.message.chat_id());
         let (asker, approver) = (event_sender.clone(), Arc::clone(approver));
         let workspace = framework.workspace().to_owned();
+        let redactor = settings.redactor().clone();
         let ask: AskApproval = Box::new(move |request| {
             let (asker, approver) = (asker.clone(), Arc::clone(&approver));
-            let workspace = workspace.clone();
+            let (workspace, redactor) = (workspace.clone(), redactor.clone());
             Box::pin(async move {
                 // The output asks the question, because it has to remove its live area first.
-                approver.open().await?;
+                if let Err(error) = approver.open().await {
+                    notice!("{}", redactor.redact(&denial_text(request, &error)));
+                    return Err(error);
+                }
                 Ok(asker.ask_approval(request, &workspace).await)
             })
         });
@@ -227,8 +255,18 @@ impl RunChannel {
             cli: Arc::new(CliChannel::new(event_sender, Box::new(|_| {}), ask)),
             chat: address(&channel.unwrap_or_default(), &chat_id.unwrap_or_default()),
             has_header: settings.get(&RUN_HEADER),
+            has_no_model: AtomicBool::default(),
         }
     }
+}
+
+/// Returns the line about a call that is denied because the user cannot be asked.
+fn denial_text(request: &ApprovalRequest, error: &Error) -> String {
+    let (tool, reason) = (&request.tool, error.message());
+    let arguments: Vec<String> = request.arguments.values().map(Value::to_string).collect();
+    let call = sanitize_line(&format!("{tool} {}", arguments.join(" ")));
+    let call: String = call.chars().take(MAX_DENIED_CALL_CHARS).collect();
+    format!("denied {call}: {reason}, or allow the tool with `--allow {tool}`")
 }
 
 fn address(channel: &str, chat_id: &str) -> String {
@@ -250,6 +288,11 @@ impl Channel for RunChannel {
         if reply.origin == ReplyOrigin::Notice {
             return Ok(());
         }
+        // Programs that read stdout must not take the guide for an answer.
+        if self.has_no_model.load(Ordering::Relaxed) && reply.origin == ReplyOrigin::Turn {
+            notice!("{}", reply.content());
+            return Ok(());
+        }
         let channel = reply.channel().unwrap_or("stdout".into());
         let chat = address(&channel, &reply.chat_id().unwrap_or("local".into()));
         if chat == self.chat && !self.has_header {
@@ -262,6 +305,10 @@ impl Channel for RunChannel {
     }
 
     fn stream_events(self: Arc<Self>, turn: Turn, stream: ModelStream) -> ModelStream {
+        if turn.report().has_no_model {
+            self.has_no_model.store(true, Ordering::Relaxed);
+            return stream;
+        }
         Arc::clone(&self.cli).stream_events(turn, stream)
     }
 

@@ -1,7 +1,13 @@
 //! Kills `bub run` in the middle of a tool call: finished calls stay finished, no process is left, and the session
 //! continues.
 
-use std::process::Command;
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
 
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
@@ -13,13 +19,7 @@ const INTERRUPTED: &str =
 
 /// Returns the entries of the only tape.
 fn tape_entries(sandbox: &Sandbox) -> Vec<Value> {
-    let files = std::fs::read_dir(sandbox.home().join("tapes")).unwrap();
-    let mut files = files.flatten().map(|file| file.path());
-    let file = files.find(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "jsonl")
-    });
-    let text = std::fs::read_to_string(file.unwrap()).unwrap();
+    let text = tape_text(sandbox);
     let lines = text.lines();
     lines
         .map(|line| serde_json::from_str(line).unwrap())
@@ -35,7 +35,7 @@ fn conversation_kind(entry: &Value) -> Option<&str> {
 }
 
 /// Returns the text of all drafts.
-fn drafts(sandbox: &Sandbox) -> String {
+pub(crate) fn drafts(sandbox: &Sandbox) -> String {
     let files = std::fs::read_dir(sandbox.home().join("tapes/.bub/drafts"));
     let files = files.into_iter().flatten().flatten();
     files
@@ -197,4 +197,119 @@ fn a_program_killed_in_the_middle_of_a_tool_resumes() {
         std::fs::read_to_string(sandbox.workspace().join("log")).unwrap(),
         "one\ntwo\n"
     );
+}
+
+/// Where `bub run` is killed in a handoff.
+#[derive(Clone, Copy, Debug)]
+enum HandoffMoment {
+    /// The model writes the summary.
+    Summary,
+    /// The anchor is on the tape.
+    Anchor,
+    /// The model was called again.
+    NextCall,
+}
+
+// L1, L2: kill -9 in a handoff. The tape stays valid, a handoff is there completely or not at all, and the next run
+// continues; no tool runs twice and no message is recorded twice.
+#[test]
+fn a_program_killed_in_a_handoff_doubles_nothing() {
+    use HandoffMoment::{Anchor, NextCall, Summary};
+    for moment in [Summary, Anchor, NextCall] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        let text = "many words ".repeat(1_200);
+        std::fs::write(sandbox.workspace().join("big.txt"), text).unwrap();
+        let is_summary = |messages: &Value| messages[0]["content"] == bub::agent::HANDOFF_PROMPT;
+        let (calls, is_killed) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+        let killed = Arc::clone(&is_killed);
+        server.answer_with(move |request| {
+            let is_summary = is_summary(&request.json()["messages"]);
+            let hangs = !killed.load(Ordering::SeqCst);
+            match (is_summary, moment) {
+                (true, Summary) if hangs => Reply::deltas(["Goal:", " a boat"]).hang_after(1),
+                (true, _) => Reply::text("Goal: a boat"),
+                (false, _) if calls.fetch_add(1, Ordering::SeqCst) == 0 => {
+                    let command = r#"{"command": "echo ran >> log; cat big.txt"}"#;
+                    Reply::new().call("a", "bash", command)
+                }
+                (false, _) if hangs => Reply::deltas(["so", " it goes"]).hang_after(1),
+                (false, _) => Reply::text("I see"),
+            }
+        });
+        let start = |text: &str| {
+            let mut command = program(&sandbox, &server, text);
+            let providers = r#"{"llamacpp": {"context_window": 6000}}"#;
+            command.env("BUB_PROVIDERS", providers);
+            command.env("BUB_MAX_TOKENS", "1000");
+            command
+        };
+        let mut child = start("the first message").spawn().unwrap();
+        wait_until("the handoff is written", || match moment {
+            Summary => server.requests().len() == 2,
+            Anchor => tape_text(&sandbox).contains("auto_handoff/context_budget"),
+            NextCall => server.requests().len() == 3,
+        });
+        signal(&child, "KILL");
+        child.wait().unwrap();
+        is_killed.store(true, Ordering::SeqCst);
+        assert!(
+            is_summary(&server.requests()[1].json()["messages"]),
+            "{moment:?}"
+        );
+
+        let check = |handoffs: usize, messages: &[&str]| {
+            assert_eq!(sandbox.bub(["tape", "check"]).code, Some(0), "{moment:?}");
+            let entries = tape_entries(&sandbox);
+            let ids: Vec<i64> = entries
+                .iter()
+                .map(|entry| entry["id"].as_i64().unwrap())
+                .collect();
+            assert!(
+                ids.is_sorted_by(|left, right| left < right),
+                "{moment:?}: {ids:?}"
+            );
+            let payloads = |kind: &str| -> Vec<Value> {
+                let entries = entries.iter().filter(|entry| entry["kind"] == kind);
+                entries.map(|entry| entry["payload"].clone()).collect()
+            };
+            // Each anchor has its event.
+            let anchors = payloads("anchor");
+            let events = payloads("event").into_iter();
+            let events = events.filter(|event| event["name"] == "handoff");
+            let events: Vec<Value> = events.map(|event| event["data"].clone()).collect();
+            assert_eq!(anchors, events, "{moment:?}");
+            assert_eq!(anchors.len(), 1 + handoffs, "{moment:?}");
+            let users = payloads("message").into_iter();
+            let users: Vec<Value> = users.filter(|message| message["role"] == "user").collect();
+            assert_eq!(users.len(), messages.len(), "{moment:?}: {users:?}");
+            for (user, expected) in users.iter().zip(messages) {
+                assert!(
+                    user["content"].as_str().unwrap().ends_with(expected),
+                    "{moment:?}"
+                );
+            }
+            assert_eq!(payloads("tool_call").len(), 1, "{moment:?}");
+        };
+        let is_written = !matches!(moment, Summary);
+        check(usize::from(is_written), &["the first message"]);
+        let run = Run::from_output(start("and then?").output().unwrap());
+        assert_eq!(run.stdout, "I see\n", "{moment:?}: {}", run.stderr);
+        // If the first handoff is missing, the next run writes it.
+        check(1, &["the first message", "and then?"]);
+        let log = std::fs::read_to_string(sandbox.workspace().join("log")).unwrap();
+        assert_eq!(log, "ran\n", "{moment:?}");
+    }
+}
+
+/// Returns the text of the only tape.
+fn tape_text(sandbox: &Sandbox) -> String {
+    let files = std::fs::read_dir(sandbox.home().join("tapes"));
+    let files = files.into_iter().flatten().flatten();
+    let mut files = files.map(|file| file.path());
+    let file = files.find(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "jsonl")
+    });
+    file.map(|file| std::fs::read_to_string(file).unwrap())
+        .unwrap_or_default()
 }

@@ -52,7 +52,7 @@ impl ApprovalFixture {
             "{question}"
         );
         let asked = question
-            .split("`,approve ")
+            .split("approve ")
             .nth(1)
             .unwrap()
             .split('`')
@@ -85,6 +85,25 @@ impl ApprovalFixture {
             .unwrap()["content"]
             .clone()
     }
+}
+
+// P-11: with another prefix, the question names it, and a comma answers nothing.
+#[test]
+fn an_approval_uses_the_prefix_of_commands() {
+    let chat = ApprovalFixture::open(&[("BUB_COMMAND_PREFIX", "!")]);
+    let (id, asked) = chat.start_call();
+    assert!(chat.callbacks.reply(&id, 0).contains("Answer `!approve "));
+    chat.model.otherwise(Reply::text("it is done"));
+    let denied = chat.send("alice", "lab", "!approve nothing");
+    assert_eq!(
+        denied,
+        "approval request not found: it was already answered or has expired"
+    );
+    assert!(!chat.has_run());
+    let approved = chat.send("alice", "lab", &format!(" ! approve {asked}"));
+    assert_eq!(approved, "Approved.");
+    assert_eq!(chat.callbacks.reply(&id, 1), "it is done");
+    assert!(chat.has_run());
 }
 
 // Approvals are asked for and answered in the channel immediately, although the turn occupies the lane.
@@ -264,7 +283,7 @@ fn a_stream_shows_the_question_in_time() {
         assert!(count > 0, "{seen}");
         seen.push_str(std::str::from_utf8(&piece[..count]).unwrap());
         if let Some(rest) = seen
-            .split("`,approve ")
+            .split("approve ")
             .nth(1)
             .filter(|rest| rest.contains('`'))
         {

@@ -264,4 +264,19 @@ fn an_unwritable_home_is_named() {
         );
         assert_eq!((run.code, run.stderr), (Some(2), expected), "{args:?}");
     }
+    let mut command = sandbox.command(&bub());
+    let command = command.env("BUB_HOME", &home);
+    let output = command.args(["config", "set", "max_steps", "3"]).output();
+    let run = Run::from_output(output.unwrap());
+    assert_eq!(run.code, Some(2), "{run:?}");
+    // The file system refuses new directories, whatever the permissions say.
+    let mut command = sandbox.command(&bub());
+    let output = command
+        .env("BUB_HOME", "/proc/nohome")
+        .args(["run", "hello"])
+        .output();
+    let run = Run::from_output(output.unwrap());
+    assert_eq!(run.code, Some(2), "{run:?}");
+    let expected = "error: home /proc/nohome cannot be written: ";
+    assert!(run.stderr.starts_with(expected), "{run:?}");
 }

@@ -12,21 +12,23 @@ use crate::sandbox::{Run, Sandbox, bub};
 fn run_prints_the_answer_only() {
     let sandbox = Sandbox::new();
     let run = sandbox.bub(["run", "hello"]);
-    assert!(run.stdout.starts_with("No model is configured"), "{run:?}");
+    assert_eq!(run.stdout, "", "the guide is no answer: {run:?}");
+    assert!(run.stderr.starts_with("No model is configured"), "{run:?}");
     assert_eq!(
         run.code,
         Some(2),
         "a script sees that no model has answered: {run:?}"
     );
     assert!(
-        run.stdout
+        run.stderr
             .contains("  - Run `bub onboard` to choose a model"),
         "{run:?}"
     );
     let advice = "run `bub onboard` to set one up, or `bub models` to list available models";
-    assert_eq!(
-        run.stderr,
-        format!("error: no model is configured; {advice}\n")
+    assert!(
+        run.stderr
+            .ends_with(&format!("\nerror: no model is configured; {advice}\n")),
+        "{run:?}"
     );
 
     let echo = sandbox

@@ -491,7 +491,9 @@ fn a_former_key_works_with_a_warning_and_is_replaced_in_the_file() {
 #[test]
 fn an_impossible_bot_token_is_refused_at_once() {
     let sandbox = Sandbox::new();
-    for token in ["hello", "9876543", "abc:def", "9876543:", "12:a b"] {
+    for token in [
+        "hello", "9876543", "abc:def", "9876543:", "12:a b", "123:abc",
+    ] {
         let run = sandbox.bub(["config", "set", "telegram.token", token]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert_eq!(
@@ -501,11 +503,29 @@ fn an_impossible_bot_token_is_refused_at_once() {
         assert!(!sandbox.home().join("config.yml").exists());
     }
     sandbox
-        .bub(["config", "set", "telegram.token", "123456:ABC-def_9"])
+        .bub([
+            "config",
+            "set",
+            "telegram.token",
+            bub_testkit::telegram::TOKEN,
+        ])
         .ok();
     // A wrong value from before does not prevent the correction of another one.
     sandbox.write("home/config.yml", "telegram: {token: hello}\n");
     sandbox
         .bub(["config", "set", "telegram.stream", "false"])
         .ok();
+}
+
+// A list can be written as in the config file.
+#[test]
+fn a_list_is_set_from_a_yaml_list() {
+    let sandbox = Sandbox::new();
+    for text in ["[bash, fs.edit]", r#"["bash", "fs.edit"]"#, "bash, fs.edit"] {
+        sandbox.bub(["config", "set", "policy.ask", text]).ok();
+        let shown = sandbox.bub(["config", "get", "policy.ask"]).ok();
+        assert_eq!(shown, "bash, fs.edit\n", "{text}");
+    }
+    let run = sandbox.bub(["config", "set", "policy.ask", "[bash"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
 }

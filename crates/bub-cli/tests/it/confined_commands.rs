@@ -42,6 +42,44 @@ fn result_of_call(sandbox: &Sandbox, profile: &str, tool: &str, arguments: &str)
     String::from_utf8_lossy(&requests.last().unwrap().body).into_owned()
 }
 
+// What bub reads from its home is protected where it is.
+#[test]
+fn files_of_bubs_home_that_are_links_to_the_workspace_cannot_be_changed() {
+    let sandbox = Sandbox::new();
+    sandbox.write("workspace/bub.yml", "max_steps: 7\n");
+    sandbox.write("workspace/pack/a/SKILL.md", "text");
+    std::fs::create_dir_all(sandbox.home()).unwrap();
+    for (target, link) in [("bub.yml", "config.yml"), ("pack", "skills")] {
+        let target = sandbox.workspace().join(target);
+        std::os::unix::fs::symlink(target, sandbox.home().join(link)).unwrap();
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(sandbox.workspace().join("bub.yml"), mode).unwrap();
+    let script = "echo 'max_steps: 9' > bub.yml; mv bub.yml other; echo x > pack/a/SKILL.md; rm -r pack; echo made > file";
+    sandbox.bub(["sandbox", "bash", "-c", script]).ok();
+    let read = |name: &str| std::fs::read_to_string(sandbox.workspace().join(name)).unwrap();
+    assert_eq!(read("bub.yml"), "max_steps: 7\n");
+    assert_eq!(read("pack/a/SKILL.md"), "text");
+    assert_eq!(read("file"), "made\n");
+}
+
+// The same error for the program, its turns and the gateway, which share the sandbox.
+#[test]
+fn no_command_runs_in_the_home_of_bub() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.home().join("skills/a")).unwrap();
+    for workspace in [sandbox.home(), sandbox.home().join("skills/a")] {
+        let workspace = workspace.to_str().unwrap();
+        let run = sandbox.bub(["-w", workspace, "sandbox", "touch", "planted"]);
+        assert_ne!(run.code, Some(0), "{run:?}");
+        assert!(
+            run.stderr.contains("the workspace is in bub's own data"),
+            "{run:?}"
+        );
+        assert!(!sandbox.home().join("planted").exists());
+    }
+}
+
 // L7: the home directory of the user and the home of bub are out of reach, the workspace is not.
 #[test]
 fn a_command_of_the_model_stays_in_the_workspace() {

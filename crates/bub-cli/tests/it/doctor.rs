@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bub_sandbox::{Confinement, SandboxProfile};
 use bub_testkit::{
     model::{ModelServer, Reply},
     pty::{Pty, SESSION_LEADER},
@@ -76,6 +77,24 @@ fn it_leaves_nothing_behind() {
         let run = doctor(&sandbox, &variables, &["--offline"]);
         assert!(run.stdout.contains("sandbox"), "{run:?}");
         assert_eq!(paths_below(&root), before, "{profile}");
+    }
+}
+
+// L7: without a control group, many small processes together may use more memory than the limit.
+#[test]
+fn a_limit_that_does_not_hold_is_named() {
+    let sandbox = Sandbox::new();
+    let variable = |name: &str| (name == "PATH").then(|| "/usr/bin:/bin".into());
+    let (profile, workspace) = (SandboxProfile::Workspace, sandbox.workspace());
+    let confinement = Confinement::from_environment(profile, &workspace, &workspace, variable);
+    let has_group = confinement.unwrap().has_control_group();
+    for (limit, is_named) in [("16384", !has_group), ("null", false)] {
+        let variables = [("BUB_SANDBOX_MAX_MEMORY_MB", limit)];
+        let run = doctor(&sandbox, &variables, &["--offline", "--json"]);
+        let found = findings(&run, "sandbox").join("\n");
+        let is_available = !found.contains("unavailable");
+        let text = "the limit on memory applies to each process";
+        assert_eq!(found.contains(text), is_named && is_available, "{found}");
     }
 }
 
@@ -162,6 +181,25 @@ fn policy_explain_uses_the_role_that_the_channel_gives() {
             text.contains(&format!(" for {role} ({channel}:{sender})")),
             "{text}"
         );
+    }
+    // In a listed chat everyone is a guest; elsewhere, the channel does not accept the message.
+    sandbox.write(
+        "home/config.yml",
+        "telegram: {token: '1:a', allow_chats: ['-5']}\n",
+    );
+    for (chat, reason) in [
+        ("-5", "guests may not use tools"),
+        ("-6", "the chat is not in `telegram.allow_chats`"),
+    ] {
+        let sender = ["--channel", "telegram", "--sender", "8", "--chat", chat];
+        let run = sandbox.bub(
+            ["policy", "explain"]
+                .into_iter()
+                .chain(sender)
+                .chain(["bash"]),
+        );
+        assert_eq!(run.code, Some(4), "{run:?}");
+        assert!(run.stdout.contains(reason), "{}", run.stdout);
     }
 }
 
@@ -476,7 +514,8 @@ fn at_a_terminal_the_report_is_readable() {
     let shown = shown.replace(&root, "~").replace("\r\n", "\n");
     // Lines that depend on the machine and on the bundled plugins.
     let varies = |line: &&str| {
-        ["disk", "clock", "channels", "skills"]
+        let limit = "sandbox   ok       the limit on";
+        ["disk", "clock", "channels", "skills", limit]
             .iter()
             .any(|check| line.starts_with(check))
     };

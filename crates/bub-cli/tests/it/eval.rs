@@ -171,6 +171,44 @@ fn a_session_becomes_a_case() {
     assert!(run.stdout.contains("1 of 1 passed"), "{run:?}");
 }
 
+/// A failed turn cannot pass again, so it is not part of the case. The reason is given for each turn.
+#[test]
+fn a_case_is_recorded_without_turns_that_did_not_succeed() {
+    let session = RecordedSession::new();
+    let bub = |args: &[&str]| Run::from_output(session.command(args).output().unwrap());
+    let run = |id: &str, message: &str| bub(&["run", "--session-id", id, message]);
+    session.model.script(Reply::status(400));
+    assert_eq!(run("notes", "Fail, please.").code, Some(1));
+    session.model.script(Reply::text("All is well."));
+    run("notes", "And now?").ok();
+    fs::create_dir(session.sandbox.workspace().join("cases")).unwrap();
+    let recorded = bub(&["eval", "record", "notes", "--output", "cases/note"]);
+    assert_eq!(recorded.code, Some(0), "{recorded:?}");
+    let skipped = "skipped turn 2: openai:small: scripted error 400";
+    assert!(recorded.stderr.contains(skipped), "{recorded:?}");
+    let case = fs::read_to_string(session.sandbox.workspace().join("cases/note/case.yml")).unwrap();
+    let case: Value = serde_json::from_str(&case).unwrap();
+    assert_eq!(case["messages"], json!(["Write a note.", "And now?"]));
+    assert_eq!(case["expect"]["text"], json!(["All is well."]));
+    let passed = bub(&["eval", "cases"]).ok();
+    assert!(passed.contains("1 of 1 passed"), "{passed}");
+    // The complete tape cannot be a case, and a session without a success neither.
+    let export = ["tape", "export", "notes", "--output", "cases/tape.jsonl"];
+    session.sandbox.bub(export).ok();
+    let refused = bub(&["eval", "cases"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let reason =
+        "tape.jsonl: turn 2 did not succeed when it was recorded, so the case cannot pass: ";
+    assert!(refused.stderr.contains(reason), "{refused:?}");
+    session.model.script(Reply::status(400));
+    assert_eq!(run("broken", "Fail, please.").code, Some(1));
+    let refused = bub(&["eval", "record", "broken", "--output", "cases/broken"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let reason = "no case can be made of session `broken`, because no turn succeeded: turn 1: ";
+    assert!(refused.stderr.contains(reason), "{refused:?}");
+    assert!(!session.sandbox.workspace().join("cases/broken").exists());
+}
+
 #[test]
 fn a_recorded_case_has_the_complete_messages() {
     let session = RecordedSession::new();
@@ -453,8 +491,20 @@ fn invalid_arguments_and_files_of_an_evaluation_are_named() {
             "invalid model `foo`: expected `provider:model`",
         ),
         (
+            ["cases", "--model", "nosuch:x"],
+            "unknown provider `nosuch`; ",
+        ),
+        (
             ["cases", "--program", "no-program"],
             "cannot run no-program: ",
+        ),
+        (
+            ["cases", "--program", "cases/case00.yml"],
+            "case00.yml: it is not a program",
+        ),
+        (
+            ["record", "notes", "--output=cases"],
+            "unknown session `notes`",
         ),
         (
             ["cases", "--junit", "no-directory/x.xml"],
@@ -515,4 +565,49 @@ fn a_progress_bar_is_shown_at_a_terminal() {
     // Without a terminal, the output has no bar.
     let plain = eval(&sandbox, &["cases"]);
     assert!(!plain.stderr.contains("[--"), "{plain:?}");
+}
+
+/// A case is from elsewhere, such as a repository. What it copies is in it.
+#[test]
+fn a_link_in_the_files_of_a_case_leads_to_its_files_only() {
+    let sandbox = Sandbox::new();
+    let files = sandbox.workspace().join("cases/one/files");
+    fs::create_dir_all(files.join("inner")).unwrap();
+    fs::write(files.join("inner/real.txt"), "inside").unwrap();
+    std::os::unix::fs::symlink("inner/real.txt", files.join("link.txt")).unwrap();
+    let case = json!({"messages": [",cat link.txt"], "files": "files", "expect": {"files": {"link.txt": "inside"}}});
+    fs::write(
+        sandbox.workspace().join("cases/one/case.yml"),
+        case.to_string(),
+    )
+    .unwrap();
+    eval(&sandbox, &["cases"]).ok();
+    for target in ["/etc/passwd", "../../case.yml", "/etc"] {
+        let link = files.join("inner/outside");
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        let run = eval(&sandbox, &["cases"]);
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(
+            run.stdout
+                .contains("inner/outside leads out of `files`, to "),
+            "{run:?}"
+        );
+        fs::remove_file(&link).unwrap();
+    }
+}
+
+/// The directories for confined commands are in the temporary home of a case.
+#[test]
+fn a_case_leaves_nothing_in_the_home_of_the_user() {
+    let session = RecordedSession::new();
+    fs::create_dir(session.sandbox.workspace().join("cases")).unwrap();
+    let mut record = session.command(&["eval", "record", "notes", "--output", "cases/note"]);
+    Run::from_output(record.output().unwrap()).ok();
+    // As after commands of the user.
+    let directory = session.sandbox.home().join("sandbox");
+    fs::create_dir_all(&directory).unwrap();
+    let mut eval = session.command(&["eval", "cases"]);
+    let eval = eval.env_remove("BUB_SANDBOX_PROFILE");
+    Run::from_output(eval.output().unwrap()).ok();
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
 }

@@ -165,6 +165,19 @@ fn a_removed_sidecar_is_reported_with_its_tape() {
         run.stdout.contains("__sidecar__spill: missing\n"),
         "{run:?}"
     );
+    // Without the lock record, too: an entry of the tape refers to the sidecar.
+    let locks = fs::read_dir(sandbox.home().join("tapes/.bub/locks")).unwrap();
+    let mut locks = locks.map(|file| file.unwrap().path());
+    let is_lock = |path: &PathBuf| path.to_string_lossy().contains("__sidecar__spill");
+    fs::remove_file(locks.find(is_lock).unwrap()).unwrap();
+    for args in [&["cli:local"][..], &[]] {
+        let run = sandbox.bub([&["tape", "verify"], args].concat());
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(
+            run.stdout.contains("__sidecar__spill: missing\n  entry "),
+            "{run:?}"
+        );
+    }
 }
 
 #[test]
@@ -188,4 +201,141 @@ fn a_repair_is_valid_only_if_it_removes_nothing_of_the_chain() {
     assert_eq!(run.code, Some(1), "{run:?}");
     let text = "entries are missing or altered at line 2: a repair removed lines there, kept in ";
     assert!(run.stdout.contains(text), "{run:?}");
+}
+
+/// What is wrong with a chain stays visible: after later entries, and in a fork.
+#[test]
+fn a_removed_end_and_a_broken_source_stay_noticed() {
+    let sandbox = Sandbox::new();
+    for text in ["one", "two", "three"] {
+        chained(&sandbox, &["run", &format!(",echo {text}")]).ok();
+    }
+    let verify = |args: &[&str]| sandbox.bub([&["tape", "verify"], args].concat());
+    let tape = tape_file(&sandbox);
+    let original = fs::read_to_string(&tape).unwrap();
+    // An entry is altered: the fork has a valid chain, but not of a valid tape.
+    fs::write(&tape, original.replacen("one", "eno", 1)).unwrap();
+    let fork = ["tape", "fork", "cli:local", "--session-id", "copy"];
+    let forked = chained(&sandbox, &fork);
+    assert_eq!(forked.code, Some(0), "{forked:?}");
+    assert!(
+        forked.stderr.contains("the copy stays `broken`"),
+        "{forked:?}"
+    );
+    let copy = verify(&["copy"]);
+    assert_eq!(copy.code, Some(1), "{copy:?}");
+    assert!(copy.stdout.starts_with("copy: broken ("), "{copy:?}");
+    assert!(
+        copy.stdout
+            .contains("were copied from a tape whose chain was broken: entry "),
+        "{copy:?}"
+    );
+    // The end and the lock record are removed, and bub continues.
+    let lines: Vec<&str> = original.lines().collect();
+    let kept = &lines[..lines.len() - 2];
+    fs::write(&tape, kept.join("\n") + "\n").unwrap();
+    fs::remove_dir_all(sandbox.home().join("tapes/.bub/locks")).unwrap();
+    chained(&sandbox, &["run", ",echo four"]).ok();
+    let unproven = verify(&["cli:local"]);
+    assert_eq!(unproven.code, Some(1), "{unproven:?}");
+    assert!(
+        unproven.stdout.starts_with("cli:local: not proven ("),
+        "{unproven:?}"
+    );
+    let id = kept.len() + 1;
+    let expected = format!("entries may be missing before entry {id} (line {id}): ");
+    assert!(unproven.stdout.contains(&expected), "{unproven:?}");
+    let head = kept.last().unwrap().rsplit('"').nth(1).unwrap();
+    let proven = verify(&["cli:local", "--head", head]).ok();
+    assert!(proven.starts_with("cli:local: ok ("), "{proven}");
+    // A file that cannot be read is not a broken chain.
+    let missing = verify(&["--file", "nowhere.jsonl"]);
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+}
+
+/// What is wrong with a tape is in its exports and forks, too, and bub says so.
+#[test]
+fn exports_and_forks_of_an_unproven_tape_are_not_proven() {
+    let verify =
+        |sandbox: &Sandbox, args: &[&str]| sandbox.bub([&["tape", "verify"], args].concat());
+    for (has_lock, status) in [(true, "broken"), (false, "not proven")] {
+        let sandbox = Sandbox::new();
+        for text in ["one", "two", "three"] {
+            chained(&sandbox, &["run", &format!(",echo {text}")]).ok();
+        }
+        let tape = tape_file(&sandbox);
+        let content = fs::read_to_string(&tape).unwrap();
+        let lines: Vec<&str> = content.split_inclusive('\n').collect();
+        fs::write(&tape, lines[..lines.len() - 1].concat()).unwrap();
+        if !has_lock {
+            fs::remove_dir_all(sandbox.home().join("tapes/.bub/locks")).unwrap();
+        }
+        let export = sandbox.bub(["tape", "export", "cli:local", "-o", "x.jsonl"]);
+        assert_eq!(export.code, Some(0), "{export:?}");
+        let warning = format!("warning: the export stays `{status}` for `bub tape verify`: ");
+        assert!(export.stderr.contains(&warning), "{export:?}");
+        let verified = verify(&sandbox, &["--file", "x.jsonl"]);
+        assert_eq!(verified.code, Some(1), "{verified:?}");
+        let expected = format!("x.jsonl: {status} (");
+        assert!(verified.stdout.starts_with(&expected), "{verified:?}");
+        let last = (lines.len() - 1).to_string();
+        let at_end = ["--session-id", "end", "--at", &last];
+        for args in [
+            &["--session-id", "all"][..],
+            &at_end,
+            &["--session-id", "part", "--at", "3"],
+        ] {
+            let fork = chained(&sandbox, &[&["tape", "fork", "cli:local"], args].concat());
+            assert_eq!(fork.code, Some(0), "{fork:?}");
+            // The removed end is not part of the fork, but without a lock record it is not known what was removed.
+            let is_ok = has_lock && args[1] == "part";
+            let copy = verify(&sandbox, &[args[1]]);
+            assert_eq!(copy.code, Some(i32::from(!is_ok)), "{copy:?}");
+            let status = if is_ok { "ok" } else { status };
+            assert!(
+                copy.stdout.starts_with(&format!("{}: {status} (", args[1])),
+                "{copy:?}"
+            );
+            assert_eq!(
+                fork.stderr.contains("warning: the copy stays"),
+                !is_ok,
+                "{fork:?}"
+            );
+        }
+    }
+}
+
+/// A head proves the entries up to it, not that the tape has all later ones.
+#[test]
+fn an_old_head_does_not_prove_the_end() {
+    let sandbox = Sandbox::new();
+    for text in ["one", "two"] {
+        chained(&sandbox, &["run", &format!(",echo {text}")]).ok();
+    }
+    let tape = tape_file(&sandbox);
+    let content = fs::read_to_string(&tape).unwrap();
+    let lines: Vec<&str> = content.split_inclusive('\n').collect();
+    let head = |line: usize| lines[line - 1].rsplit('"').nth(1).unwrap().to_owned();
+    fs::write(&tape, lines[..lines.len() - 1].concat()).unwrap();
+    fs::remove_dir_all(sandbox.home().join("tapes/.bub/locks")).unwrap();
+    let verify = |head: &str| sandbox.bub(["tape", "verify", "cli:local", "--head", head]);
+    let old = verify(&head(3));
+    assert_eq!(old.code, Some(1), "{old:?}");
+    assert!(old.stdout.starts_with("cli:local: not proven ("), "{old:?}");
+    assert!(
+        old.stdout
+            .contains("the given head is that of entry 3 (line 3)"),
+        "{old:?}"
+    );
+    assert!(
+        old.stdout
+            .contains("proven up to that entry, but the end is not proven"),
+        "{old:?}"
+    );
+    // The head of the last entry proves all of them.
+    assert!(
+        verify(&head(lines.len() - 1))
+            .ok()
+            .starts_with("cli:local: ok (")
+    );
 }

@@ -142,6 +142,17 @@ fn sessions_policy_pins_and_pairings_of_the_first_release_hold() {
         assert!(explained.stdout.contains(&expected), "{explained:?}");
     }
 
+    let report = sandbox.bub(["migrate"]).ok();
+    for row in [
+        "gateway   used     journal: ",
+        "gateway   used     2 paired users",
+        "policy    used     ",
+        "plugins   used     1 plugin installed",
+        "chat      differs  session `cli:local`: `bub chat --session cli:local` continues it",
+    ] {
+        assert!(report.contains(row), "{row}: {report}");
+    }
+
     // A pin still detects a change.
     let plugin = sandbox.home().parent().unwrap().join("plugin/plugin.sh");
     let text = fs::read_to_string(&plugin).unwrap();

@@ -21,6 +21,8 @@ mod office_text;
 mod plugin_line;
 #[path = "../../../../fuzz/checks/plugin_manifest.rs"]
 mod plugin_manifest;
+#[path = "../../../../fuzz/checks/search_text.rs"]
+mod search_text;
 #[path = "../../../../fuzz/checks/skill_file.rs"]
 mod skill_file;
 #[path = "../../../../fuzz/checks/tape_line.rs"]
@@ -52,6 +54,7 @@ const CHECKS: &[SeedCheck] = &[
     ("office_text", office_text::check),
     ("plugin_line", plugin_line::check),
     ("plugin_manifest", plugin_manifest::check),
+    ("search_text", search_text::check),
     ("skill_file", skill_file::check),
     ("tape_line", tape_line::check),
     ("tape_query", tape_query::check),

@@ -143,7 +143,7 @@ fn a_server_gets_no_message_before_it_is_adopted() {
     let run = run_with(&sandbox, &variables, &["run", "hello"]);
     assert_eq!(run.code, Some(2), "{run:?}");
     let adopt = "bub config set model ollama:qwen3:8b";
-    assert!(run.stdout.contains(adopt), "{run:?}");
+    assert!(run.stderr.contains(adopt), "{run:?}");
     assert!(
         server
             .requests()

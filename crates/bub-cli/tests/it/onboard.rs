@@ -404,7 +404,7 @@ fn without_a_terminal_flags_are_enough() {
     let (server, base) = server();
     let sandbox = Sandbox::new();
     let run = sandbox.bub(["onboard"]);
-    assert_eq!(run.code, Some(1));
+    assert_eq!(run.code, Some(2));
     assert!(
         run.stderr
             .contains("Onboarding failed: cannot prompt: stdin is not a terminal"),
@@ -431,6 +431,13 @@ fn without_a_terminal_flags_are_enough() {
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
         Run::from_output(child.wait_with_output().unwrap())
     };
+    for args in [
+        &["onboard", "--yes", "--model", "nope:x"][..],
+        &["onboard", "--yes"],
+    ] {
+        let run = sandbox.bub(args);
+        assert_eq!(run.code, Some(2), "{run:?}");
+    }
     server.script(Reply::status(401).message(&format!("wrong: {KEY}")));
     let refused = onboard(KEY, &["openai:small"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -554,7 +561,7 @@ fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     for key in ["not the key", "schlüssel"] {
         let run = onboard_piped(&sandbox, key, &args);
         let error = "`api_key.lab` is a value that is not shown, expected a key of letters, digits and signs";
-        assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
+        assert!(run.code == Some(2) && run.stderr.contains(error), "{run:?}");
         assert!(
             !run.stderr.contains(key) && config(&sandbox) == after,
             "{run:?}"
@@ -643,7 +650,7 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
             let run = Run::from_output(command.output().unwrap());
             assert_eq!(
                 (run.code, config(&sandbox).as_str()),
-                (Some(1), file),
+                (Some(2), file),
                 "{run:?}"
             );
             assert!(
@@ -759,7 +766,7 @@ fn what_is_saved_without_a_test_is_checked() {
     ] {
         let sandbox = Sandbox::new();
         let run = sandbox.bub(["onboard", "--yes", "--no-test"].iter().chain(args));
-        assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
+        assert!(run.code == Some(2) && run.stderr.contains(error), "{run:?}");
         assert!(
             !run.stderr.contains("hush-hush") && !sandbox.home().join("config.yml").exists(),
             "{run:?}"
@@ -775,7 +782,7 @@ fn what_is_saved_without_a_test_is_checked() {
         let run = Run::from_output(command.output().unwrap());
         let error = format!("unknown provider `{}`", model.replace(":x", ""));
         assert!(
-            run.code == Some(1) && run.stderr.contains(&error),
+            run.code == Some(2) && run.stderr.contains(&error),
             "{run:?}"
         );
         assert!(!sandbox.home().join("config.yml").exists());
@@ -860,7 +867,7 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     for (question, answer) in [
         (
             "telegram.token (hidden; press Enter to skip telegram): ",
-            "1:not-the-token-of-a-bot",
+            "1:not-the-token-of-a-bot-but-as-long",
         ),
         (
             "telegram.allow_users, separated by commas (press Enter to skip): ",
@@ -884,7 +891,7 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     let (code, shown) = user.finish();
     assert_eq!(code, Some(0));
     assert!(
-        !shown.contains("not-the-token-of-a-bot") && !shown.contains(TOKEN),
+        !shown.contains("not-the-token-of-a-bot-but-as-long") && !shown.contains(TOKEN),
         "{shown}"
     );
     assert_eq!(
@@ -931,6 +938,7 @@ fn the_address_of_a_local_server_is_asked_for_unless_it_is_found() {
     user.send("llamacpp\r");
     user.expect("base URL of llamacpp [http://127.0.0.1:8080/v1]: ");
     user.send("127.0.0.1:1\r");
+    user.expect("cannot list the models of llamacpp: ");
     user.expect("model: ");
     user.send("alpha\r");
     user.expect("refused the connection");
@@ -1004,6 +1012,33 @@ fn a_provider_and_a_model_are_picked_from_a_list() {
         let screen = parser.screen().contents();
         assert!(!screen.contains("type to search"), "{screen}");
     }
+}
+
+#[test]
+fn a_second_attempt_offers_the_custom_provider_of_the_first() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
+    command
+        .args(&SESSION_LEADER[1..])
+        .arg(bub())
+        .arg("onboard")
+        .env("TERM", "xterm")
+        .env("NO_COLOR", "1");
+    let mut user = Pty::spawn_sized(command, 24, 80);
+    for (question, answer) in [
+        ("type to search", "my-lab"),
+        ("add as a custom provider", "\r"),
+        ("base URL of my-lab: ", "127.0.0.1:1\r"),
+        ("cannot list the models of my-lab: ", ""),
+        ("model: ", "small\r"),
+        ("Try again with other values? [Y/n] ", "\r"),
+        ("› my-lab", "\r"),
+        ("base URL of my-lab [http://127.0.0.1:1]: ", "\x03"),
+    ] {
+        user.expect(question);
+        user.send(answer);
+    }
+    user.finish();
 }
 
 // The list with a search at several widths and without color, and the plain question on a dumb terminal.
@@ -1083,7 +1118,7 @@ fn one_plugin_can_be_set_up() {
     assert_eq!(user.finish().0, Some(0));
     assert_eq!(config(&sandbox), format!("{before}  token: '{TOKEN}'\n"));
     let (code, shown) = terminal(&sandbox, bub(), &["onboard", "nope"]).finish();
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(
         shown.contains("Onboarding failed: No onboard_config hook found for plugin 'nope'. Available plugins: builtin, "),
         "{shown}"

@@ -448,7 +448,7 @@ fn models_that_a_plugin_offers_are_shown_and_used() {
     }
     let shown = run_with_model(&sandbox, &model, &["run", ",model"]).ok();
     assert!(
-        shown.contains("- llamacpp:big  Big\n- own:odd\n"),
+        shown.contains("- 1: llamacpp:big  Big\n- 2: own:odd\n"),
         "{shown}"
     );
     run_with_model(&sandbox, &model, &["run", ",model llamacpp:big"]).ok();
@@ -459,7 +459,7 @@ fn models_that_a_plugin_offers_are_shown_and_used() {
         run_with_model(&sandbox, &model, &["run", ",model unknown:x"]).code,
         Some(2)
     );
-    run_with_model(&sandbox, &model, &["run", ",model own:odd"]).ok();
+    run_with_model(&sandbox, &model, &["run", ",model 2"]).ok();
     assert!(
         run_with_model(&sandbox, &model, &["run", "hi"])
             .ok()

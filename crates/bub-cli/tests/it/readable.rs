@@ -267,6 +267,7 @@ fn json_has_the_documented_fields() {
         "debug request",
         "doctor --offline",
         "hooks",
+        "migrate",
         "models",
         "outbox list",
         "pair list",

@@ -6,8 +6,9 @@ use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
+    agent_kill::drafts,
     plugin::add_described_plugin,
-    sandbox::{Run, Sandbox, bub},
+    sandbox::{Run, Sandbox, bub, signal, wait_until},
 };
 
 /// A session in which the model writes a file and runs a command.
@@ -234,6 +235,7 @@ fn a_replay_of_recorded_tools_has_no_effects_as_its_trace_shows() {
     }
     // The same check sees the process of a plugin that is named, and those of a live replay.
     let (run, calls) = trace(&["--plugin", "listener"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
     assert!(started(&calls) > 1, "{calls}");
     assert!(!run.stderr.contains("not started"), "{run:?}");
     let (run, live) = trace(&["--tools", "live"]);
@@ -285,6 +287,174 @@ const POLITE_PLUGIN: &str = r#"while read -r line; do
   [ -z "$id" ] || printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
 done
 "#;
+
+/// L8 isolates the failures of a plugin, but a replay in which a plugin failed proves nothing about it. The plugin does
+/// not start, dies in the middle, or answers a hook with an error.
+#[test]
+fn a_plugin_that_fails_makes_a_replay_an_error() {
+    let session = RecordedSession::new();
+    let hook = |hooks: &str, body: &str| {
+        format!(
+            r#"while read -r line; do
+  id=$(printf '%s\n' "$line" | sed -n 's/^{{"jsonrpc":"2.0","id":\([0-9]*\),.*/\1/p')
+  case "$line" in
+    *'"initialize"'*) answer='"result":{{"protocol":1,"hooks":[{hooks}]}}' ;;
+    *'"hook/'*) {body} ;;
+    *) answer='"result":{{}}' ;;
+  esac
+  [ -z "$id" ] || printf '{{"jsonrpc":"2.0","id":%s,%s}}\n' "$id" "$answer"
+done
+"#
+        )
+    };
+    let error = r#"answer='"error":{"code":1,"message":"out of order"}'"#;
+    let once = r#"count=$((count + 1)); [ $count -lt 2 ] || exit 3; answer='"result":{}'"#;
+    let plugins = [
+        ("absent", r#""system_prompt""#, "exit 7", "the process "),
+        ("mortal", r#""after_llm_call""#, once, "the process "),
+        ("rude", r#""after_llm_call""#, error, "out of order"),
+        ("strict", r#""load_state""#, error, "out of order"),
+    ];
+    for (name, hooks, body, reason) in plugins {
+        let manifest = format!("name: {name}\ncommand: [sh, plugin.sh]\n");
+        session
+            .sandbox
+            .write(&format!("workspace/{name}/bub-plugin.yml"), &manifest);
+        let script = format!("workspace/{name}/plugin.sh");
+        session.sandbox.write(&script, &hook(hooks, body));
+        session.sandbox.bub(["plugin", "add", name, "--yes"]).ok();
+        session.sandbox.bub(["plugin", "disable", name]).ok();
+        if name == "absent" {
+            // It no longer starts, because its files are not those that were added.
+            session.sandbox.write(&script, "exit 1");
+        }
+        let replay = |args: &[&str]| session.replay(&[&["--plugin", name], args].concat());
+        let text = replay(&[]);
+        assert_eq!(text.code, Some(1), "{text:?}");
+        assert!(!text.stdout.contains("no difference"), "{text:?}");
+        let failed = format!("error: plugin `{name}` failed: ");
+        let line = text.stdout.lines().find(|line| line.starts_with(&failed));
+        let line = line.unwrap_or_else(|| panic!("{text:?}"));
+        assert!(
+            line.contains(&format!("see `bub plugin show {name}`")),
+            "{line}"
+        );
+        if name != "absent" {
+            assert!(line.contains(reason), "{line}");
+        }
+        let json = replay(&["--format", "json"]);
+        assert_eq!(json.code, Some(1), "{json:?}");
+        assert!(json.stderr.contains(&failed), "{json:?}");
+        let report: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!(report["plugin_failures"][0]["plugin"], name);
+        assert!(
+            report["plugin_failures"][0]["error"].is_string(),
+            "{report}"
+        );
+        let file = format!("{name}.html");
+        let html = replay(&["--format", "html", "--output", &file]);
+        assert_eq!(html.code, Some(1), "{html:?}");
+        assert!(html.stderr.contains(&failed), "{html:?}");
+        let page = fs::read_to_string(session.sandbox.workspace().join(file)).unwrap();
+        assert!(
+            page.contains(&format!("Error: plugin `{name}` failed: ")),
+            "{page}"
+        );
+        assert!(!page.contains("No difference"), "{page}");
+    }
+    // Without the plugin, nothing is reported.
+    assert_eq!(session.replay(&[]).code, Some(0));
+}
+
+/// A session whose last turn is killed when `is_reached`, and then gets one more turn, if `is_continued`.
+fn killed_session(
+    replies: &[Reply],
+    is_reached: impl Fn(&RecordedSession) -> bool,
+    is_continued: bool,
+) -> RecordedSession {
+    let session = RecordedSession::new();
+    for reply in replies {
+        session.model.script(reply.clone());
+    }
+    let mut command = session.command(&["run", "--session-id", "notes", "Tell a story."]);
+    let mut child = command.spawn().unwrap();
+    wait_until("the turn is in the middle", || is_reached(&session));
+    signal(&child, "KILL");
+    child.wait().unwrap();
+    if is_continued {
+        session.model.script(Reply::text("As you say."));
+        let mut next = session.command(&["run", "--session-id", "notes", "Stop it."]);
+        Run::from_output(next.output().unwrap()).ok();
+    }
+    session
+}
+
+/// What the killed process did not do is no difference. The turn is compared up to the kill, in the model call or in a
+/// tool, with and without the entries that the next turn adds to complete its record.
+#[test]
+fn a_killed_turn_is_compared_up_to_the_kill() {
+    let partial = || Reply::deltas(["Once upon ", "a time", " there"]).hang_after(3);
+    let tool = || {
+        let wait = json!({"command": "touch started; exec sleep 600"}).to_string();
+        let read = json!({"path": "note.txt"}).to_string();
+        let calls = Reply::new().call("call_7", "fs_read", &read);
+        [
+            Reply::new().call("call_6", "fs_read", &read),
+            calls.call("call_8", "bash", &wait),
+        ]
+    };
+    for is_continued in [false, true] {
+        let in_call = killed_session(
+            &[partial()],
+            |session| drafts(&session.sandbox).contains("Once upon "),
+            is_continued,
+        );
+        let in_tool = killed_session(
+            &tool(),
+            |session| {
+                let is_started = session.sandbox.workspace().join("started").exists();
+                is_started && session.sandbox.only_tape().contains("tool.done")
+            },
+            is_continued,
+        );
+        for (session, place, step) in [
+            (in_call, "in the model call of step 1", 1),
+            (in_tool, "in the tools of step 2", 2),
+        ] {
+            let tape = session.sandbox.only_tape();
+            let report = session.replay(&[]).ok();
+            let note = format!("  interrupted: its process ended {place}; compared up to there\n");
+            assert!(report.contains(&note), "{report}");
+            assert!(report.ends_with("no difference\n"), "{report}");
+            let last = format!("turn {}: ", if is_continued { 3 } else { 2 });
+            assert!(report.contains(&last), "{report}");
+            let json = session.replay(&["--format", "json"]).ok();
+            let json: Value = serde_json::from_str(&json).unwrap();
+            let interrupted = json["turns"][1]["interrupted"].as_str().unwrap();
+            assert!(interrupted.contains(place), "{json}");
+            assert_eq!(json["turns"][0]["interrupted"], Value::Null);
+            let html = session.replay(&["--format", "html"]).ok();
+            assert!(
+                html.contains("<p>Interrupted: its process ended "),
+                "{html}"
+            );
+            // A real difference in the interrupted turn is found, also in the request that has no answer.
+            fs::write(session.sandbox.workspace().join("prompt.md"), "Be brief.").unwrap();
+            let first = &json["turns"][1]["steps"];
+            assert_eq!(first.as_array().unwrap().len(), step, "{json}");
+            let other = session.replay(&["--system", "prompt.md", "--format", "json"]);
+            let other: Value = serde_json::from_str(&other.stdout).unwrap();
+            let differences = &other["turns"][1]["steps"][step - 1]["differences"];
+            assert!(
+                differences[0]
+                    .as_str()
+                    .unwrap()
+                    .contains("the system prompt differs")
+            );
+            assert_eq!(session.sandbox.only_tape(), tape);
+        }
+    }
+}
 
 /// A session is a model: in its own workspace by its id, and elsewhere as a file. The run is strict, in another session,
 /// another workspace and another home than the recorded one, and no model server is used.
@@ -363,6 +533,7 @@ fn an_invalid_model_or_file_of_a_replay_is_named() {
             ["--model", "foo"],
             "invalid model `foo`: expected `provider:model`",
         ),
+        (["--model", "nosuch:x"], "unknown provider `nosuch`; "),
         (["--system", "no-file.md"], "cannot read no-file.md: "),
         (
             ["--output", "no-directory/report"],
@@ -373,4 +544,169 @@ fn an_invalid_model_or_file_of_a_replay_is_named() {
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains(expected), "{run:?}");
     }
+}
+
+/// A report has what is on the tape. It replaces no file, and a failed replay leaves none.
+#[test]
+fn a_report_is_a_new_file_that_only_the_user_can_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let session = RecordedSession::new();
+    let path = session.sandbox.workspace().join("report.txt");
+    let failed = session.replay(&["--from", "nothing", "--output", "report.txt"]);
+    assert_eq!(failed.code, Some(2), "{failed:?}");
+    assert!(!path.exists());
+    session.replay(&["--output", "report.txt"]).ok();
+    let report = fs::read_to_string(&path).unwrap();
+    assert!(report.ends_with("no difference\n"), "{report}");
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let again = session.replay(&["--output", "report.txt", "--format", "json"]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert!(
+        again
+            .stderr
+            .contains("file `report.txt` already exists; choose another file"),
+        "{again:?}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), report);
+}
+
+/// Adds a plugin with one hook. `action` runs in it and sets `result`.
+fn add_hook_plugin(session: &RecordedSession, name: &str, hook: &str, action: &str) {
+    let script = format!(
+        r#"while read -r line; do
+  id=$(printf '%s\n' "$line" | sed -n 's/^{{"jsonrpc":"2.0","id":\([0-9]*\),.*/\1/p')
+  case "$line" in
+    *'"initialize"'*) result='{{"protocol":1,"hooks":["{hook}"]}}' ;;
+    *'"hook/{hook}"'*) {action} ;;
+    *) result='{{}}' ;;
+  esac
+  [ -z "$id" ] || printf '{{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$id" "$result"
+done
+"#
+    );
+    let manifest = format!("name: {name}\ncommand: [sh, plugin.sh]\n");
+    let sandbox = &session.sandbox;
+    sandbox.write(&format!("workspace/{name}/bub-plugin.yml"), &manifest);
+    sandbox.write(&format!("workspace/{name}/plugin.sh"), &script);
+    sandbox.bub(["plugin", "add", name, "--yes"]).ok();
+}
+
+/// A process that dies before the agent starts leaves the message on the tape, and nothing else.
+#[test]
+fn a_turn_that_was_killed_before_the_model_stage_is_listed() {
+    let session = RecordedSession::new();
+    let started = session.sandbox.workspace().join("started");
+    let action = format!("touch '{}'; sleep 600", started.display());
+    for hook in ["system_prompt", "load_state"] {
+        add_hook_plugin(&session, &hook.replace('_', "-"), hook, &action);
+        for id in ["notes", "other"] {
+            let _ = fs::remove_file(&started);
+            let mut run = session.command(&["run", "--session-id", id, "Are you there?"]);
+            let mut child = run.spawn().unwrap();
+            wait_until("the hook runs", || started.exists());
+            signal(&child, "KILL");
+            child.wait().unwrap();
+        }
+        session
+            .sandbox
+            .bub(["plugin", "disable", &hook.replace('_', "-")])
+            .ok();
+    }
+    session.model.script(Reply::text("Yes."));
+    let mut next = session.command(&["run", "--session-id", "notes", "And now?"]);
+    Run::from_output(next.output().unwrap()).ok();
+    let report = session.replay(&[]).ok();
+    for number in [2, 3] {
+        let expected = format!(
+            "turn {number}: Are you there?\n  interrupted: its process ended before the model stage; not replayed\n"
+        );
+        assert!(report.contains(&expected), "{report}");
+    }
+    assert!(
+        report.contains("turn 4: And now?\n  step 1: same"),
+        "{report}"
+    );
+    assert!(report.ends_with("no difference\n"), "{report}");
+    // A session in which nothing else happened.
+    let only = session.command(&["replay", "other"]).output().unwrap();
+    let only = Run::from_output(only);
+    assert_eq!(only.code, Some(2), "{only:?}");
+    let expected = "has no turn of the agent; turn 1: its process ended before the model stage";
+    assert!(only.stderr.contains(expected), "{only:?}");
+}
+
+/// Its process is alive and will go on.
+#[test]
+fn a_running_turn_is_compared_up_to_where_it_is() {
+    let session = RecordedSession::new();
+    session
+        .model
+        .script(Reply::deltas(["Once upon ", "a time"]).hang_after(2));
+    let mut run = session.command(&["run", "--session-id", "notes", "Tell a story."]);
+    let mut child = run.spawn().unwrap();
+    wait_until("the answer has begun", || {
+        drafts(&session.sandbox).contains("Once upon ")
+    });
+    let report = session.replay(&[]);
+    let json = session.replay(&["--format", "json"]);
+    signal(&child, "KILL");
+    child.wait().unwrap();
+    let report = report.ok();
+    let expected = "  it is still running, in the model call of step 1; compared up to there\n";
+    assert!(report.contains(expected), "{report}");
+    assert!(!report.contains("interrupted"), "{report}");
+    assert!(report.ends_with("no difference\n"), "{report}");
+    let json: Value = serde_json::from_str(&json.ok()).unwrap();
+    assert_eq!(json["turns"][1]["is_running"], true);
+    let killed = session.replay(&[]).ok();
+    assert!(
+        killed.contains("interrupted: its process ended in the model call of step 1"),
+        "{killed}"
+    );
+}
+
+/// The agent does not see such a turn, and its answer is part of later requests.
+#[test]
+fn a_turn_that_a_plugin_answered_is_copied() {
+    let session = RecordedSession::new();
+    let action = r#"result='{"value":"I am a plugin."}'"#;
+    add_hook_plugin(&session, "answerer", "run_model", action);
+    let run = |text: &str| {
+        let mut run = session.command(&["run", "--session-id", "notes", text]);
+        Run::from_output(run.output().unwrap()).ok()
+    };
+    assert!(run("Who are you?").contains("I am a plugin."));
+    session.sandbox.bub(["plugin", "disable", "answerer"]).ok();
+    session.model.script(Reply::text("I am a model."));
+    assert!(run("And now?").contains("I am a model."));
+    let report = session.replay(&[]).ok();
+    let expected = "turn 2: Who are you?\n  answered by a plugin, not replayed\nturn 3: And now?\n  step 1: same";
+    assert!(report.contains(expected), "{report}");
+    assert!(report.ends_with("no difference\n"), "{report}");
+    let json = session.replay(&["--format", "json"]).ok();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["turns"][1]["not_replayed"], "answered by a plugin");
+    assert_eq!(json["turns"][2]["not_replayed"], Value::Null);
+    let html = session.replay(&["--format", "html"]).ok();
+    assert!(
+        html.contains("<p>Answered by a plugin, not replayed.</p>"),
+        "{html}"
+    );
+}
+
+/// A tape can have control sequences, which must not reach a terminal that shows the page.
+#[test]
+fn a_page_has_no_control_characters() {
+    let session = RecordedSession::new();
+    session
+        .model
+        .script(Reply::text("red \u{1b}[31malert\u{7}"));
+    let mut run = session.command(&["run", "--session-id", "notes", "Be loud."]);
+    Run::from_output(run.output().unwrap()).ok();
+    let html = session.replay(&["--format", "html"]).ok();
+    assert!(html.contains("alert"), "{html}");
+    assert!(!html.contains(['\u{1b}', '\u{7}']), "{html}");
 }

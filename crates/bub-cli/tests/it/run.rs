@@ -379,6 +379,165 @@ fn a_turn_that_takes_too_long_is_cancelled() {
 }
 
 #[test]
+fn a_timeout_is_the_error_in_json_beside_what_happened() {
+    let fixture = RunFixture::new();
+    let call = Reply::new().call("c1", "bash", r#"{"command":"sleep 600"}"#);
+    fixture.model.script(call.usage(ReplyUsage {
+        input: 40,
+        output: 2,
+        ..ReplyUsage::default()
+    }));
+    let run = fixture.run(&["run", "hi", "--timeout", "3", "--output", "json"]);
+    assert_eq!(run.code, Some(124), "{run:?}");
+    let result: Value = serde_json::from_str(&run.stdout).unwrap();
+    let error = result["error"].as_str().unwrap();
+    assert!(error.contains("did not end within 3 s"), "{run:?}");
+    assert_eq!(
+        (&result["steps"], &result["tool_calls"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(result["usage"]["total_tokens"], 42, "{run:?}");
+}
+
+#[test]
+fn a_command_of_the_chat_is_refused_in_a_run() {
+    for name in ["copy", "thinking"] {
+        let run = Sandbox::new().bub(["run", &format!(",{name}")]);
+        assert_ne!(run.code, Some(0), "{run:?}");
+        let said = format!("`,{name}` works only in the chat");
+        assert!(run.stderr.contains(&said), "{run:?}");
+    }
+}
+
+#[test]
+fn a_time_limit_is_whole_seconds() {
+    for wrong in ["-1", "0", "1.5", "soon"] {
+        let run = Sandbox::new().bub(["run", "hi", "--timeout", wrong]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(
+            run.stderr.contains("expected whole seconds, at least 1"),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn without_a_model_json_has_an_error_and_no_answer() {
+    let run = Sandbox::new().bub(["run", "hi", "--output", "json"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    let result: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(result["answer"], "", "{run:?}");
+    let error = result["error"].as_str().unwrap();
+    assert!(error.contains("no model is configured"), "{run:?}");
+}
+
+// Nothing is kept, whether the turn succeeds, fails or is stopped. What was there before stays.
+#[test]
+fn an_ephemeral_run_keeps_no_attached_file() {
+    let fixture = RunFixture::new();
+    let workspace = fixture.sandbox.workspace();
+    fixture.sandbox.write("workspace/notes.txt", "buy milk");
+    let inbox = workspace.join("inbox");
+    let args = ["run", "read it", "--file", "notes.txt", "--ephemeral"];
+    let pace = Pace::stopped();
+    let replies = [
+        (Reply::text("fine"), 0),
+        (Reply::status(400).message("no"), 1),
+        (Reply::text("never").paced(&pace), 124),
+    ];
+    for (reply, code) in replies {
+        fixture.model.script(reply);
+        let run = fixture.run(&[&args[..], &["--timeout", "5"]].concat());
+        assert_eq!(run.code, Some(code), "{run:?}");
+        let request = fixture.model.requests().last().unwrap().json().to_string();
+        assert!(request.contains("files_saved=inbox/"), "{request}");
+        assert!(!inbox.exists(), "{code}");
+        assert!(!fixture.sandbox.home().join("tapes").exists());
+    }
+    pace.release();
+    fixture.model.otherwise(Reply::text("fine"));
+    fixture.run(&["run", "read it", "--file", "notes.txt"]).ok();
+    let names = || {
+        let files = std::fs::read_dir(&inbox).unwrap();
+        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    fixture.sandbox.write("workspace/other.txt", "buy bread");
+    fixture.run(&args).ok();
+    fixture
+        .run(&["run", "read it", "--file", "other.txt", "--ephemeral"])
+        .ok();
+    assert_eq!(names(), before);
+}
+
+// The content says what a file is, if its name does not.
+#[test]
+fn a_text_file_without_a_known_extension_reaches_the_model() {
+    let fixture = RunFixture::answering("fine");
+    fixture
+        .sandbox
+        .write("workspace/Makefile", "all:\n\techo built\n");
+    let run = fixture.run(&["run", "read it", "--file", "Makefile"]);
+    assert_eq!(run.stderr, "");
+    assert_eq!(run.ok(), "fine\n");
+    let request = fixture.model.requests().last().unwrap().json().to_string();
+    assert!(request.contains("echo built"), "{request}");
+
+    let path = fixture.sandbox.workspace().join("x.bin");
+    std::fs::write(path, [b'a', 0, b'b']).unwrap();
+    let run = fixture.run(&["run", "read it", "--file", "x.bin"]);
+    let said = "the model cannot read x.bin and gets only its path: unsupported file type";
+    assert!(run.stderr.starts_with(said), "{run:?}");
+    assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
+}
+
+#[test]
+fn a_call_that_no_user_can_approve_is_reported() {
+    let fixture = RunFixture::new();
+    let call = r#"{"command":"echo one"}"#;
+    fixture.model.script(Reply::new().call("c1", "bash", call));
+    fixture.model.script(Reply::text("I could not."));
+    let mut command = Command::new("setsid");
+    command
+        .arg("--wait")
+        .arg(bub())
+        .args(["run", "go", "--ask", "bash"]);
+    let with_model = fixture.command(&[]);
+    command.current_dir(fixture.sandbox.workspace()).env_clear();
+    for (name, value) in with_model.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    let run = Run::from_output(command.stdin(Stdio::null()).output().unwrap());
+    assert_eq!(run.stdout, "I could not.\n", "{run:?}");
+    assert!(
+        run.stderr.starts_with("denied bash \"echo one\": ")
+            && run.stderr.contains("`--allow bash`")
+            && run.stderr.lines().count() == 1,
+        "{run:?}"
+    );
+}
+
+// Both show what was denied, in the same words.
+#[test]
+fn an_export_shows_what_did_not_run() {
+    let fixture = RunFixture::new();
+    let call = r#"{"command":"rm everything"}"#;
+    fixture.model.script(Reply::new().call("c1", "bash", call));
+    fixture.model.script(Reply::text("I could not."));
+    fixture.run(&["run", "go", "--deny", "bash"]).ok();
+    let args = ["tape", "export", "cli:local", "--format", "markdown"];
+    let exported = fixture.run(&args).ok();
+    let sections = exported.split_once("### User").unwrap().1;
+    assert!(sections.contains("### Tool call"), "{exported}");
+    assert!(sections.contains("denied"), "{exported}");
+    fixture.run(&["run", ",export notes.md"]).ok();
+    let notes = std::fs::read_to_string(fixture.sandbox.workspace().join("notes.md")).unwrap();
+    assert!(notes.contains(sections), "{notes}\n---\n{sections}");
+}
+
+#[test]
 fn attached_files_reach_the_model() {
     let fixture = RunFixture::answering("fine");
     let workspace = fixture.sandbox.workspace();
@@ -495,7 +654,7 @@ fn a_chat_starts_with_the_message_of_its_argument() {
 fn a_later_model_does_not_see_the_setup_guide() {
     let fixture = RunFixture::answering("the answer");
     let run = fixture.sandbox.bub(["run", "hello"]);
-    assert!(run.stdout.starts_with("No model is configured"), "{run:?}");
+    assert!(run.stderr.starts_with("No model is configured"), "{run:?}");
     assert_eq!(fixture.run(&["run", "again"]).ok(), "the answer\n");
     let requests = fixture.model.requests();
     let body = requests.last().unwrap().json();
@@ -584,4 +743,69 @@ fn the_first_token_is_visible_within_15_ms() {
             "on a terminal: {on_terminal}: {median:?}"
         );
     }
+}
+
+#[test]
+fn a_slash_is_a_command_and_an_unknown_one_is_not_sent() {
+    let fixture = RunFixture::answering("fine");
+    let status = fixture.run(&["run", "/status"]).ok();
+    assert!(status.starts_with("session: cli:local"), "{status:?}");
+    // A command does not read stdin.
+    let piped = fixture.pipe(&["run", "/status"], "more");
+    assert!(piped.stdout.starts_with("session: cli:local"), "{piped:?}");
+    for (message, tip) in [
+        ("/stauts", "did you mean `/status`?"),
+        ("/etc/hosts is what?", "unknown command `/etc/hosts`"),
+    ] {
+        let run = fixture.run(&["run", message]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains(tip), "{run:?}");
+        let advice = "to send it as text, put a space before it";
+        assert!(run.stderr.contains(advice), "{run:?}");
+    }
+    assert!(fixture.model.requests().is_empty());
+    fixture.run(&["run", " /etc/hosts is what?"]).ok();
+    assert!(fixture.last_prompt().ends_with("/etc/hosts is what?"));
+}
+
+#[test]
+fn an_unknown_reasoning_effort_is_refused_with_the_known_ones() {
+    let fixture = RunFixture::answering("fine");
+    for command in ["run", "chat"] {
+        let run = fixture.run(&[command, "hi", "--reasoning-effort", "huge"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        let values = "none, minimal, low, medium, high, xhigh, max, auto";
+        assert!(run.stderr.contains(values), "{run:?}");
+    }
+    assert!(fixture.model.requests().is_empty());
+}
+
+#[test]
+fn the_json_of_a_failed_command_has_its_output_once() {
+    let fixture = RunFixture::new();
+    for format in ["json", "stream-json"] {
+        let run = fixture.run(&["run", ",echo canary; exit 3", "--output", format]);
+        assert_eq!(run.code, Some(1), "{run:?}");
+        let last: Value = serde_json::from_str(run.stdout.lines().last().unwrap()).unwrap();
+        let result = last.get("data").unwrap_or(&last);
+        assert_eq!(result["answer"], "canary", "{run:?}");
+        assert_eq!(result["error"], "command exited with code 3", "{run:?}");
+    }
+}
+
+// The user at the terminal may write anywhere, but nothing is overwritten.
+#[test]
+fn an_export_says_where_it_is_and_replaces_nothing() {
+    let fixture = RunFixture::answering("fine");
+    let outside = tempfile::tempdir().unwrap();
+    let path = outside.path().join("notes.md");
+    let export = format!(",export {}", path.display());
+    fixture.run(&["run", "hi"]).ok();
+    let exported = fixture.run(&["run", &export]).ok();
+    assert_eq!(exported.trim(), format!("Exported to {}", path.display()));
+    std::fs::write(&path, "mine").unwrap();
+    let again = fixture.run(&["run", &export]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert!(again.stderr.contains("exists already"), "{again:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
 }

@@ -246,3 +246,170 @@ fn a_turn_that_waits_for_another_process_says_so_in_words() {
     pace.release();
     first.wait_for("is here.");
 }
+
+fn start_run(sandbox: &Sandbox, server: &ModelServer, args: &[&str]) -> Terminal {
+    let options = TerminalOptions::new(sandbox).model(server);
+    options.command(args).size(80, 50).start()
+}
+
+#[test]
+fn a_question_is_asked_again_until_the_answer_is_clear() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::new().call("c1", "bash", r#"{"command":"touch made"}"#));
+    server.script(Reply::text("All done."));
+    let mut terminal = start_run(&sandbox, &server, &["run", "go", "--ask", "bash"]);
+    terminal.wait_for("answer [y/s/a/N] or `n REASON`:");
+    for wrong in ["maybe\r", "yes, but later\r"] {
+        terminal.send(wrong);
+        terminal.wait_for(wrong.trim_end());
+    }
+    terminal.wait_until(|screen| screen.matches("not an answer; answer [").count() == 2);
+    assert!(!sandbox.workspace().join("made").exists());
+    terminal.send("y\r");
+    let (code, screen) = terminal.wait_end();
+    assert_eq!(code, Some(0), "{screen}");
+    assert!(screen.contains("allowed once"), "{screen}");
+    assert!(sandbox.workspace().join("made").exists());
+}
+
+// `s` holds until bub exits, and `a` also in later runs with the same option.
+#[test]
+fn an_answer_for_longer_holds_in_spite_of_the_option_that_asks() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let again = r#"{"command":"echo again >> log"}"#;
+    let script = || {
+        server.script(Reply::new().call("c1", "bash", again));
+        server.script(Reply::new().call("c2", "bash", again));
+        server.script(Reply::text("All done."));
+    };
+    let lines = || {
+        let log = std::fs::read_to_string(sandbox.workspace().join("log"));
+        log.unwrap_or_default().lines().count()
+    };
+    let rows = [
+        ("s\r", "allowed in this session until bub exits", 2),
+        ("a\r", "rule added to the config file: allow: bash", 4),
+        ("", "All done.", 6),
+    ];
+    for (answer, shown, count) in rows {
+        script();
+        let mut terminal = start_run(&sandbox, &server, &["run", "go", "--ask", "bash"]);
+        if !answer.is_empty() {
+            terminal.wait_for("or `n REASON`:");
+            terminal.send(answer);
+        }
+        let (code, screen) = terminal.wait_end();
+        assert_eq!(code, Some(0), "{screen}");
+        assert!(screen.contains(shown), "{screen}");
+        let questions = screen.matches("allow bash?").count();
+        assert_eq!(questions, usize::from(!answer.is_empty()), "{screen}");
+        assert_eq!(lines(), count, "{screen}");
+    }
+    // `--deny` still denies what is allowed always.
+    script();
+    let mut terminal = start_run(&sandbox, &server, &["run", "go", "--deny", "bash"]);
+    let (_, screen) = terminal.wait_end();
+    assert_eq!(lines(), 6, "{screen}");
+}
+
+#[test]
+fn the_output_of_an_interrupted_command_stays() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let command = r#"{"command":"echo building; echo linking; sleep 600"}"#;
+    server.script(Reply::new().call("c1", "bash", command));
+    let mut terminal = start_run(&sandbox, &server, &["run", "go"]);
+    terminal.wait_for("    linking\n");
+    terminal.send("\x03");
+    let (code, screen) = terminal.wait_end();
+    assert_eq!(code, Some(130), "{screen}");
+    let shown = "  ⎿ interrupted, outcome unknown\n    building\n    linking\n(cancelled)";
+    assert!(screen.contains(shown), "{screen}");
+    let tape = sandbox.only_tape();
+    assert!(
+        tape.contains(r"output until then:\nbuilding\nlinking"),
+        "{tape}"
+    );
+}
+
+#[test]
+fn control_c_at_a_question_interrupts_all_of_them() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let calls = Reply::new().call("c1", "fs_read", r#"{"path":"a"}"#);
+    server.script(calls.call("c2", "fs_read", r#"{"path":"b"}"#));
+    let mut terminal = start_run(&sandbox, &server, &["run", "go", "--ask", "fs.*"]);
+    terminal.wait_for("or `n REASON`:");
+    terminal.send("\x03");
+    let (code, screen) = terminal.wait_end();
+    assert_eq!(code, Some(130), "{screen}");
+    assert_eq!(screen.matches("allow fs.read?").count(), 1, "{screen}");
+    assert_eq!(screen.matches("⎿ not run").count(), 2, "{screen}");
+    assert!(!screen.contains("outcome unknown"), "{screen}");
+    let tape = sandbox.only_tape();
+    assert_eq!(tape.matches("[not run]").count(), 2, "{tape}");
+}
+
+// The screen says about each call what the tape says.
+#[test]
+fn a_call_that_ended_before_the_interruption_is_completed() {
+    for (options, code) in [(&[][..], 130), (&["--timeout", "4"], 124)] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        let calls = Reply::new().call("c1", "bash", r#"{"command":"echo fi''rst"}"#);
+        server.script(calls.call("c2", "fs_edit", EDIT));
+        let args = [&["run", "go", "--ask", "fs.edit"], options].concat();
+        let mut terminal = start_run(&sandbox, &server, &args);
+        terminal.wait_for("or `n REASON`:");
+        if options.is_empty() {
+            terminal.send("\x03");
+        }
+        let (ended, screen) = terminal.wait_end();
+        assert_eq!(ended, Some(code), "{screen}");
+        assert!(screen.contains("⎿ completed\n    first\n"), "{screen}");
+        assert!(screen.contains("⎿ not run\n"), "{screen}");
+        assert!(!screen.contains("outcome unknown"), "{screen}");
+    }
+}
+
+#[test]
+fn quiet_prints_only_the_answer() {
+    for name in ["xterm-256color", "dumb"] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        server.script(Reply::new().call("c1", "bash", COMMAND));
+        server.script(Reply::text("All done."));
+        let options = TerminalOptions::new(&sandbox).model(&server);
+        let options = options.command(&["run", "go", "-q"]).set("TERM", name);
+        let (code, screen) = options.start().wait_end();
+        assert_eq!((code, screen.trim()), (Some(0), "All done."), "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_the_model_cannot_read_is_named_in_words() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("fine"));
+    std::fs::write(sandbox.workspace().join("x.bin"), [0, 159, 146, 150]).unwrap();
+    let mut terminal = start_run(&sandbox, &server, &["run", "go", "--file", "x.bin"]);
+    let (code, screen) = terminal.wait_end();
+    assert_eq!(code, Some(0), "{screen}");
+    let said = "the model cannot read x.bin and gets only its path: unsupported file type";
+    assert!(screen.contains(said), "{screen}");
+    assert!(!screen.contains("WARN"), "{screen}");
+}
+
+#[test]
+fn help_is_wrapped_between_words_on_a_terminal_and_not_in_a_pipe() {
+    let sandbox = Sandbox::new();
+    let piped = sandbox.bub(["run", "--help"]);
+    let about = "Send one message and print the answer; short: bub \"MESSAGE\"\n";
+    assert!(piped.stdout.starts_with(about), "{piped:?}");
+    assert!(
+        piped.stdout.lines().any(|line| line.len() > 100),
+        "{piped:?}"
+    );
+    let options = TerminalOptions::new(&sandbox).command(&["run", "--help"]);
+    let mut terminal = options.size(40, 200).start();
+    let (code, screen) = terminal.wait_end();
+    assert_eq!(code, Some(0), "{screen}");
+    let words: Vec<&str> = piped.stdout.split_whitespace().collect();
+    let shown: Vec<&str> = screen.split_whitespace().collect();
+    assert_eq!(shown, words, "no word is split");
+}

@@ -266,7 +266,7 @@ fn untrusted_instructions_are_announced_and_mark_the_turn() {
     assert!(marked(&sandbox.only_tape()) > count);
 }
 
-// Issue 22: `bub trust`, `bub trust list`, `bub trust remove`, and `bub doctor`.
+// `bub trust`, `bub trust list`, `bub trust remove`, and `bub doctor`.
 #[test]
 fn trust_is_given_listed_and_removed() {
     let sandbox = Sandbox::new();
@@ -328,7 +328,24 @@ fn trust_is_given_listed_and_removed() {
     assert_eq!(list(), "no trusted workspaces\n");
 }
 
-// Issue 22: a large tree does not delay the start; it cannot be trusted.
+// What bub reads is not hidden behind other variables.
+#[test]
+fn all_settings_and_keys_of_a_dotenv_are_shown_first() {
+    let sandbox = Sandbox::new();
+    let other = (0..30).map(|number| format!("A{number}=x\n"));
+    let own = ["BUB_API_BASE", "OPENAI_API_KEY", "HTTPS_PROXY"];
+    let own_lines = own.map(|name| format!("{name}=http://127.0.0.1:9\n"));
+    let text: String = other.chain(own_lines).collect();
+    sandbox.write("workspace/.env", &text);
+    let shown = sandbox.bub(["trust"]).ok();
+    assert!(
+        shown.contains(&format!(": {}, A0, ", own.join(", "))),
+        "{shown}"
+    );
+    assert!(shown.contains("A19, and 10 more\n"), "{shown}");
+}
+
+// A large tree does not delay the start; it cannot be trusted.
 #[test]
 fn a_tree_beyond_the_limits_cannot_be_trusted() {
     let sandbox = Sandbox::new();

@@ -144,7 +144,7 @@ fn expected_end(failure: Failure) -> End {
     }
 }
 
-/// Records that `bub run` leaves behind.
+/// Records that `bub run` leaves behind (P-10).
 ///
 /// Two of these cases had nothing on the tape before the message was recorded at the start of the turn: an error in
 /// `build_prompt` (exit code 1) and SIGTERM in `build_prompt` (exit code 143).

@@ -92,6 +92,37 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
     );
 }
 
+// `,undo` copies the entries before the last turn into a new session.
+#[test]
+fn a_call_that_a_fork_copied_counts_once() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("ok").usage(ReplyUsage {
+        input: 10,
+        output: 1,
+        ..ReplyUsage::default()
+    }));
+    let model = [("BUB_MODEL", "openai:gpt-4o")];
+    for message in ["one", "two", ",undo", "three", ",undo", "four"] {
+        let args = ["run", message, "--session-id", "s"];
+        run(&sandbox, &server, &model, &args).ok();
+    }
+    let shown = run(
+        &sandbox,
+        &server,
+        &[],
+        &["usage", "--by", "session", "--json"],
+    )
+    .ok();
+    let rows: Vec<Value> = shown
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let calls = |session: &Value| session["calls"].as_u64().unwrap();
+    assert_eq!(rows.iter().map(calls).sum::<u64>(), 4, "{shown}");
+    let first = rows.iter().find(|row| row["session"] == "s").unwrap();
+    assert_eq!(calls(first), 2, "{shown}");
+}
+
 #[test]
 fn the_cap_of_a_day_outlives_the_process() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());

@@ -19,7 +19,7 @@ struct PanickingChatHost;
 impl ChatHost for PanickingChatHost {
     async fn submit_line(&self, _line: u64, _text: String) {}
 
-    async fn attach_clipboard_image(&self) {}
+    async fn read_clipboard_image(&self, _: u64) {}
 
     async fn cancel_turn(&self) {}
 

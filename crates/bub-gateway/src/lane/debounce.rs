@@ -24,7 +24,7 @@ impl Debouncer {
     /// Holds a message. Returns the message instead if it does not address bub and the chat is not active.
     pub(super) fn hold(
         &mut self,
-        item: QueuedMessage,
+        mut item: QueuedMessage,
         inner: &GatewayInner,
     ) -> Option<QueuedMessage> {
         let now = Instant::now();
@@ -42,6 +42,9 @@ impl Debouncer {
             return Some(item);
         }
         self.since = self.since.or(Some(now));
+        if let Some(slot) = item.slot.as_mut().filter(|_| !self.held.is_empty()) {
+            slot.join_batch();
+        }
         self.held.push(item);
         None
     }

@@ -19,6 +19,9 @@ use tokio::sync::{Notify, oneshot};
 use super::{Lane, QueuedMessage};
 use crate::gateway::GatewayInner;
 
+/// How many messages a session may have for each turn of its limit, because a batch of messages is one turn.
+const MAX_BATCH_FACTOR: usize = 10;
+
 /// All lanes by session.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes(Mutex<LaneMap>);
@@ -49,6 +52,8 @@ pub(crate) struct LaneQueue {
     events: Mutex<EventQueue>,
     wake: Notify,
     unfinished: AtomicUsize,
+    /// How many of the unfinished messages share a turn with an earlier message of their batch.
+    joined: AtomicUsize,
     /// Number of turns that are running now. Turns that wait for a permit are not counted.
     pub(super) running: AtomicUsize,
 }
@@ -77,20 +82,36 @@ pub(super) enum LaneEvent {
 
 /// A slot in the queue of a session. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct QueueSlot(Arc<LaneQueue>);
+pub(crate) struct QueueSlot {
+    queue: Arc<LaneQueue>,
+    is_joined: bool,
+}
 
 impl QueueSlot {
     fn new(queue: &Arc<LaneQueue>) -> Self {
         queue.unfinished.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(queue))
+        Self {
+            queue: Arc::clone(queue),
+            is_joined: false,
+        }
+    }
+
+    /// Records that the message joins the batch of an earlier one, so that both take the room of one turn.
+    pub(super) fn join_batch(&mut self) {
+        if !std::mem::replace(&mut self.is_joined, true) {
+            self.queue.joined.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for QueueSlot {
     fn drop(&mut self) {
-        if self.0.unfinished.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.is_joined {
+            self.queue.joined.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.queue.unfinished.fetch_sub(1, Ordering::Relaxed) == 1 {
             // The lane may have no more work.
-            self.0.wake.notify_one();
+            self.queue.wake.notify_one();
         }
     }
 }
@@ -207,7 +228,8 @@ impl Lanes {
         }
     }
 
-    /// Reserves a slot in the queue of a session. Returns `None` if the session already uses `limit` slots.
+    /// Reserves a slot in the queue of a session. Returns `None` if the session already has `limit` turns to run, where
+    /// the messages of a batch are one turn, or [`MAX_BATCH_FACTOR`] times as many messages.
     pub(crate) fn reserve_slot(
         inner: &Arc<GatewayInner>,
         session_id: &SessionId,
@@ -215,8 +237,13 @@ impl Lanes {
     ) -> Option<QueueSlot> {
         let mut map = inner.lanes.0.lock();
         let queue = map.by_session.get(session_id);
-        let unfinished = queue.map_or(0, |queue| queue.unfinished.load(Ordering::Relaxed));
-        (unfinished < limit).then(|| QueueSlot::new(&map.queue_or_start(inner, session_id)))
+        let (unfinished, joined) = queue.map_or((0, 0), |queue| {
+            let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+            (count(&queue.unfinished), count(&queue.joined))
+        });
+        let has_room = unfinished.saturating_sub(joined) < limit
+            && unfinished < limit.saturating_mul(MAX_BATCH_FACTOR);
+        has_room.then(|| QueueSlot::new(&map.queue_or_start(inner, session_id)))
     }
 
     /// Puts a message into the lane of a session. Reserves a slot in the queue if the message has none there.
@@ -396,7 +423,7 @@ impl LaneQueue {
 impl QueuedMessage {
     /// Reserves slots in a queue for this message and for the messages that were merged into it or steered its turn.
     fn reserve_slots(&mut self, queue: &Arc<LaneQueue>) {
-        let is_reserved = |slot: &QueueSlot| Arc::ptr_eq(&slot.0, queue);
+        let is_reserved = |slot: &QueueSlot| Arc::ptr_eq(&slot.queue, queue);
         if !self.slot.as_ref().is_some_and(is_reserved) {
             self.slot = Some(QueueSlot::new(queue));
         }

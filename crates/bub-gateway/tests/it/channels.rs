@@ -61,6 +61,8 @@ async fn wrong_names_and_no_channel_are_said_clearly() {
             .starts_with("unknown channel `lap`; available channels: lab"),
         "{unknown}"
     );
+    // A name that is excluded need not exist, and one unknown name does not stop the others.
+    open(&["lab", "!cli", "lap"]).await.unwrap().stop().await;
     let none = open(&["!lab"]).await.err().unwrap();
     assert!(
         none.message()

@@ -162,7 +162,7 @@ impl<P: HookPoint> Implementation<P> {
                 guard::run_with_limit(limit, || hook.call(call)).await
             }
         };
-        self.convert_result(outcome)
+        self.convert_result(set, outcome)
     }
 
     /// Calls the implementation if it is synchronous. Otherwise logs a warning and returns `None`.
@@ -173,7 +173,9 @@ impl<P: HookPoint> Implementation<P> {
     ) -> Option<Result<Option<P::Output>>> {
         let call = HookCall::new(set, self.position(), args);
         match &self.body {
-            HookFn::Sync(hook) => Some(self.convert_result(guard::catch_panic(|| hook.call(call)))),
+            HookFn::Sync(hook) => {
+                Some(self.convert_result(set, guard::catch_panic(|| hook.call(call))))
+            }
             HookFn::Async(_) => {
                 let (hook, adapter) = (P::SPEC.name, &self.plugin);
                 tracing::warn!(%hook, %adapter, "hook.async_not_supported");
@@ -184,13 +186,21 @@ impl<P: HookPoint> Implementation<P> {
 
     /// Returns the result of the implementation. An error, panic or timeout becomes one [`Error`] that names the hook
     /// and the plugin.
-    fn convert_result(&self, outcome: Result<HookReturn<P::Output>>) -> Result<Option<P::Output>> {
+    fn convert_result(
+        &self,
+        set: &HookSet,
+        outcome: Result<HookReturn<P::Output>>,
+    ) -> Result<Option<P::Output>> {
         let error = match outcome {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => Error::from_boxed(error),
             Err(panic) => panic,
         };
-        Err(error.with_origin(P::SPEC.name, &self.plugin))
+        let error = error.with_origin(P::SPEC.name, &self.plugin);
+        // The plugin may have passed on the error of the next one.
+        let plugin = error.origin().map_or(&self.plugin, |origin| &origin.plugin);
+        set.record_failure(plugin, &error);
+        Err(error)
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Chained, ChainedSync, HookArg, HookKind, HookPoint, HookSpec, Implementation, Next,
-    guard::HOOK_TIMEOUT,
+    failures::Failures, guard::HOOK_TIMEOUT,
 };
 use crate::{
     BoxFuture,
@@ -20,6 +20,7 @@ use crate::{
     channel::{Channel, MessageHandler},
     cli::CliApp,
     envelope::Envelope,
+    environment::ExecutionEnvironment,
     error::{Error, Result},
     ids::SessionId,
     inbound::Inbound,
@@ -61,6 +62,7 @@ macro_rules! hook_table {
         /// The implementations of all hooks. Those of one hook are in registration order.
         #[derive(Default)]
         pub struct HookSet {
+            pub(super) failures: Failures,
             $( $name: Vec<Implementation<point::$point>>, )*
         }
 
@@ -255,6 +257,10 @@ hook_table! {
 
     /// Provides the tape store. Called when bub opens its resources, not once per turn.
     provide_tape_store ProvideTapeStore: first sync () {} -> Provided<dyn TapeStore>;
+
+    /// Provides the environment of a session, in which commands and file tools act. Default: this machine. Called before the
+    /// first turn of a session, and not again while bub runs.
+    provide_environment ProvideEnvironment: first (session_id: &'a SessionId, workspace: &'a Path) {} -> Arc<dyn ExecutionEnvironment>;
 
     /// Provides resources that are open as long as the tape store. Called first when bub opens its resources.
     provide_lifespan ProvideLifespan: broadcast sync () {} -> Box<dyn ScopeGuard>;

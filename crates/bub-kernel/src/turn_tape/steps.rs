@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 /// The result of a tool call that did not start before the turn ended.
 const NOT_RUN_RESULT: &str = "[not run]";
 
+/// Maximum bytes of the output of an interrupted call that are recorded.
+const MAX_PRINTED_BYTES: usize = 16 * 1024;
+
 /// A step that has not ended.
 #[derive(Debug)]
 pub(super) struct OpenStep {
@@ -33,11 +36,43 @@ pub(super) struct OpenCalls {
     approval_waits: Vec<Duration>,
 }
 
+/// The end of the text that a call or a command has printed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PrintedOutput(String);
+
+impl PrintedOutput {
+    fn push(&mut self, text: &str) {
+        self.0.push_str(text);
+        let start = self.0.len().saturating_sub(MAX_PRINTED_BYTES);
+        self.0.drain(..self.0.ceil_char_boundary(start));
+    }
+
+    /// Returns the text with the printed output, if there is any.
+    pub(super) fn append_to(&self, text: &str) -> String {
+        match self.0.trim_end() {
+            "" => text.to_owned(),
+            printed => format!("{text}\noutput until then:\n{printed}"),
+        }
+    }
+}
+
 /// The progress of a tool call.
 #[derive(Clone, Debug)]
 enum CallState {
     Waiting,
-    Running,
+    /// The call runs and has printed this text.
+    Running(PrintedOutput),
+    Done(Value),
+}
+
+/// How far a tool call is in a turn that is interrupted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallProgress {
+    /// The call has not started.
+    NotRun,
+    /// The call was running, so its outcome is unknown.
+    Interrupted,
+    /// The call has ended with this result.
     Done(Value),
 }
 
@@ -46,7 +81,7 @@ impl OpenCalls {
     fn into_result_entry(self) -> Entry {
         let results = self.states.into_iter().map(|state| match state {
             CallState::Waiting => NOT_RUN_RESULT.into(),
-            CallState::Running => INTERRUPTED_RESULT.into(),
+            CallState::Running(output) => output.append_to(INTERRUPTED_RESULT).into(),
             CallState::Done(result) => result,
         });
         Entry::tool_result(results.collect()).with_meta("call_ids", self.ids)
@@ -121,10 +156,23 @@ impl TurnTape {
         self.with_open_call(call_id, |calls, index| {
             if let Some(state) = calls.states.get_mut(index) {
                 *state = if is_running {
-                    CallState::Running
+                    CallState::Running(PrintedOutput::default())
                 } else {
                     CallState::Waiting
                 };
+            }
+        });
+    }
+
+    /// Adds text that a tool call has printed, or the comma command of the turn if `call_id` is `None`. If the turn is
+    /// interrupted, the end of the text is recorded with the result. The caller redacts it.
+    pub fn add_output(&self, call_id: Option<&str>, text: &str) {
+        let Some(call_id) = call_id else {
+            return self.progress.lock().command_output.push(text);
+        };
+        self.with_open_call(call_id, |calls, index| {
+            if let Some(CallState::Running(output)) = calls.states.get_mut(index) {
+                output.push(text);
             }
         });
     }
@@ -164,6 +212,19 @@ impl TurnTape {
         let calls = progress.calls.as_mut()?;
         let index = calls.ids.iter().position(|id| id == call_id)?;
         Some(change(calls, index))
+    }
+
+    /// Returns how far the tool calls of the step are, as [`TurnTape::interrupt_calls`] would record it. Empty if all
+    /// results are recorded.
+    pub fn call_progress(&self) -> Vec<CallProgress> {
+        let progress = self.progress.lock();
+        let states = progress.calls.iter().flat_map(|calls| &calls.states);
+        let states = states.map(|state| match state {
+            CallState::Waiting => CallProgress::NotRun,
+            CallState::Running(_) => CallProgress::Interrupted,
+            CallState::Done(result) => CallProgress::Done(result.clone()),
+        });
+        states.collect()
     }
 
     /// Marks the results of the step's tool calls as recorded.

@@ -1,10 +1,14 @@
 //! The running scope.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use bub_kernel::{
-    BoxFuture, Error, Framework, Provided, Result, ScopeGuard,
-    hooks::point::{ProvideSteeringInbox, ProvideTapeStore},
+    BoxFuture, Error, ExecutionEnvironment, Framework, OutputSink, Provided, Result, ScopeGuard,
+    async_trait,
+    hooks::point::{ProvideEnvironment, ProvideSteeringInbox, ProvideTapeStore},
 };
 use bub_tape::{MemoryStore, TapeStore};
 
@@ -253,4 +257,93 @@ async fn closing_the_outer_scope_first_leaves_the_inner_one_in_use() {
     assert!(Arc::ptr_eq(&of_inner, &framework.tape_store().unwrap()));
     inner.close().await.unwrap();
     assert!(framework.tape_store().is_none());
+}
+
+/// An environment that records when it is closed. It is gone when the flag is set.
+#[derive(Debug)]
+struct FakeEnvironment(String, Trace, Arc<AtomicBool>);
+
+#[async_trait]
+impl ExecutionEnvironment for FakeEnvironment {
+    fn workspace(&self) -> Option<&str> {
+        Some(&self.0)
+    }
+
+    async fn run(&self, _: &str, _: Option<&str>, _: &OutputSink<'_>) -> Result<i32> {
+        Ok(0)
+    }
+
+    async fn read_text(&self, _: &str) -> Result<String> {
+        Ok(String::new())
+    }
+
+    async fn write_text(&self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        !self.2.load(Ordering::Relaxed)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.1.note(format!("close {}", self.0));
+        Err(Error::unknown("would not close"))
+    }
+}
+
+fn environment_plugin(trace: &Trace, is_gone: &Arc<AtomicBool>) -> FakePlugin {
+    let (trace, is_gone) = (trace.clone(), Arc::clone(is_gone));
+    FakePlugin::new().on::<ProvideEnvironment>(move |call| {
+        let session = call.args.session_id.to_string();
+        trace.note(format!("open {session}"));
+        if session == "lab:failing" {
+            return Err(Error::unknown("no container").into());
+        }
+        let environment = || FakeEnvironment(session.clone(), trace.clone(), Arc::clone(&is_gone));
+        Ok((session != "lab:local").then(|| Arc::new(environment()) as _))
+    })
+}
+
+// P-94: the environment of a session is asked for once, again if it is gone, and closed with the scope. A failure fails
+// the turn: nothing may run on this machine by mistake.
+#[tokio::test]
+async fn a_session_has_one_environment_until_the_scope_ends() {
+    let (trace, is_gone) = (Trace::default(), Arc::default());
+    let framework = framework([environment_plugin(&trace, &is_gone)]);
+    let scope = framework.open_scope().await.unwrap();
+    for (session, expected) in [
+        ("lab:a", Some("lab:a")),
+        ("lab:a", Some("lab:a")),
+        ("lab:local", None),
+        ("lab:local", None),
+        ("lab:b", Some("lab:b")),
+    ] {
+        let message = hi().with("session_id", session);
+        let (turn, result) = framework.process_turn(message).await;
+        result.unwrap();
+        let environment = turn.environment();
+        let workspace = environment.and_then(|environment| environment.workspace());
+        assert_eq!(workspace, expected);
+    }
+    let failing = hi().with("session_id", "lab:failing");
+    let error = framework.process_inbound(failing).await.unwrap_err();
+    assert_eq!(error.message(), "no container");
+    is_gone.store(true, Ordering::Relaxed);
+    let again = hi().with("session_id", "lab:a");
+    framework.process_inbound(again).await.unwrap();
+    scope.close().await.unwrap();
+    let mut notes = trace.lines();
+    let (opened, closed) = notes.split_at_mut(5);
+    assert_eq!(
+        opened,
+        [
+            "open lab:a",
+            "open lab:local",
+            "open lab:b",
+            "open lab:failing",
+            "open lab:a"
+        ]
+    );
+    closed.sort();
+    assert_eq!(closed, ["close lab:a", "close lab:b"]);
 }

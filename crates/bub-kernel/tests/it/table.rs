@@ -35,6 +35,7 @@ fn the_table_is_the_one_of_the_specification() {
             "on_error observer (stage, error, message)",
             "system_prompt broadcast sync (prompt, state)",
             "provide_tape_store first-result sync ()",
+            "provide_environment first-result (session_id, workspace)",
             "provide_lifespan broadcast sync ()",
             "provide_channels broadcast sync (message_handler)",
             "build_tape_context first-result sync ()",

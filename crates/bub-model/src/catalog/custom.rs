@@ -24,7 +24,20 @@ use crate::{Quirks, WireFormat};
 const PROVIDER_FIELDS: &str = "type, base_url, api_base, api_key, wire, key_variable, base_variable, key_header, needs_key, default_model, \
                                context_window, prices, headers, quirks";
 
-/// Applies one entry of the setting `providers` to the catalog.
+/// Types that the Python version knows and this version does not, because they use other wire formats or other ways to
+/// sign in.
+const OTHER_TYPES: [&str; 7] = [
+    "bedrock",
+    "sagemaker",
+    "typesafe",
+    "vertexai",
+    "vertexaianthropic",
+    "voyage",
+    "watsonx",
+];
+
+/// Applies one entry of the setting `providers` to the catalog. An entry that the Python version accepts and that cannot
+/// be used here is omitted with a warning, so that it does not prevent other models from being used.
 pub(super) fn apply_custom_provider(
     catalog: &mut Catalog,
     settings: &Settings,
@@ -37,13 +50,23 @@ pub(super) fn apply_custom_provider(
         value,
     };
     let normalized = normalize_name(name);
-    let is_valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    if normalized.is_empty() || !normalized.bytes().all(is_valid) {
-        return Err(entry.invalid("an invalid name", "letters, digits, `-` and `_`"));
-    }
     let fields = value
         .as_object()
         .ok_or_else(|| entry.invalid(type_name(value), "a map with a `base_url`"))?;
+    let kind = fields.get("type").and_then(Value::as_str);
+    let is_valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    // The Python version accepts any name.
+    let is_valid = kind.is_some() || normalized.bytes().all(is_valid);
+    if normalized.is_empty() || !is_valid {
+        return Err(entry.invalid("an invalid name", "letters, digits, `-` and `_`"));
+    }
+    let omit = |hint: &str| {
+        tracing::warn!(setting = entry.path, hint, "model.provider_omitted");
+        Ok(())
+    };
+    if let Some(kind) = kind.filter(|kind| OTHER_TYPES.contains(kind)) {
+        return omit(&format!("this version does not support the type `{kind}`"));
+    }
     let mut existing = catalog.providers.iter();
     let existing = existing.position(|provider| provider.name == normalized);
     let mut provider = match (fields.get("type"), existing) {
@@ -79,6 +102,9 @@ pub(super) fn apply_custom_provider(
             .ok_or_else(|| entry.field("needs_key", value).expected("true or false"))?;
     }
     if existing.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
+        if kind.is_some() {
+            return omit("the type needs an `api_base`");
+        }
         return Err(entry.invalid(
             "a new provider without `base_url`",
             base_url::EXPECTED_FORMAT,

@@ -3,9 +3,9 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
-    Channel, CliApp, Envelope, Error, Fields, HttpRoute, MessageHandler, ModelStream, Prompt,
-    Provided, Result, Role, ScopeGuard, Service, SessionId, State, StatePatch, SteeringInbox,
-    TurnId,
+    Channel, CliApp, Envelope, Error, ExecutionEnvironment, Fields, HttpRoute, MessageHandler,
+    ModelStream, Prompt, Provided, Result, Role, ScopeGuard, Service, SessionId, State, StatePatch,
+    SteeringInbox, TurnId,
 };
 use bub_tape::{Sidecar, TapeStore};
 use serde_json::{Map, Value, json};
@@ -120,6 +120,14 @@ wire_values! {
     // The object is in the plugin's process. The modules `hook` and `remote_store` use it through requests.
     Provided<dyn TapeStore>: "{\"provided\": true}", {"type": "object"}, |_| Value::Null, {};
     Provided<dyn SteeringInbox>: "{\"provided\": true}", {"type": "object"}, |_| Value::Null, {};
+    Arc<dyn ExecutionEnvironment>: "an object with `id`",
+        {
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "workspace": {"type": ["string", "null"]}},
+            "required": ["id"]
+        },
+        |_| Value::Null,
+        {};
     Box<dyn ScopeGuard>: "null", {"type": "null"}, |_| Value::Null, {};
     Sidecar: "an object with `name`",
         {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},

@@ -129,6 +129,7 @@ pub(crate) fn external(plugin_config: PluginConfig) -> Framework {
             settings: settings(),
             launcher: None,
             question_handler: None,
+            group: bub_plugin::PluginGroup::default(),
         };
         let descriptor = PluginProcess::request_descriptor(plugin_config.clone(), host.clone())?;
         let plugin = PluginProcess::new(plugin_config, descriptor, host);

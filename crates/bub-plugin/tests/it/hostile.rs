@@ -94,6 +94,7 @@ impl HostilePluginFixture {
                 settings: harness::settings(),
                 launcher: launcher.map(Arc::new),
                 question_handler: None,
+                group: bub_plugin::PluginGroup::default(),
             };
             Ok::<_, Error>(ExternalPlugin::new(
                 PluginProcess::new(plugin_config, descriptor, host),

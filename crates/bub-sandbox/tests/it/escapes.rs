@@ -38,6 +38,8 @@ fn work_in_the_workspace_and_its_temporary_directory_succeeds() {
         "exec 3<>/dev/tcp/127.0.0.1/1; test $? = 1 && test -d /sys/class/net/lo",
         "! echo in > ~/data && ! mkdir ~/.config && echo in > ~/.cache/x && cat ~/.cache/x && test ! -e ~/secret",
         "(sleep 0.01; true) & wait; setsid true; timeout 5 true",
+        // Signals to the first process of the namespace, and to the supervisor, which the command does not see.
+        "kill -STOP 1; kill -KILL 1; test $PPID = 1 && grep -q 'PPid:.0$' /proc/1/status",
         "git init -q other && cd other && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
         "git status > /dev/null; cat .git/config .env",
         "python3 -c 'import socket,threading; s=socket.create_server((\"127.0.0.1\",0)); c=socket.create_connection(s.getsockname()); print(c)'",

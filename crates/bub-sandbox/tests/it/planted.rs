@@ -286,11 +286,147 @@ const ATTACKS: &[Attack] = &[
         commands: &["ln -s $W/hidden .git/worktrees/new"],
         git: "worktree prune; ls hidden/x/y || touch owned",
     },
+    // A link to a repository that is hidden in a git directory or in the private temporary directory.
+    Attack {
+        setup: "",
+        commands: &["evil_repository .git/objects/evil; ln -s .git/objects/evil x"],
+        git: "-C x status",
+    },
+    Attack {
+        setup: "",
+        commands: &["evil_repository .git/refs/a/evil; ln -s $W/.git/refs/a x"],
+        git: "-C x/evil status",
+    },
+    Attack {
+        setup: "",
+        commands: &["evil_directory .git/logs/evil; ln -s .git/logs/evil x"],
+        git: "-C x status",
+    },
+    Attack {
+        setup: "",
+        commands: &["evil_repository $T/evil; ln -s $W/../../temp/evil x"],
+        git: "-C x status",
+    },
+    Attack {
+        setup: "",
+        commands: &["evil_repository $T/evil; ln -s $(cd $W/../..; pwd)/temp x"],
+        git: "-C x/evil status",
+    },
+    Attack {
+        setup: "mkdir d",
+        commands: &[
+            "ln -s ../../../temp/evil d/y; ln -s d/y x",
+            "evil_repository $T/evil",
+        ],
+        git: "-C x status",
+    },
+    Attack {
+        setup: "",
+        commands: &["evil_repository $T/evil; ln -s /proc/self/cwd/../../temp/evil x"],
+        git: "-C x status",
+    },
+    // The first link leads nowhere until another one changes what is on the way.
+    Attack {
+        setup: "mkdir d",
+        commands: &[
+            "evil_repository $T/evil; ln -s d/../../../../temp/evil x",
+            "rmdir d; mkdir -p e/f; ln -s e/f d",
+        ],
+        git: "-C x status",
+    },
+    // A link of the user on the way, also one that commands do not see.
+    Attack {
+        setup: "ln -s / top",
+        commands: &["evil_repository $T/evil; ln -s top$(cd $W/../..; pwd)/temp/evil x"],
+        git: "-C x status",
+    },
+    Attack {
+        setup: "ln -s ../temp ~/alias",
+        commands: &["evil_repository $T/evil; ln -s ~/alias/evil x"],
+        git: "-C x status",
+    },
+    Attack {
+        setup: "ln -s ../temp ~/alias",
+        commands: &[
+            "evil_repository $T/evil; git clone -q origin new; git -C new remote set-url origin ~/alias/evil; plant $T/evil/.git/hooks/post-receive",
+        ],
+        git: "-C new push -q origin HEAD:refs/heads/x",
+    },
+    // Links anywhere in a git directory.
+    Attack {
+        setup: "mkdir hidden",
+        commands: &[
+            "echo \"$EVIL\" | git hash-object -w --stdin; mkdir -p .git/lost-found; ln -s $W/hidden .git/lost-found/other",
+        ],
+        git: "fsck --lost-found; ! ls hidden/* || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["ln -s $W/hidden/x .git/objects/pack/multi-pack-index"],
+        git: "repack -q -d; git multi-pack-index write; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &[
+            "mkdir -p .git/objects/info/commit-graphs; ln -s $W/hidden/x .git/objects/info/commit-graphs/commit-graph-chain",
+        ],
+        git: "commit-graph write --reachable --split; ! ls hidden/x || touch owned",
+    },
     // The configuration of the user is in the workspace.
     Attack {
         setup: "touch gitconfig; ln -s work/gitconfig ~/.gitconfig",
         commands: &["plant_config gitconfig"],
         git: "status",
+    },
+    // A symbolic reference, by which git writes elsewhere.
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["echo ref: refs/../../hidden/x > .git/HEAD"],
+        git: "commit -q --allow-empty -m x; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["echo ref: refs/../../hidden/x > .git/refs/heads/main"],
+        git: "commit -q --allow-empty -m x; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["echo ref: refs/../../hidden/x > .git/ORIG_HEAD"],
+        git: "reset -q HEAD~1; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["echo ref: refs/../../hidden/x > .git/refs/stash"],
+        git: "status; echo x > file; git stash; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["mkdir -p .git/refs/tags; echo ref: refs/../../hidden/x > .git/refs/tags/v1"],
+        git: "tag -f v1; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["echo ref: refs/../../hidden/x > .git/worktrees/tree/HEAD"],
+        git: "-C tree commit -q --allow-empty -m x; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &["git clone -q origin new; echo ref: refs/../../../hidden/x > new/.git/HEAD"],
+        git: "-C new commit -q --allow-empty -m x; ! ls hidden/x || touch owned",
+    },
+    Attack {
+        setup: "mkdir hidden",
+        commands: &[
+            "mkdir -p old/d; echo ref: refs/../../hidden/x > old/d/t",
+            "mv old .git/refs/heads/old",
+        ],
+        git: "update-ref refs/heads/old/d/t HEAD; ! ls hidden/x || touch owned",
+    },
+    // The place of a working tree, to which git writes.
+    Attack {
+        setup: "mkdir ../outer",
+        commands: &["echo $(cd $W/..; pwd)/outer/.git > .git/worktrees/tree/gitdir"],
+        git: "worktree repair; ! ls ../outer/.git || touch owned",
     },
     // A working tree of a repository outside.
     Attack {
@@ -300,7 +436,7 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
-const RESET: &str = "rm -rf ~/.gitconfig ~/included ~/global ../outer $W/../../temp/*; find $W -mindepth 1 -delete; cp -a $W/../template/. $W";
+const RESET: &str = "rm -rf ~/.gitconfig ~/included ~/global ~/alias ../outer $W/../../temp/*; find $W -mindepth 1 -delete; cp -a $W/../template/. $W";
 
 // Each attack succeeds without the sandbox.
 #[test]
@@ -472,6 +608,114 @@ fn a_repository_belongs_to_the_user_who_changed_it() {
     }
 }
 
+// Git writes to what a symbolic reference names. Those that name a reference stay.
+#[test]
+fn a_symbolic_reference_that_leads_elsewhere_is_renamed() {
+    const TARGETS: &[(&str, bool)] = &[
+        ("ref: refs/heads/other", true),
+        ("ref:\\trefs/heads/.invalid  ", true),
+        ("1111111111111111111111111111111111111111", true),
+        ("ref: refs/heads/../../x", false),
+        ("ref:refs/./x", false),
+        ("ref: refs//x", false),
+        ("ref: refs/", false),
+        ("ref: /etc/x", false),
+        ("ref: ../x", false),
+        ("ref: config", false),
+        ("ref: refs/heads/a\\001", false),
+    ];
+    for fixture in SandboxFixture::for_each_user() {
+        let create = TARGETS.iter().enumerate();
+        let create = create.map(|(number, (target, _))| {
+            format!("printf '{target}\\n' > .git/refs/heads/r{number}; ")
+        });
+        let create: String = create.collect();
+        // A pipe is removed.
+        let commands = [&format!("{create} mkfifo .git/pipe") as &str];
+        let (is_success, text) = run_after(&fixture, "true", &commands);
+        assert!(is_success, "{text}");
+        for (number, (target, is_safe)) in TARGETS.iter().enumerate() {
+            let name = format!(".git/refs/heads/r{number}");
+            let is_there = fixture.path("home/work").join(&name).exists();
+            assert_eq!(is_there, *is_safe, "{target}: {text}");
+            let note = format!("renamed `{name}` to `.r{number}.sandbox-");
+            assert_eq!(text.contains(&note), !is_safe, "{target}: {text}");
+        }
+        assert!(
+            text.contains("it names `refs/heads/../../x`, and git would write there"),
+            "{text}"
+        );
+        assert!(
+            text.contains("removed `.git/pipe`, a pipe or device: git would wait for it"),
+            "{text}"
+        );
+        // It is renamed once.
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let output = script(&fixture, Some(&confinement), "git branch -q next");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+// What package managers, virtual environments and version control create.
+#[test]
+fn links_to_tools_grants_and_the_workspace_stay() {
+    const LINKS: &[(&str, &str)] = &[
+        ("../pkg/cli.js", "node_modules/.bin/pkg"),
+        (".pnpm/dep/node_modules/dep", "node_modules/dep"),
+        ("../dep/cli.js", "node_modules/.bin/dep"),
+        ("/usr/bin/python3", "venv/bin/python3"),
+        ("python3", "venv/bin/python"),
+        ("lib", "venv/lib64"),
+        ("$W/file", "absolute"),
+        ("$W", "whole"),
+        ("~/.cargo/bin/x", "tool"),
+        ("~/.npm/x", "cache"),
+        ("../../outside", "outside"),
+        ("/tmp/build", "build"),
+        ("/dev/null", "nothing"),
+        ("missing", "dangling"),
+        ("loop", "loop"),
+        (".git/annex/objects/x", "annexed"),
+    ];
+    for fixture in SandboxFixture::for_each_user() {
+        let mut confinement = fixture.confinement(SandboxProfile::Workspace);
+        assert!(confinement.grant("npm"));
+        confinement.hidden.push(fixture.path("home/work/private"));
+        let setup =
+            "mkdir -p private/deep ~/.npm ~/.cargo/bin; ln -s ../../temp/x mine; ln -s / top";
+        assert_outside(&fixture, &format!("rm -rf .git; git init -q; {setup}"));
+        let create = LINKS
+            .iter()
+            .map(|(target, link)| format!("mkdir -p $(dirname {link}); ln -s {target} {link}\n"));
+        let create: String = create.collect();
+        for command in [create.as_str(), "true"] {
+            let output = script(&fixture, Some(&confinement), command);
+            assert!(output.status.success(), "{output:?}");
+            assert!(output.stderr.is_empty(), "{output:?}");
+        }
+        let links = LINKS.iter().map(|(_, link)| *link).chain(["mine", "top"]);
+        let missing: Vec<_> = links
+            .filter(|link| !fixture.path("home/work").join(link).is_symlink())
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        // A link that is new leads nowhere else.
+        let output = script(
+            &fixture,
+            Some(&confinement),
+            "mv mine other; ln -s top/proc/self/cwd cwd; ln -s private a; ln -s private/deep b",
+        );
+        let text = String::from_utf8_lossy(&output.stderr);
+        for part in [
+            "removed `other`, which led to `../../temp/x`: git could use or change what is there",
+            "removed `a`, which led to `private`",
+            "removed `b`, which led to `private/deep`",
+            "removed `cwd`, which led to `top/proc/self/cwd`: git could use or change what is there",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
+
 fn enable(confinement: &Confinement, name: &str) -> Result<Vec<String>, String> {
     let directory = confinement.workspace.join(name);
     enable_repository(confinement, &directory).map_err(|error| error.to_string())
@@ -484,7 +728,7 @@ fn the_user_enables_a_repository_after_a_review() {
     {
         let setup = "safe h/pre-commit; git add h; git commit -qm h; git config core.hooksPath h";
         let commands = [
-            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; git -C new config core.hooksPath hk; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'; mkdir bare.git/hk new/hk; touch bare.git/hk/update new/hk/pre-push; git -C bare.git config core.hooksPath hk",
+            "git worktree add -q tree; git init -q new; git -C new config core.fsmonitor ./x; git -C new config core.hooksPath hk; git -C new config include.path first; ln new/.git/config kept; echo x > new/.git/hooks/pre-commit; git init -q --bare bare.git; git -C bare.git config alias.x '!y'; mkdir bare.git/hk new/hk; touch bare.git/hk/update new/hk/pre-push; git -C bare.git config core.hooksPath hk; printf '[core]\\n\\tsshCommand = ./y\\n[include]\\n\\tpath = second\\n' > new/.git/first; printf '[alias]\\n\\tz = !y\\n' > new/.git/second",
         ];
         let (_, text) = run_after(&fixture, setup, &commands);
         for (name, finding) in [
@@ -520,6 +764,8 @@ fn the_user_enables_a_repository_after_a_review() {
             "it has `hk/update`",
             "`core.hookspath` in",
             "`alias.x`",
+            "`core.sshcommand` is `./y` in `first`",
+            "`alias.z` is `!y` in `second`",
         ] {
             assert!(has(part), "{part}: {findings:?}");
         }

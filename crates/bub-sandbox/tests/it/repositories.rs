@@ -355,6 +355,7 @@ fn files_that_the_configuration_names_are_protected_even_before_they_exist() {
 
 /// Puts a program that must not run at a path, however it can.
 pub(crate) const PLANT: &str = "plant() { mkdir -p $(dirname $1); rm -f $1; echo \"$HOOK\" > $1; chmod +x $1; }
+evil_repository() { git init -q $1; git -C $1 config core.fsmonitor \"$EVIL\"; }
 plant_config() { mkdir -p $(dirname $1); rm -f $1; printf '[core]\\n\\tfsmonitor = touch %s/owned\\n' $W > $1; }
 safe() { mkdir -p $(dirname $1); printf '#!/bin/sh\\ncat\\n' > $1; chmod +x $1; }
 ";

@@ -34,6 +34,35 @@ fn create_repository(fixture: &SandboxFixture) {
     git(fixture, "commit -q -m first");
 }
 
+// A shell, git and other programs of the user follow the links.
+#[test]
+fn files_that_the_home_directory_links_to_are_protected() {
+    for_each_run(
+        |fixture| {
+            let home = fixture.path("home");
+            fs::create_dir_all(home.join(".config")).unwrap();
+            fs::create_dir_all(home.join("work/fish")).unwrap();
+            fs::write(home.join("work/bashrc"), "").unwrap();
+            for (target, link) in [
+                ("work/bashrc", ".bashrc"),
+                ("work/later", ".profile"),
+                ("../work/fish", ".config/fish"),
+            ] {
+                symlink(target, home.join(link)).unwrap();
+            }
+        },
+        "echo x >> bashrc; echo x > fish/config; mv bashrc other; touch later; echo x > notes.md",
+        |fixture, output| {
+            let work = fixture.path("home/work");
+            assert_eq!(fs::read_to_string(work.join("bashrc")).unwrap(), "");
+            assert!(work.join("notes.md").exists(), "{output:?}");
+            for name in ["fish/config", "other", "later"] {
+                assert!(!work.join(name).exists(), "{name}: {output:?}");
+            }
+        },
+    );
+}
+
 // Protected paths that did not exist.
 #[test]
 fn a_protected_path_that_a_command_creates_gets_another_name() {

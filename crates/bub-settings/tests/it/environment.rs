@@ -282,7 +282,7 @@ fn children_get_the_environment_without_secrets() {
     }
 }
 
-// L7; issue 22, point 6: one filter for commands and plugins. A plugin can request what it needs.
+// L7: one filter for commands and plugins. A plugin can request what it needs.
 #[test]
 fn a_child_gets_nothing_that_looks_like_a_secret_unless_granted() {
     let plain = [
@@ -299,6 +299,7 @@ fn a_child_gets_nothing_that_looks_like_a_secret_unless_granted() {
         ("NOTIFY_AT", "http://localhost:8080/webhook"),
         ("DOCS", "https://a.b/webhooks/how-to-receive-them"),
         ("GOPRIVATE", "example.com/team"),
+        ("CACHE_BYPASS", "1"),
     ];
     let secret = [
         ("LOCAL_PASSWORD", "vagrant"),
@@ -323,6 +324,9 @@ fn a_child_gets_nothing_that_looks_like_a_secret_unless_granted() {
         ("SESSION", "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl"),
         ("WEATHER_KEY", "w-12345678"),
         ("PGPASS", "x"),
+        ("MYPASS", "x"),
+        ("X_CRED", "x"),
+        ("APP_CREDS_FILE", "x"),
         ("PRIVATE_DATA", "x"),
         (
             "NOTIFY",

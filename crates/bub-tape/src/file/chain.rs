@@ -6,14 +6,16 @@
 //! A line that is not an entry is not covered, so that a repair can remove it. Every other removal breaks the chain.
 //!
 //! The lock record has the last value, so that a missing end is detected, too. New entries continue from that value,
-//! even if the end of the tape was removed.
+//! even if the end of the tape was removed. If the lock record does not have it either, the next entry is an event that
+//! says so: [`END_UNKNOWN_EVENT`].
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::{
+    chain_report::{ChainProblem, ChainVerifier},
     lock_record::LockRecord,
-    tape_file::{TapeFile, WritableTape},
+    tape_file::{OpenFile, TapeFile, WritableTape},
 };
 use crate::{Entry, EntryId, Result, codec};
 
@@ -30,6 +32,15 @@ const HASH_DIGITS: usize = 64;
 
 /// Name of the event at the end of the export of a chained tape.
 pub(crate) const EXPORT_EVENT: &str = "tape.export";
+
+/// Name of the event that records that the end of the tape before it is not proven.
+pub(crate) const END_UNKNOWN_EVENT: &str = "tape.end_unknown";
+
+/// Name of the event that records that the entries before it are from a tape whose chain was broken.
+pub(crate) const SOURCE_BROKEN_EVENT: &str = "tape.source_broken";
+
+/// Name of the event that records that the entries before it are from a tape that was not proven to be complete.
+pub(crate) const SOURCE_UNPROVEN_EVENT: &str = "tape.source_unproven";
 
 /// A value of the chain.
 pub(crate) type ChainHash = [u8; 32];
@@ -55,6 +66,8 @@ pub(crate) enum LineStatus {
     Chained,
     /// The first chained line of an older version. Its hash does not cover the entries before it.
     ChainedAlone,
+    /// The hash matches the line only without the unchained lines before it: they were inserted later.
+    ChainedAfterInsertion,
     /// The hash does not match the line and what precedes it.
     Broken,
     Unchained,
@@ -79,15 +92,17 @@ impl ChainState {
             return LineStatus::Unchained;
         };
         let next = std::mem::replace(&mut self.next, Sha256::new_with_prefix(hash));
-        let is_first = self.head.replace(hash).is_none();
+        let before = self.head.replace(hash);
         let is_hash_of = |hasher: Sha256| {
             let found = ChainHash::from(hasher.chain_update(content).finalize());
             found == hash
         };
         if is_hash_of(next) {
             LineStatus::Chained
-        } else if is_first && is_hash_of(Sha256::new_with_prefix(ChainHash::default())) {
+        } else if before.is_none() && is_hash_of(Sha256::new_with_prefix(ChainHash::default())) {
             LineStatus::ChainedAlone
+        } else if is_hash_of(Self::new(before).next) {
+            LineStatus::ChainedAfterInsertion
         } else {
             LineStatus::Broken
         }
@@ -137,6 +152,18 @@ fn split_chained_line(line: &[u8]) -> Option<(&[u8], ChainHash)> {
     Some((content.strip_suffix(PREFIX)?, parse_hash(digits)?))
 }
 
+/// Returns whether a line that is not chained was chained before a part of it was altered.
+pub(crate) fn is_damaged_line(line: &[u8]) -> bool {
+    let has_digits = || {
+        let line = line.strip_suffix(SUFFIX)?;
+        parse_hash(
+            line.split_at_checked(line.len().checked_sub(HASH_DIGITS)?)?
+                .1,
+        )
+    };
+    memchr::memmem::find(line, PREFIX).is_some() || has_digits().is_some()
+}
+
 /// Returns the hash of a chained line.
 pub(crate) fn line_hash(line: &[u8]) -> Option<ChainHash> {
     split_chained_line(line).map(|(_, hash)| hash)
@@ -159,8 +186,12 @@ pub(crate) fn parse_hash(digits: &[u8]) -> Option<ChainHash> {
 
 impl TapeFile {
     /// Returns the chain up to the end of the tape, or `None` if entries are not chained. Reads only what was appended
-    /// since the last value in the lock record.
-    pub(crate) fn chain_state(&mut self, writable: &WritableTape) -> Result<Option<ChainState>> {
+    /// since the last value in the lock record. Without that value, reads the complete tape. If it has a chain whose end
+    /// is not proven, adds an event about this to the reports, so that later entries do not hide it.
+    pub(crate) fn chain_state(
+        &mut self,
+        writable: &mut WritableTape,
+    ) -> Result<Option<ChainState>> {
         if !self.store.is_chained() || self.tape.is_fork() {
             return Ok(None);
         }
@@ -169,14 +200,42 @@ impl TapeFile {
         if let Some(state) = cached.filter(|state| head.is_some() && state.head(end) == head) {
             return Ok(Some(state));
         }
-        let mut state = ChainState::new(head.map(|head| head.hash));
-        let start = head.map_or(0, |head| head.end);
         let snapshot = self.snapshot_of(&writable.open, end);
-        snapshot.for_each_line(start.min(end), |_, line| {
+        let Some(head) = head else {
+            let mut verifier = ChainVerifier::new(None);
+            snapshot.for_each_line(0, |_, line| {
+                verifier.add_line(0, line, None);
+                Ok(())
+            })?;
+            let state = verifier.state.clone();
+            let report = verifier.finish(None);
+            if let Some(head) = report.head.filter(|_| !report.is_complete) {
+                tracing::warn!(tape = %self.tape, "tape.end_unknown");
+                let data =
+                    json!({"reason": "the lock record of the tape is missing", "head": head});
+                let event = Entry::event(END_UNKNOWN_EVENT, Some(data)).exclude_from_context();
+                writable.reports.push(event);
+            }
+            return Ok(Some(state));
+        };
+        let mut state = ChainState::new(Some(head.hash));
+        snapshot.for_each_line(head.end.min(end), |_, line| {
             state.add_line(line);
             Ok(())
         })?;
         Ok(Some(state))
+    }
+
+    /// Returns the last value of the chain that a tape file has.
+    pub(crate) fn last_head(&self, open: &OpenFile, end: u64) -> Result<Option<ChainHead>> {
+        let mut head = None;
+        let snapshot = self.snapshot_of(open, end);
+        snapshot.for_each_line(0, |offset, line| {
+            let end = offset + line.len() as u64;
+            head = line_hash(line).map(|hash| ChainHead { hash, end }).or(head);
+            Ok(())
+        })?;
+        Ok(head)
     }
 }
 
@@ -187,19 +246,26 @@ pub struct ExportSeal {
     state: ChainState,
     entries: u64,
     max_id: i64,
+    problem: Option<ChainProblem>,
 }
 
 impl Default for ExportSeal {
     fn default() -> Self {
-        Self {
-            state: ChainState::new(None),
-            entries: 0,
-            max_id: 0,
-        }
+        Self::new(None)
     }
 }
 
 impl ExportSeal {
+    /// Creates the end mark for the export of a tape with this problem, which the end mark has, too.
+    pub fn new(problem: Option<ChainProblem>) -> Self {
+        Self {
+            state: ChainState::new(None),
+            entries: 0,
+            max_id: 0,
+            problem,
+        }
+    }
+
     /// Adds the next entry of the export.
     pub fn add_entry(&mut self, entry: &Entry) {
         self.state.add_line(codec::encode(entry).as_bytes());
@@ -215,7 +281,13 @@ impl ExportSeal {
     /// Returns the end mark, or `None` if no entry is chained.
     pub fn end_mark(&self) -> Option<Entry> {
         let head = self.state.last_hash().map(hash_text)?;
-        let data = json!({"entries": self.entries, "head": head});
+        let mut data = json!({"entries": self.entries, "head": head});
+        if let (Some(problem), Some(fields)) = (&self.problem, data.as_object_mut()) {
+            fields.insert(
+                problem.source_field().to_owned(),
+                problem.to_string().into(),
+            );
+        }
         let mut mark = Entry::event(EXPORT_EVENT, Some(data)).exclude_from_context();
         mark.id = EntryId::new(self.max_id + 1);
         let mut line = codec::encode(&mark).into_bytes();

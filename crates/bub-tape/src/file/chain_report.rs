@@ -7,11 +7,14 @@ use std::{
 };
 
 use memchr::memmem::Finder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     FileStore,
-    chain::{ChainHash, ChainHead, ChainState, EXPORT_EVENT, LineStatus, hash_text, parse_hash},
+    chain::{
+        ChainHash, ChainHead, ChainState, END_UNKNOWN_EVENT, EXPORT_EVENT, LineStatus,
+        SOURCE_BROKEN_EVENT, SOURCE_UNPROVEN_EVENT, hash_text, is_damaged_line, parse_hash,
+    },
     context::{IoResultExt as _, StoreContext},
     lock_record::LockRecord,
     repair::{GAPS_FIELD, REPAIRED_EVENT},
@@ -21,7 +24,11 @@ use super::{
 };
 use crate::{Entry, EntryId, Result, TapeError, TapeName, codec};
 
-/// The text before the names of [`EXPORT_EVENT`] and [`REPAIRED_EVENT`] in a line.
+/// Fields of the record of a copy, and of the end mark of an export: what is wrong with the other tape.
+const BROKEN_FIELD: &str = "problem";
+const UNPROVEN_FIELD: &str = "unproven";
+
+/// The text before the names of the events about the chain in a line.
 const EVENT_PREFIX: &str = "\"tape.";
 
 impl TapeFile {
@@ -103,6 +110,9 @@ pub struct ChainReport {
     /// Whether the end of the tape is proven: the lock record of the tape, or the end mark of an export, has the hash of
     /// the last chained entry. Otherwise entries may be missing at the end.
     pub is_complete: bool,
+    /// The first entry before which entries may be missing: when it was written, the lock record of the tape was missing.
+    /// `None` if the known head proves the entries before it.
+    pub unproven: Option<UnprovenEntry>,
     /// The entry with the known head. It proves all entries up to that one. `None` if the tape has no such entry.
     pub proven: Option<ProvenEntry>,
     /// Number of entries whose hash does not match.
@@ -123,6 +133,19 @@ pub struct ProvenEntry {
     pub following: u64,
 }
 
+/// An entry before which entries may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnprovenEntry {
+    /// The id of the entry.
+    pub id: EntryId,
+    /// The number of the line.
+    pub line: u64,
+    /// Whether the entries before it were copied from a tape that was not proven to be complete. A head of this tape does
+    /// not prove them.
+    pub is_copied: bool,
+}
+
 /// The first entry at which a hash chain is broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -130,6 +153,22 @@ pub enum ChainProblem {
     /// The entry, or what precedes it, was altered.
     #[error("{} (line {line}) or a line since the previous chained entry was altered, removed or reordered", entry_text(*.id))]
     Altered {
+        /// The id of the entry, if the line is an entry.
+        id: Option<EntryId>,
+        /// The number of the line.
+        line: u64,
+    },
+    /// The line was chained, and was altered so that its hash is not readable.
+    #[error("{} (line {line}) was altered: its hash is damaged", entry_text(*.id))]
+    Damaged {
+        /// The id of the entry, if the line is an entry.
+        id: Option<EntryId>,
+        /// The number of the line.
+        line: u64,
+    },
+    /// The entry has no hash and was inserted later: the next chained entry does not cover it.
+    #[error("{} (line {line}) is unchained and was inserted later: the next chained entry does not cover it", entry_text(*.id))]
+    Inserted {
         /// The id of the entry, if the line is an entry.
         id: Option<EntryId>,
         /// The number of the line.
@@ -143,6 +182,22 @@ pub enum ChainProblem {
         /// The file with the removed lines.
         kept: PathBuf,
     },
+    /// The entries before this one were copied from a tape whose chain was broken.
+    #[error("{} (line {line}) and the entries before it were copied from a tape whose chain was broken: {problem}", entry_text(*.id))]
+    Source {
+        /// The id of the event that records this.
+        id: Option<EntryId>,
+        /// The number of the line.
+        line: u64,
+        /// The problem of the other tape.
+        problem: String,
+    },
+    /// No entry was altered, but entries may be missing. A [`ChainReport`] says this with `unproven` and `is_complete`.
+    #[error("no entry was altered, but entries may be missing {}", missing_text(*.line))]
+    Unproven {
+        /// The number of the line before which entries may be missing, or `None` if this is the end of the tape.
+        line: Option<u64>,
+    },
     /// The end of the tape was removed or altered.
     #[error("the end of the tape was removed or altered after line {line}")]
     Truncated {
@@ -155,7 +210,67 @@ fn entry_text(id: Option<EntryId>) -> String {
     id.map_or_else(|| "an invalid line".to_owned(), |id| format!("entry {id}"))
 }
 
+fn missing_text(line: Option<u64>) -> String {
+    line.map_or_else(
+        || "at the end".to_owned(),
+        |line| format!("before line {line}"),
+    )
+}
+
+impl ChainProblem {
+    /// Returns whether entries may be missing, and none was altered.
+    pub fn is_unproven(&self) -> bool {
+        matches!(self, Self::Unproven { .. })
+    }
+
+    /// Returns the field of the record of a copy or an export that has the problem.
+    pub(crate) fn source_field(&self) -> &'static str {
+        if self.is_unproven() {
+            UNPROVEN_FIELD
+        } else {
+            BROKEN_FIELD
+        }
+    }
+
+    /// Returns the event that records the problems of the tapes that the entries before it are copied from.
+    pub(crate) fn source_event(problems: &[(String, Self)]) -> Option<Entry> {
+        // Of both kinds, an altered entry is the more important one.
+        let is_broken = |(_, problem): &&(String, Self)| !problem.is_unproven();
+        let (_, first) = problems.iter().find(is_broken).or(problems.first())?;
+        let name = if first.is_unproven() {
+            SOURCE_UNPROVEN_EVENT
+        } else {
+            SOURCE_BROKEN_EVENT
+        };
+        let texts = problems
+            .iter()
+            .map(|(label, problem)| format!("{label}{problem}"));
+        let texts: Vec<String> = texts.collect();
+        let data = json!({first.source_field(): texts.join("; ")});
+        Some(Entry::event(name, Some(data)).exclude_from_context())
+    }
+
+    /// Returns whether the problem may be in a copy of the entries up to `last`.
+    pub(crate) fn is_copied(&self, last: EntryId, is_complete: bool) -> bool {
+        match self {
+            Self::Truncated { .. } => is_complete,
+            Self::Altered { id, .. } | Self::Damaged { id, .. } | Self::Inserted { id, .. } => {
+                is_complete || id.is_none_or(|id| id <= last)
+            }
+            Self::Repaired { .. } | Self::Source { .. } | Self::Unproven { .. } => true,
+        }
+    }
+}
+
 impl ChainReport {
+    /// Returns why the chain does not prove that the tape is unaltered and complete. `None` also without a chain.
+    pub fn into_problem(self) -> Option<ChainProblem> {
+        let line = self.unproven.map(|entry| entry.line);
+        let is_unproven = line.is_some() || !self.is_complete;
+        let unproven = is_unproven.then_some(ChainProblem::Unproven { line });
+        self.problem.or(unproven).filter(|_| self.chained > 0)
+    }
+
     /// Checks the chain of a file, such as an export. See [`FileStore::verify_chain`].
     ///
     /// # Errors
@@ -183,8 +298,8 @@ impl ChainReport {
 }
 
 #[derive(Debug)]
-struct ChainVerifier {
-    state: ChainState,
+pub(crate) struct ChainVerifier {
+    pub(crate) state: ChainState,
     lines: u64,
     entries: u64,
     /// Whether the line that the lock record names was found.
@@ -198,20 +313,29 @@ struct ChainVerifier {
     event_finder: Finder<'static>,
     /// The lines whose hash does not match.
     broken: Vec<BrokenLine>,
+    /// The problem if the first unchained entry since the last chained one was inserted.
+    inserted: Option<ChainProblem>,
+    /// The problem of the first line since the last chained one that was chained before it was altered.
+    damaged: Option<ChainProblem>,
+    source_problem: Option<ChainProblem>,
+    /// The first record of a copy of a tape that was not proven.
+    source_unproven: Option<UnprovenEntry>,
+    /// The entries before which entries may be missing, each with its number in the chain.
+    unproven: Vec<(u64, UnprovenEntry)>,
     report: ChainReport,
 }
 
 #[derive(Debug)]
 struct BrokenLine {
     hash: Option<ChainHash>,
-    id: Option<EntryId>,
+    problem: ChainProblem,
     line: u64,
     /// The file with the lines that a repair removed before this one, as a chained event says.
     kept: Option<PathBuf>,
 }
 
 impl ChainVerifier {
-    fn new(known_head: Option<&str>) -> Self {
+    pub(crate) fn new(known_head: Option<&str>) -> Self {
         Self {
             state: ChainState::new(None),
             lines: 0,
@@ -222,12 +346,17 @@ impl ChainVerifier {
             known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
             event_finder: Finder::new(EVENT_PREFIX),
             broken: Vec::new(),
+            inserted: None,
+            damaged: None,
+            source_problem: None,
+            source_unproven: None,
+            unproven: Vec::new(),
             report: ChainReport::default(),
         }
     }
 
     /// Adds the line that ends at the offset `end`.
-    fn add_line(&mut self, end: u64, line: &[u8], expected: Option<ChainHead>) {
+    pub(crate) fn add_line(&mut self, end: u64, line: &[u8], expected: Option<ChainHead>) {
         self.lines += 1;
         let before = self.state.last_hash();
         let status = self.state.add_line(line);
@@ -254,30 +383,64 @@ impl ChainVerifier {
             LineStatus::Unchained if report.chained == 0 => report.before += 1,
             LineStatus::Unchained => report.unchained += 1,
             LineStatus::Invalid => report.invalid += 1,
-            LineStatus::Broken => {
+            LineStatus::ChainedAfterInsertion | LineStatus::Broken => {
                 report.chained += 1;
-                self.broken.push(BrokenLine {
-                    hash: self.state.last_hash(),
-                    id: codec::decode(line).map(|entry| entry.id),
-                    line: self.lines,
-                    kept: None,
-                });
+                self.add_broken_line(line, status);
             }
         }
+        let (id, number) = (|| codec::decode(line).map(|entry| entry.id), self.lines);
+        match status {
+            LineStatus::Unchained | LineStatus::Invalid if is_damaged_line(line) => {
+                let damaged = || ChainProblem::Damaged {
+                    id: id(),
+                    line: number,
+                };
+                self.damaged.get_or_insert_with(damaged);
+            }
+            LineStatus::Unchained => {
+                let inserted = || ChainProblem::Inserted {
+                    id: id(),
+                    line: number,
+                };
+                self.inserted.get_or_insert_with(inserted);
+            }
+            LineStatus::Invalid => {}
+            _ => (self.inserted, self.damaged) = (None, None),
+        }
         if status == LineStatus::Unchained && self.event_finder.find(line).is_some() {
-            let mark = codec::decode(line).filter(|entry| entry.name() == Some(EXPORT_EVENT));
+            let entry = codec::decode(line);
+            self.read_source_event(entry.as_ref());
+            let mark = entry.filter(|entry| entry.name() == Some(EXPORT_EVENT));
             self.unchained_mark = mark.map(|entry| entry.id);
         }
         self.entries += 1;
     }
 
-    /// Reads a valid line if it is an event about the chain: the end mark of an export, or the record of a repair.
-    /// `before` is the hash before the line.
+    /// Adds a chained line whose hash does not match what precedes it.
+    fn add_broken_line(&mut self, line: &[u8], status: LineStatus) {
+        let is_inserted = status == LineStatus::ChainedAfterInsertion;
+        let inserted = self.inserted.take().filter(|_| is_inserted);
+        let altered = || ChainProblem::Altered {
+            id: codec::decode(line).map(|entry| entry.id),
+            line: self.lines,
+        };
+        let problem = inserted.or(self.damaged.take()).unwrap_or_else(altered);
+        self.broken.push(BrokenLine {
+            hash: self.state.last_hash(),
+            problem,
+            line: self.lines,
+            kept: None,
+        });
+    }
+
+    /// Reads a valid line if it is an event about the chain: the end mark of an export, the record of a repair, or the
+    /// record of an unknown end. `before` is the hash before the line.
     fn read_event(&mut self, line: &[u8], before: Option<ChainHash>) {
         if self.event_finder.find(line).is_none() {
             return;
         }
         let entry = codec::decode(line);
+        self.read_source_event(entry.as_ref());
         let Some((name, data)) = entry.as_ref().and_then(event_data) else {
             return;
         };
@@ -297,22 +460,66 @@ impl ChainVerifier {
             for broken in self.broken.iter_mut().filter(is_explained) {
                 broken.kept.clone_from(&kept);
             }
+        } else if let (END_UNKNOWN_EVENT, Some(entry)) = (name, &entry) {
+            let unproven = UnprovenEntry {
+                id: entry.id,
+                line: self.lines,
+                is_copied: false,
+            };
+            self.unproven.push((self.report.chained, unproven));
         }
     }
 
-    fn finish(mut self, expected: Option<ChainHead>) -> ChainReport {
+    /// Reads the record of a copy or an export of a tape that was broken or not proven. A chain that started later covers
+    /// it, too.
+    fn read_source_event(&mut self, entry: Option<&Entry>) {
+        let names = [SOURCE_BROKEN_EVENT, SOURCE_UNPROVEN_EVENT, EXPORT_EVENT];
+        let is_source = |entry: &&Entry| entry.name().is_some_and(|name| names.contains(&name));
+        let Some(entry) = entry.filter(is_source) else {
+            return;
+        };
+        let (id, line) = (entry.id, self.lines);
+        let field = |name: &str| entry.data().and_then(|data| data.get(name)?.as_str());
+        if let Some(problem) = field(BROKEN_FIELD) {
+            self.source_problem.get_or_insert(ChainProblem::Source {
+                id: Some(id),
+                line,
+                problem: problem.to_owned(),
+            });
+        }
+        if field(UNPROVEN_FIELD).is_some() {
+            self.source_unproven.get_or_insert(UnprovenEntry {
+                id,
+                line,
+                is_copied: true,
+            });
+        }
+    }
+
+    pub(crate) fn finish(mut self, expected: Option<ChainHead>) -> ChainReport {
         let mut report = self.report;
         report.broken = self.broken.len() as u64;
         let first = self.broken.drain(..).next();
-        report.problem = first.map(|BrokenLine { id, line, kept, .. }| match kept {
-            Some(kept) => ChainProblem::Repaired { line, kept },
-            None => ChainProblem::Altered { id, line },
+        report.problem = first.map(|broken| match broken.kept {
+            Some(kept) => ChainProblem::Repaired {
+                line: broken.line,
+                kept,
+            },
+            None => broken.problem,
         });
+        let source_problem = self.source_problem.filter(|_| report.chained > 0);
+        report.problem = report.problem.or(source_problem);
         if expected.is_some() && !self.has_expected {
-            let line = self.lines;
-            let truncated = ChainProblem::Truncated { line };
+            let truncated = ChainProblem::Truncated { line: self.lines };
+            let truncated = self.damaged.unwrap_or(truncated);
             report.problem.get_or_insert(truncated);
         }
+        // Until here, `following` is the number of the proven entry in the chain.
+        let proven = report.proven.map_or(0, |proven| proven.following);
+        let mut unproven = self.unproven.into_iter();
+        let unproven = unproven.find(|(number, _)| proven + 1 < *number);
+        let source_unproven = self.source_unproven.filter(|_| report.chained > 0);
+        report.unproven = unproven.map(|(_, entry)| entry).or(source_unproven);
         if let (None, Some(id)) = (expected, self.unchained_mark) {
             // The end mark of an export always has a hash.
             let (id, line) = (Some(id), self.lines);

@@ -101,7 +101,7 @@ impl TapeFile {
     fn write_batches(&mut self, lock: &TapeLock, pending: &mut [PendingBatch]) -> Result<()> {
         let mut writable = self.make_writable(lock)?;
         let mut lines = CommitBuffer::new(EntryId::new(writable.record.max_id));
-        lines.chain = self.chain_state(&writable)?;
+        lines.chain = self.chain_state(&mut writable)?;
         let mut reports = Batch::new(std::mem::take(&mut writable.reports));
         reports.append_to(&mut lines);
         for pending in &mut *pending {

@@ -70,7 +70,7 @@ struct MarksFile {
 
 /// Checksums of the first and last bytes of the tape prefix that an index covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct FileFingerprint {
+pub(crate) struct FileFingerprint {
     head: u32,
     tail: u32,
 }
@@ -371,7 +371,7 @@ impl TapeFile {
     }
 }
 
-fn compute_fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
+pub(crate) fn compute_fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<FileFingerprint> {
     let checksum = |offset: u64, length: u64| {
         let bytes = file.read_range(offset, length_to_usize(length))?;
         Ok::<_, io::Error>(crc32fast::hash(&bytes))

@@ -59,6 +59,11 @@ impl StorePaths {
         self.private_dir("index").join(format!("{tape}.marks"))
     }
 
+    /// Returns the path of a file of the search index.
+    pub(crate) fn search_file(&self, name: &str) -> PathBuf {
+        self.private_dir("search").join(name)
+    }
+
     pub(crate) fn torn_dir(&self) -> PathBuf {
         self.private_dir("torn")
     }

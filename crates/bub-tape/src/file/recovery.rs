@@ -44,10 +44,12 @@ impl TapeFile {
         recovered.synced = matching.map_or(0, |record| record.synced.min(recovered.end));
         // The chain continues from its recorded head even if the file was replaced: a removed end must not go unnoticed.
         // After an interrupted reset, the head may belong to the old or to the new content.
-        let replaced = |record: &LockRecord| record.phase == LockPhase::Replace;
-        recovered.head = record
-            .filter(|record| !replaced(record))
-            .and_then(|record| record.head);
+        recovered.head = match record {
+            Some(record) if record.phase == LockPhase::Replace => {
+                self.last_head(&open, recovered.end)?
+            }
+            record => record.and_then(|record| record.head),
+        };
         let phase = matching.map_or(LockPhase::Idle, |record| record.phase);
         if self.has_failed_sync || phase == LockPhase::Suspect {
             self.rewrite_unsynced(&open, recovered.synced, recovered.end)?;

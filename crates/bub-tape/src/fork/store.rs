@@ -18,8 +18,8 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::{ForkHeader, MergeBack};
 use crate::{
     AnchorMark, AnchorQuery, AppendReceipt, BlobStore, Entry, EntryId, EntryRange, EntryStream,
-    Lease, LeaseWait, LineFilter, Order, Position, ResetOutcome, ResetRequest, Result, TapeError,
-    TapeListFilter, TapeName, TapeStore, TapeSummary, memory::MemoryTape,
+    Lease, LeaseWait, LineFilter, Order, Position, ResetOutcome, ResetRequest, Result, SearchParts,
+    TapeError, TapeListFilter, TapeName, TapeStore, TapeSummary, memory::MemoryTape,
 };
 
 /// Bit that is set in the positions of entries in forks, so that they follow all positions of the forked tape.
@@ -180,6 +180,22 @@ impl TapeStore for ForkStore {
         let mut fetched = self.parent.fetch(tape, &parent_ids).await?;
         fetched.extend(branch.entries.fetch(ids));
         Ok(fetched)
+    }
+
+    async fn search_parts(&self, scopes: &[(TapeName, EntryRange)]) -> Result<SearchParts> {
+        let (mut parent_scopes, mut own) = (Vec::new(), Vec::new());
+        for (tape, range) in scopes {
+            let branch = self.branch(tape).await;
+            let is_reset = branch.as_ref().is_some_and(|branch| branch.header.reset);
+            let parent_range = self.parent_range(*range).filter(|_| !is_reset);
+            parent_scopes.extend(parent_range.map(|range| (tape.clone(), range)));
+            own.extend(branch.map(|branch| (tape, branch.entries.read(*range).collect())));
+        }
+        let mut parts = self.parent.search_parts(&parent_scopes).await?;
+        for (tape, entries) in own {
+            parts.add_entries(tape, entries)?;
+        }
+        Ok(parts)
     }
 
     async fn anchors(&self, tape: &TapeName, query: AnchorQuery) -> Result<Vec<AnchorMark>> {

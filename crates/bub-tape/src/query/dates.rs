@@ -31,6 +31,24 @@ impl TimestampRange {
         Ok(Self { start, end })
     }
 
+    /// Restricts the range to times from `after` on and before `before`.
+    pub(crate) fn narrow(&mut self, after: Option<Timestamp>, before: Option<Timestamp>) {
+        let microsecond = jiff::SignedDuration::from_micros(1);
+        let before = before.and_then(|before| before.checked_sub(microsecond).ok());
+        self.start = self.start.max(after);
+        self.end = [self.end, before].into_iter().flatten().min();
+    }
+
+    /// Returns the first and the last second of the range, as far as they can be represented.
+    pub(crate) fn to_seconds(self) -> (u32, u32) {
+        let seconds = |bound: Option<Timestamp>, unbounded: u32| {
+            bound.map_or(unbounded, |bound| {
+                u32::try_from(bound.as_second().max(0)).unwrap_or(u32::MAX)
+            })
+        };
+        (seconds(self.start, 0), seconds(self.end, u32::MAX))
+    }
+
     /// Returns whether the range is unbounded.
     pub(crate) fn is_unbounded(&self) -> bool {
         self.start.is_none() && self.end.is_none()
@@ -47,7 +65,7 @@ impl TimestampRange {
 }
 
 /// Parses a date with or without a time. `default_time` is the time of a date without one.
-fn parse_bound(text: &str, default_time: civil::Time) -> Result<Timestamp> {
+pub(crate) fn parse_bound(text: &str, default_time: civil::Time) -> Result<Timestamp> {
     let trimmed = text.trim();
     // The length check is needed because the parser also accepts a date with a time.
     let date = (trimmed.len() <= 10).then(|| trimmed.parse::<civil::Date>());

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use memchr::{memchr, memchr_iter, memmem, memrchr};
+use jiff::Timestamp;
+use memchr::{memchr, memmem, memrchr};
 
 use super::dates::TimestampRange;
 use crate::{Entry, EntryKind, LineFilter};
@@ -17,15 +18,26 @@ const DATE_TAIL_BYTES: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineMetaFilter {
     /// The kinds of entries; empty means all.
-    pub(super) kinds: Vec<EntryKind>,
-    pub(super) dates: TimestampRange,
+    pub(crate) kinds: Vec<EntryKind>,
+    pub(crate) dates: TimestampRange,
 }
 
 impl LineMetaFilter {
     /// Returns whether the kind and date of an entry match.
-    pub(super) fn matches(&self, entry: &Entry) -> bool {
+    pub(crate) fn matches(&self, entry: &Entry) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&entry.kind))
             && self.dates.contains(&entry.date)
+    }
+
+    /// Replaces the kinds and restricts the dates.
+    pub(crate) fn narrow(
+        &mut self,
+        kinds: Option<Vec<EntryKind>>,
+        after: Option<Timestamp>,
+        before: Option<Timestamp>,
+    ) {
+        self.kinds = kinds.unwrap_or(std::mem::take(&mut self.kinds));
+        self.dates.narrow(after, before);
     }
 
     /// Returns whether the filter accepts all lines.
@@ -100,11 +112,6 @@ fn line_date(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(value)
         .ok()
         .filter(|date| !date.contains(['\\', '"']))
-}
-
-/// Returns whether a line contains a character that is written as an escape `\uXXXX`. See [`is_escaped_char`].
-pub(crate) fn has_escaped_char(line: &[u8]) -> bool {
-    memchr_iter(b'\\', line).any(|offset| is_escaped_char(line, offset, true))
 }
 
 /// Returns whether the bytes at an offset are an escape `\uXXXX` of a character that need not be escaped. A search for

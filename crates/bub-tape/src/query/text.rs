@@ -71,7 +71,8 @@ pub(crate) fn visit_texts(
     }
 }
 
-fn parse_escaped_arguments(key: Option<&str>, text: &str) -> Option<Value> {
+/// Parses the arguments of a tool call, which are JSON text. Returns `None` for texts without escapes.
+pub(crate) fn parse_escaped_arguments(key: Option<&str>, text: &str) -> Option<Value> {
     let has_escapes = key == Some("arguments") && text.starts_with('{') && text.contains('\\');
     has_escapes.then(|| json::parse_json_lossy(text)).flatten()
 }

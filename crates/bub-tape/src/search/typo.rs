@@ -1,106 +1,77 @@
-//! Compares words for similarity.
+//! Words that differ from a word by one typing error.
 //!
-//! The similarity of two words is defined as in the Python version: twice the length of the longest common subsequence,
-//! divided by the sum of both lengths. A match needs 80 percent. If the other word is much longer, its best matching
-//! part counts and needs 89 percent. A much shorter word never matches, while the Python version matches "on" with
-//! "configuration".
+//! The index has no list of words, so the possible words are looked up. There are a few hundred of them.
 
-/// Maximum number of characters that are compared, because the comparison uses one bit of a `u64` per character. The
-/// rest of a longer word is ignored.
-pub(super) const MAX_CHARS: usize = 64;
-/// Minimum length of a word with typing errors. Shorter words match only exactly.
-pub(super) const MIN_CHARS: usize = 3;
+use super::{
+    stem::stem,
+    syntax::SearchWord,
+    tokens::{MAX_WORD_BYTES, hash_term},
+};
 
-/// Returns whether `other` is similar enough to be `word` with typing errors. `word` has at most [`MAX_CHARS`]
-/// characters.
-pub(super) fn is_similar(word: &[char], other: &[char]) -> bool {
-    let (length, other_length) = (word.len(), other.len());
-    if other_length < MIN_CHARS || other_length * 3 < length * 2 {
-        return false;
-    }
-    if other_length * 2 < length * 3 {
-        return common_subsequence_length(word, other) * 5 >= (length + other_length) * 2;
-    }
-    other.windows(length).any(|part| {
-        // Eight ninths of fewer than nine letters, rounded up, are all letters. So the part must be equal to the word,
-        // which is faster to check.
-        part == word || length >= 9 && common_subsequence_length(word, part) * 9 >= length * 8
-    })
-}
+/// Minimum length of a missing word for similar words to count.
+const MIN_MISSING_CHARS: usize = 5;
+/// Minimum length of a word that occurs, for its misspellings to count.
+const MIN_KNOWN_CHARS: usize = 6;
+/// Maximum number of documents with a word for its misspellings to count.
+const MAX_KNOWN_DOCUMENTS: u64 = 20;
+/// Length from which a word in one or two documents may itself be misspelled.
+const MIN_SUSPECT_CHARS: usize = 8;
+/// Maximum length of a word with typing errors.
+const MAX_CHARS: usize = 24;
 
-/// Returns the length of the longest common subsequence. Computes each column of the dynamic programming table at once,
-/// with one bit per row.
-fn common_subsequence_length(word: &[char], other: &[char]) -> usize {
-    let positions = |character: &char| {
-        let bits = word.iter().rev();
-        bits.fold(0_u64, |mask, own| mask << 1 | u64::from(own == character))
+/// Returns whether similar words count for a word with this number of letters and documents.
+pub(super) fn can_be_misspelled(letters: usize, documents: u64) -> bool {
+    let min = if documents == 0 {
+        MIN_MISSING_CHARS
+    } else {
+        MIN_KNOWN_CHARS
     };
-    let rows = other.iter().fold(u64::MAX, |rows, character| {
-        let matching = rows & positions(character);
-        rows.wrapping_add(matching) | rows.wrapping_sub(matching)
-    });
-    word.iter()
-        .enumerate()
-        .filter(|(row, _)| rows >> row & 1 == 0)
-        .count()
+    (min..=MAX_CHARS).contains(&letters) && documents <= MAX_KNOWN_DOCUMENTS
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Returns whether a similar word that occurs in `similar` documents counts for a word that occurs in `own` documents.
+pub(super) fn can_replace(letters: usize, own: u64, similar: u64) -> bool {
+    own == 0 || similar <= own || own <= 2 && letters >= MIN_SUSPECT_CHARS
+}
 
-    fn chars(text: &str) -> Vec<char> {
-        text.chars().collect()
+/// Returns the hashes of the stems of all words with one typing error. Words with digits have none.
+pub(super) fn similar_stems(word: &SearchWord) -> Vec<u32> {
+    let text = String::from_utf8_lossy(&word.text);
+    let letters: Vec<char> = text.chars().collect();
+    let alphabet: Vec<char> = match letters.first() {
+        Some('a'..='z') => ('a'..='z').collect(),
+        Some('а'..='я') => ('а'..='я').collect(),
+        Some('α'..='ω') => ('α'..='ω').collect(),
+        _ => Vec::new(),
+    };
+    if !letters.iter().all(|letter| letter.is_alphabetic()) {
+        return Vec::new();
     }
-
-    #[test]
-    fn words_match_within_a_typing_error() {
-        for (pattern, word, expected) in [
-            ("zebrafish", "zebrafish", true),
-            ("zebrafish", "zebrafsh", true),
-            ("zebrafish", "zebarfish", true),
-            ("zebrafish", "xzebrafishes", true),
-            ("zebrafish", "catfish", false),
-            ("xylophone", "xylofone", true),
-            ("xylophon", "telexylophonist", true),
-            ("configuration", "on", false),
-            ("configuration", "config", false),
-            ("teh", "the", false),
-            ("cat", "cart", true),
-            ("cat", "at", false),
-            ("привет", "превет", true),
-            ("你好世界", "你好新世界", true),
-        ] {
-            assert_eq!(
-                is_similar(&chars(pattern), &chars(word)),
-                expected,
-                "{pattern} {word}"
-            );
+    let mut hashes = Vec::new();
+    let mut add = |letters: &[char]| {
+        let text: String = letters.iter().collect();
+        let hash = hash_term(stem(text.as_bytes(), &mut [0; MAX_WORD_BYTES]));
+        hashes.extend(Some(hash).filter(|hash| *hash != word.stem));
+    };
+    for index in 0..=letters.len() {
+        let (before, after) = letters.split_at(index);
+        let with = |middle: &[char], after: &[char]| [before, middle, after].concat();
+        for letter in &alphabet {
+            add(&with(&[*letter], after));
+        }
+        if let [first, rest @ ..] = after {
+            add(&with(&[], rest));
+            for letter in alphabet.iter().filter(|letter| *letter != first) {
+                add(&with(&[*letter], rest));
+            }
+        }
+        if let [first, second, rest @ ..] = after
+            && first != second
+        {
+            add(&with(&[*second, *first], rest));
         }
     }
-
-    #[test]
-    fn the_common_subsequence_is_the_textbook_one() {
-        let textbook = |left: &[char], right: &[char]| {
-            let mut row = vec![0; right.len() + 1];
-            for l in left {
-                let mut diagonal = 0;
-                for (index, r) in right.iter().enumerate() {
-                    let above = row[index + 1];
-                    row[index + 1] = if l == r {
-                        diagonal + 1
-                    } else {
-                        above.max(row[index])
-                    };
-                    diagonal = above;
-                }
-            }
-            row[right.len()]
-        };
-        proptest::proptest!(|(left in "[a-dä好]{0,70}", right in "[a-dä好]{0,80}")| {
-            let left: Vec<char> = left.chars().take(MAX_CHARS).collect();
-            let right = chars(&right);
-            proptest::prop_assert_eq!(common_subsequence_length(&left, &right), textbook(&left, &right));
-        });
-    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes
 }

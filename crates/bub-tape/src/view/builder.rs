@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::{ChatMessage, TOOL_DONE_EVENT, calls::PendingCalls, carry};
+use super::{ChatMessage, HandoffSlots, TOOL_DONE_EVENT, calls::PendingCalls, carry};
 use crate::{Entry, EntryId, EntryKind, SESSION_START, codec, entry::json_object};
 
 /// Maximum number of model responses whose tool calls wait for results at the same time. The tool calls of older
 /// responses get no more results. Few runs overlap, so this is rare.
 const MAX_OPEN_CALLS: usize = 16;
+/// Keys in the state of an anchor with slots that are for users only: why bub handed off.
+const HIDDEN_KEYS: [&str; 4] = ["reason", "error", "tokens", "window"];
 /// The roles that providers accept.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
@@ -231,13 +233,25 @@ impl<'a> ViewBuilder<'a> {
     }
 }
 
-/// Returns the message for the anchor that opens a view: its summary, then the rest of its state as JSON.
+/// Returns the message for the anchor that opens a view: its summary, its slots, then the rest of its state as JSON.
 fn opening_message(anchor: &Entry) -> Option<ChatMessage> {
     let name = anchor.name().unwrap_or_default();
-    let (summary, rest) = match carry::visible_state(anchor) {
-        Value::Object(mut state) => (state.shift_remove("summary"), Value::Object(state)),
-        state => (None, state),
-    };
+    let mut state = carry::visible_state(anchor);
+    let slots = HandoffSlots::from_state(&state);
+    let summary = state.as_object_mut().and_then(|state| {
+        if slots.is_some() {
+            // The error of the provider and the size of the window do not help the model.
+            state.retain(|key, _| {
+                !HandoffSlots::KEYS.contains(&&**key) && !HIDDEN_KEYS.contains(&&**key)
+            });
+        }
+        state.shift_remove("summary")
+    });
+    let text = slots.as_ref().map(|slots| {
+        let carried = carry::carried_ids(anchor).unwrap_or_default();
+        let instruction = slots.source.instruction;
+        slots.to_text(!instruction.is_some_and(|id| carried.contains(&id)))
+    });
     // The state of the first anchor of a tape is fixed and does not help the model.
     let is_empty = |value: &Value| match value {
         Value::Null => true,
@@ -245,7 +259,9 @@ fn opening_message(anchor: &Entry) -> Option<ChatMessage> {
         Value::Object(map) => map.is_empty() || name == SESSION_START,
         _ => false,
     };
-    let parts = [summary.unwrap_or_default(), rest].into_iter();
+    let text = text.map_or(Value::Null, Value::String);
+    let hint = slots.map_or(Value::Null, |slots| slots.lookup_hint().into());
+    let parts = [summary.unwrap_or_default(), text, state, hint].into_iter();
     let parts = parts.filter(|part| !is_empty(part)).map(|part| match part {
         Value::String(text) => text.trim().to_owned(),
         part => codec::to_python_json(&part),

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use bub_tape::{
     ChainProblem, ChainReport, Durability, Entry, EntryId, EntryKind, EntryRange, ExportSeal,
-    FileStore, ResetRequest, Tape, TapeName, TapeStore, ViewOptions, codec,
+    FileStore, ResetRequest, SessionInfo, Tape, TapeName, TapeStore, ViewOptions, codec,
 };
 use tempfile::TempDir;
 
@@ -80,7 +80,8 @@ async fn a_chained_tape_is_valid_and_readable() {
 async fn export(fixture: &ChainFixture) -> Vec<String> {
     let tape = Tape::new(Arc::new(fixture.store()), fixture.name.clone());
     let entries = tape.entries(EntryRange::ALL).await.unwrap();
-    let mut seal = ExportSeal::default();
+    let problem = tape.store().chain_problem(tape.name()).await.unwrap();
+    let mut seal = ExportSeal::new(problem);
     for entry in &entries {
         seal.add_entry(entry);
     }
@@ -309,7 +310,7 @@ async fn the_start_of_a_chain_covers_the_entries_before_it() {
     let forged = format!("{first}\n{content}");
     let report = ChainReport::of_lines(forged.as_bytes(), None).unwrap();
     assert!(
-        matches!(report.problem, Some(ChainProblem::Altered { line: 2, .. })),
+        matches!(report.problem, Some(ChainProblem::Inserted { line: 1, .. })),
         "{report:?}"
     );
 }
@@ -356,7 +357,7 @@ async fn every_changed_byte_is_found() {
         fs::write(&path, &changed).unwrap();
         assert_ne!(fixture.verify().await.problem, None, "byte {position}");
     }
-    // The complete tape, with a sample of its bytes: the first bad entry is the changed one, or the one after it.
+    // The complete tape, with a sample of its bytes: the first bad entry is the changed one.
     for position in (0..original.len())
         .step_by(original.len() / 300)
         .chain([original.len() - 1])
@@ -371,14 +372,11 @@ async fn every_changed_byte_is_found() {
             .unwrap() as u64
             + 1;
         match report.problem {
-            Some(ChainProblem::Altered { line: found, .. }) => {
-                assert!(
-                    (line..=line + 1).contains(&found),
-                    "byte {position} of line {line}: {found}"
-                );
-            }
-            Some(ChainProblem::Truncated { .. }) => {
-                assert_eq!(line, ENTRIES as u64, "byte {position}");
+            Some(
+                ChainProblem::Altered { line: found, .. }
+                | ChainProblem::Damaged { line: found, .. },
+            ) => {
+                assert_eq!(found, line, "byte {position}");
             }
             other => panic!("byte {position} of line {line}: {other:?}"),
         }
@@ -477,6 +475,176 @@ async fn entries_of_the_python_version_are_unchained_and_covered_by_the_next_ent
         line: 12,
     };
     assert_eq!(problem, Some(expected));
+}
+
+/// An entry that was inserted between two chained entries is named, and not the chained one after it.
+#[tokio::test]
+async fn an_entry_that_was_inserted_later_is_named_as_unchained() {
+    let foreign = r#"{"id": 99, "kind": "message", "payload": {"role": "user", "content": "never said"}, "meta": {}, "date": "2026-11-18T08:00:00+00:00"}"#;
+    for position in 0..10 {
+        let fixture = ChainFixture::with_entries(10).await;
+        let content = fs::read_to_string(fixture.path()).unwrap();
+        let mut lines: Vec<&str> = content.lines().collect();
+        lines.insert(position, foreign);
+        fs::write(fixture.path(), lines.join("\n") + "\n").unwrap();
+        let id = Some(EntryId::new(99));
+        let line = position as u64 + 1;
+        let report = fixture.verify().await;
+        assert_eq!(report.problem, Some(ChainProblem::Inserted { id, line }));
+        assert_eq!((report.broken, report.before + report.unchained), (1, 1));
+    }
+}
+
+/// Without the end of a tape and its lock record, the rest of the chain is valid. The next entry says so permanently.
+#[tokio::test]
+async fn a_removed_end_without_a_lock_record_stays_noticed() {
+    let fixture = ChainFixture::with_entries(10).await;
+    let (store, path) = (fixture.store(), fixture.path());
+    let original = fs::read(&path).unwrap();
+    let head = |line: usize| {
+        let content = String::from_utf8(original.clone()).unwrap();
+        let line = content.lines().nth(line - 1).unwrap().to_owned();
+        line.rsplit('"').nth(1).unwrap().to_owned()
+    };
+    let ranges = line_ranges(&original);
+    fs::write(&path, &original[..ranges[7].0]).unwrap();
+    fs::remove_dir_all(fixture.root.path().join(".bub/locks")).unwrap();
+    for round in 0..3 {
+        fixture.append([format!("later {round}")]).await;
+        let report = fixture.verify().await;
+        assert_eq!((report.problem, report.is_complete), (None, true));
+        let unproven = report.unproven.unwrap();
+        assert_eq!((unproven.id.get(), unproven.line), (8, 8));
+        // A head from before the removed end does not prove it. The head of the last entry that is left does.
+        for (line, is_proven) in [(6, false), (7, true)] {
+            let known = store.verify_chain(&fixture.name, Some(&head(line))).await;
+            let known = known.unwrap();
+            assert!(known.proven.is_some());
+            assert_eq!(known.unproven.is_none(), is_proven, "{line}");
+        }
+        // A head of the removed end is not found.
+        let lost = store.verify_chain(&fixture.name, Some(&head(9))).await;
+        assert_eq!(lost.unwrap().proven, None);
+    }
+    // The event is part of the chain.
+    let content = fs::read_to_string(&path).unwrap();
+    let kept = content
+        .lines()
+        .filter(|line| !line.contains("tape.end_unknown"));
+    let kept: Vec<&str> = kept.collect();
+    fs::write(&path, kept.join("\n") + "\n").unwrap();
+    assert_ne!(fixture.verify().await.problem, None);
+}
+
+/// A copy has a new chain. It must not hide that the source was tampered with.
+#[tokio::test]
+async fn a_copy_of_a_broken_tape_is_broken() {
+    type Change = fn(&mut Vec<String>);
+    let changes: [(Change, Option<usize>); 5] = [
+        (
+            |lines| lines[4] = lines[4].replace("message 4", "message 5"),
+            Some(5),
+        ),
+        (|lines| drop(lines.remove(4)), Some(5)),
+        (
+            |lines| lines[4] = lines[4].replace("chain", "train"),
+            Some(4),
+        ),
+        (|lines| lines.truncate(8), Some(8)),
+        (|_| {}, None),
+    ];
+    for (number, (change, broken_from)) in changes.into_iter().enumerate() {
+        let fixture = ChainFixture::with_entries(10).await;
+        let content = fs::read_to_string(fixture.path()).unwrap();
+        let mut lines: Vec<String> = content.lines().map(|line| line.to_owned() + "\n").collect();
+        change(&mut lines);
+        fs::write(fixture.path(), lines.concat()).unwrap();
+        let tape = |name: &str| Tape::new(Arc::new(fixture.store()), TapeName::new(name).unwrap());
+        let source = tape("chain__tape");
+        let entries = source.entries(EntryRange::ALL).await.unwrap();
+        for count in [3, entries.len()] {
+            let copy = tape(&format!("chain__copy{count}"));
+            let info = SessionInfo::new("copy");
+            let copied = entries[..count].to_vec();
+            source.copy_to(&copy, copied, &info).await.unwrap();
+            // A copy of the copy, too.
+            let again = tape(&format!("chain__again{count}"));
+            let all = copy.entries(EntryRange::ALL).await.unwrap();
+            copy.copy_to(&again, all, &info).await.unwrap();
+            for copy in [&copy, &again] {
+                let report = fixture.store().verify_chain(copy.name(), None).await;
+                let problem = report.unwrap().problem;
+                let is_broken = broken_from.is_some_and(|first| count >= first);
+                assert_eq!(
+                    problem.is_some(),
+                    is_broken,
+                    "{number}: {count}: {problem:?}"
+                );
+                assert!(
+                    problem.is_none_or(|problem| matches!(problem, ChainProblem::Source { .. }))
+                );
+            }
+        }
+    }
+}
+
+/// Without its lock record, a tape is not proven. This stays so in an export and in copies of any length, also if their
+/// chain starts later.
+#[tokio::test]
+async fn a_copy_and_an_export_of_an_unproven_tape_are_not_proven() {
+    for has_later_entry in [false, true] {
+        let fixture = ChainFixture::with_entries(10).await;
+        let content = fs::read(fixture.path()).unwrap();
+        fs::write(fixture.path(), &content[..line_ranges(&content)[9].0]).unwrap();
+        fs::remove_dir_all(fixture.root.path().join(".bub/locks")).unwrap();
+        if has_later_entry {
+            // Its report is not part of the copies.
+            fixture.append(["later".to_owned()]).await;
+        }
+        let lines = export(&fixture).await;
+        let report = verify_lines(&lines);
+        assert_eq!((report.problem, report.is_complete), (None, true));
+        assert!(report.unproven.is_some(), "{has_later_entry}");
+        let plain = FileStore::new(fixture.root.path(), Durability::Os);
+        for (is_chained, store) in [(true, fixture.store()), (false, plain)] {
+            let tape =
+                |name: String| Tape::new(Arc::new(store.clone()), TapeName::new(name).unwrap());
+            let source = tape("chain__tape".to_owned());
+            let entries = source.entries(EntryRange::ALL).await.unwrap();
+            for count in [3, 9] {
+                let copy = tape(format!("chain__{is_chained}{count}"));
+                let info = SessionInfo::new("copy");
+                let copied = entries[..count].to_vec();
+                source.copy_to(&copy, copied, &info).await.unwrap();
+                let later = Tape::new(Arc::new(fixture.store()), copy.name().clone());
+                later.append(Entry::message("user", "later")).await.unwrap();
+                let report = fixture
+                    .store()
+                    .verify_chain(copy.name(), None)
+                    .await
+                    .unwrap();
+                assert_eq!((report.problem, report.is_complete), (None, true));
+                assert!(
+                    report.unproven.is_some_and(|entry| entry.is_copied),
+                    "{is_chained} {count}"
+                );
+            }
+        }
+    }
+}
+
+/// The export of a broken tape is broken, also if its lines alone are a valid chain.
+#[tokio::test]
+async fn an_export_of_a_broken_tape_is_broken() {
+    let fixture = ChainFixture::with_entries(20).await;
+    let content = fs::read(fixture.path()).unwrap();
+    fs::write(fixture.path(), &content[..line_ranges(&content)[15].0]).unwrap();
+    let lines = export(&fixture).await;
+    let problem = verify_lines(&lines).problem;
+    assert!(
+        matches!(&problem, Some(ChainProblem::Source { line: 16, problem, .. }) if problem.contains("after line 15")),
+        "{problem:?}"
+    );
 }
 
 #[tokio::test]

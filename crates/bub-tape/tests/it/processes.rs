@@ -20,6 +20,8 @@ use bub_tape::{
 };
 use futures_util::TryStreamExt as _;
 
+use crate::search_index;
+
 const ROLE: &str = "BUB_TAPE_CHILD";
 const ROOT: &str = "BUB_TAPE_ROOT";
 const FIRST: &str = "BUB_TAPE_FIRST";
@@ -29,7 +31,7 @@ const BATCH: usize = 3;
 /// Number of rounds before a new tape is started, so that reading the complete tape stays fast.
 const ROUNDS_PER_TAPE: u64 = 50;
 
-fn name() -> TapeName {
+pub(crate) fn name() -> TapeName {
     TapeName::for_session("/srv/demo", "cli:local")
 }
 
@@ -37,7 +39,7 @@ fn numbered(number: usize) -> Entry {
     Entry::message("user", format!("{number}")).with_meta("filler", "章".repeat(200))
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -51,7 +53,7 @@ fn acknowledge(number: usize) {
     out.flush().unwrap();
 }
 
-fn spawn(role: &str, root: &Path, first: usize) -> Child {
+pub(crate) fn spawn(role: &str, root: &Path, first: usize) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     // About every fourth round writes with fsync.
     if first % 4 == 3 {
@@ -95,6 +97,7 @@ fn child() {
             "fork" => fork_forever(&tape, first).await,
             "reset" | "chained_reset" => reset_forever(&tape, first).await,
             "index" => index_forever(&tape, &store, first).await,
+            "search" => search_index::append_and_search(&tape, first, acknowledge).await,
             "lease" => hold_lease(&tape).await,
             other => unreachable!("{other}"),
         }
@@ -163,10 +166,10 @@ async fn hold_lease(tape: &Tape) {
 }
 
 /// A generator of pseudorandom numbers from a seed, so that a failing round can be repeated.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -184,6 +187,17 @@ fn rounds() -> u64 {
 
 /// Starts a child and kills it at a random moment after its first acknowledgment. Returns the last acknowledged number.
 fn run_and_kill(role: &str, root: &Path, first: usize, random: &mut Random) -> Option<usize> {
+    let moment = Duration::from_micros(random.below(2_500));
+    run_and_kill_after(role, root, first, moment)
+}
+
+/// Starts a child and kills it after its first acknowledgment and a delay. Returns the last acknowledged number.
+pub(crate) fn run_and_kill_after(
+    role: &str,
+    root: &Path,
+    first: usize,
+    delay: Duration,
+) -> Option<usize> {
     let mut child = spawn(role, root, first);
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -193,7 +207,7 @@ fn run_and_kill(role: &str, root: &Path, first: usize, random: &mut Random) -> O
         }
     }
     // This sleep does not wait for an event: it varies the moment of the kill.
-    let moment = Instant::now() + Duration::from_micros(random.below(2_500));
+    let moment = Instant::now() + delay;
     while Instant::now() < moment {
         thread::yield_now();
     }

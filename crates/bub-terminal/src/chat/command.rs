@@ -1,6 +1,6 @@
 //! What a typed line means: text for the model, a command of the agent, or a command that the chat runs itself.
 
-use bub_kernel::command_line;
+use bub_kernel::{command_line, command_prefix};
 use bub_settings::closest_match;
 
 use crate::editor::CompletionItem;
@@ -31,17 +31,30 @@ impl ChatCommand {
     }
 }
 
+/// Returns the hint that says how to leave the chat.
+pub(crate) fn leave_hint() -> String {
+    let prefix = command_prefix();
+    format!("press Ctrl-C again or type {prefix}quit to leave")
+}
+
 /// Resolves a line that starts with a slash: `/name` is the command `,name`. Other lines stay as they are. The error
 /// says that the line names no command; it must not be sent before the user has confirmed it.
-pub(crate) fn resolve_slash(line: &str, commands: &[CompletionItem]) -> Result<String, String> {
-    let Some(rest) = line.strip_prefix('/') else {
+///
+/// # Errors
+///
+/// Fails if the line starts with a slash and names no command.
+pub fn resolve_slash(line: &str, commands: &[CompletionItem]) -> Result<String, String> {
+    let Some(rest) = line
+        .strip_prefix('/')
+        .filter(|_| command_line(line).is_none())
+    else {
         return Ok(line.to_owned());
     };
     let name = rest.split_whitespace().next().unwrap_or_default();
     let is_known = |command: &CompletionItem| command.text == name;
     // `,quit` is a command of the agent, too, and therefore in the list.
     if !rest.starts_with(char::is_whitespace) && commands.iter().any(is_known) {
-        return Ok(format!(",{rest}"));
+        return Ok(format!("{}{rest}", command_prefix()));
     }
     let names = commands.iter().map(|command| command.text.as_str());
     Err(match closest_match(name, names) {

@@ -6,6 +6,7 @@ use super::{ChatExit, ChatScreen, QueuedLine};
 use crate::{
     Line, Style,
     channel::{ChatEvent, FIRST_RECOVERED_LINE, LineOutcome},
+    editor::image_marker,
     sanitize::sanitize,
 };
 
@@ -40,6 +41,7 @@ impl ChatScreen {
                     self.show_steering_lines();
                 }
             }
+            ChatEvent::CallsInterrupted(calls) => self.state.view.set_call_progress(calls),
             ChatEvent::TurnEnded => {
                 let is_over = self.state.end_stream();
                 // Lines that did not steer this turn get their own turns.
@@ -82,6 +84,14 @@ impl ChatScreen {
                 self.status = status;
             }
             ChatEvent::Sessions(ids) => self.editor.set_session_ids(ids),
+            ChatEvent::ImageRejected { number, reason } => {
+                let marker = image_marker(number);
+                self.editor.remove_text(&marker);
+                if let Some(draft) = &mut self.draft {
+                    *draft = draft.replace(&marker, "");
+                }
+                self.state.view.show_notice(&reason, Style::YELLOW);
+            }
             ChatEvent::Notice(text) => self.state.view.show_notice(&text, Style::YELLOW),
         }
     }

@@ -1,16 +1,16 @@
 //! Handling of keyboard input.
 
-use bub_kernel::{Result, command_line};
+use bub_kernel::{Result, command_line, command_prefix};
 use tokio::time::Instant;
 
 use super::{
-    ChatCommand, ChatExit, ChatScreen, QueuedLine, resolve_slash, state::DOUBLE_INTERRUPT_WINDOW,
-    terminal_error,
+    ChatCommand, ChatExit, ChatScreen, QueuedLine, leave_hint, resolve_slash,
+    state::DOUBLE_INTERRUPT_WINDOW, terminal_error,
 };
 use crate::{
     Style,
     channel::UserQuestion,
-    editor::EditorAction,
+    editor::{EditorAction, image_marker},
     keys::KeyEvent,
     screen::LiveArea,
     tty::{self, ModeGuard},
@@ -37,7 +37,8 @@ impl ChatScreen {
             self.cancel_turn().await;
             return Ok(());
         }
-        if key != KeyEvent::Ctrl('c') {
+        // On a line with text, Ctrl-C clears the line.
+        if key != KeyEvent::Ctrl('c') || !self.editor.text().is_empty() {
             self.state.interrupted = None;
             self.hint = None;
         }
@@ -67,7 +68,11 @@ impl ChatScreen {
             EditorAction::ToggleMode => self.editor.is_shell ^= true,
             EditorAction::ShowOutput => self.state.view.show_hidden_output(),
             EditorAction::AttachClipboardImage => {
-                if self.state.attach_clipboard_image().is_none() {
+                if let Some(number) = self.state.read_clipboard_image() {
+                    let marker = format!("{} ", image_marker(number));
+                    let history = self.state.history.lines();
+                    self.editor.handle_key(KeyEvent::Paste(marker), history);
+                } else {
                     self.set_hint("too many lines are pending; press Ctrl-V again after an answer");
                 }
             }
@@ -92,7 +97,7 @@ impl ChatScreen {
             self.set_leave_hint("cancelled; press Ctrl-C again to leave");
             self.cancel_turn().await;
         } else {
-            self.set_leave_hint("press Ctrl-C again or type ,quit to leave");
+            self.set_leave_hint(&leave_hint());
         }
     }
 
@@ -128,7 +133,7 @@ impl ChatScreen {
         let is_shell = self.editor.is_shell && command_line(&text).is_none();
         let is_confirmed = self.unknown_command.take().as_ref() == Some(&text);
         let resolved = if is_shell {
-            Ok(format!(",{text}"))
+            Ok(format!("{}{text}", command_prefix()))
         } else {
             resolve_slash(&text, self.editor.commands())
         };

@@ -14,7 +14,9 @@ impl ChatScreen {
     pub(super) fn build_live_area(&self) -> LiveArea {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
-        let has_status = budget >= 3;
+        // In a small window, neither the status line nor a hint is shown.
+        let mut status = self.hint_or_status_rows(width);
+        status.truncate(if budget >= 3 { budget / 3 } else { 0 });
         let prompt = match self.state.questions.front() {
             None => self.prompt(),
             Some(question) => {
@@ -26,7 +28,7 @@ impl ChatScreen {
         let (layout, mut menu) =
             self.editor
                 .lay_out(&prompt, self.state.history.lines(), width, max_text_rows);
-        let mut rows_left = budget.saturating_sub(layout.rows.len() + usize::from(has_status));
+        let mut rows_left = budget.saturating_sub(layout.rows.len() + status.len());
         menu.truncate(rows_left);
         rows_left -= menu.len();
         let activity = self.activity_line(width).filter(|_| rows_left > 0);
@@ -41,22 +43,26 @@ impl ChatScreen {
         let cursor = (rows.len() + layout.cursor.0, layout.cursor.1);
         rows.extend(layout.rows);
         rows.append(&mut menu);
-        if has_status {
-            rows.push(self.hint_or_status_line(width));
-        }
+        rows.append(&mut status);
         LiveArea { rows, cursor }
     }
 
-    fn hint_or_status_line(&self, width: usize) -> Line {
-        match &self.hint {
-            Some((hint, _)) => Line::fitting(hint, width, Style::YELLOW),
-            None => turn_view::status_line(
-                &self.status,
-                self.editor.is_shell,
-                self.state.view.is_thinking_shown(),
-                width,
-            ),
+    /// Returns the hint, wrapped between words, or else the status line.
+    fn hint_or_status_rows(&self, width: usize) -> Vec<Line> {
+        let fit = |row: &Line| Line::fitting(&row.text(), width, Style::YELLOW);
+        if let Some((hint, _)) = &self.hint {
+            let line = Line::new(sanitize_line(hint), Style::YELLOW);
+            let rows = turn_view::wrap_line(&line, width.saturating_sub(1));
+            return rows.iter().map(fit).collect();
         }
+        let is_thinking_shown = self.state.view.is_thinking_shown();
+        let is_shell = self.editor.is_shell;
+        vec![turn_view::status_line(
+            &self.status,
+            is_shell,
+            is_thinking_shown,
+            width,
+        )]
     }
 
     /// Returns the line with the spinner, or `None` if the chat is idle.

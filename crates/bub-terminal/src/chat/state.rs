@@ -2,18 +2,19 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use bub_kernel::{ApprovalAnswer, MessageKind, command_line};
+use bub_kernel::{MessageKind, command_line};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::Instant,
 };
 
 use crate::{
-    Style,
+    Style, answer_notice,
     channel::{LineOutcome, UserQuestion},
     chat::ChatCommand,
     history::History,
     host::ChatHost,
+    parse_answer,
     turn_view::TurnView,
 };
 
@@ -35,6 +36,8 @@ pub(crate) struct ChatState {
     /// The queue of requests to the host.
     submitted: mpsc::Sender<ChatHostRequest>,
     pub(crate) last_line: u64,
+    /// Number of images that were read from the clipboard.
+    last_image: u64,
     /// Numbers of the submitted lines that have no outcome yet.
     pub(crate) open: Vec<u64>,
     pub(crate) running: Option<RunningTurn>,
@@ -52,8 +55,8 @@ enum ChatHostRequest {
     Line(u64, String),
     /// Withdraw the last queued line.
     Withdraw,
-    /// Attach the image in the clipboard to the next message.
-    AttachClipboardImage,
+    /// Read the image in the clipboard and give it this number.
+    ReadClipboardImage(u64),
 }
 
 /// The running turn.
@@ -73,6 +76,7 @@ impl ChatState {
             submitted: spawn_submitter(Arc::clone(&host)),
             host,
             last_line: 0,
+            last_image: 0,
             open: Vec::new(),
             running: None,
             questions: VecDeque::new(),
@@ -122,9 +126,12 @@ impl ChatState {
         self.request(ChatHostRequest::Withdraw)
     }
 
-    /// Attaches the image in the clipboard to the line that is submitted next. Returns `None` if the queue is full.
-    pub(crate) fn attach_clipboard_image(&self) -> Option<()> {
-        self.request(ChatHostRequest::AttachClipboardImage)
+    /// Reads the image in the clipboard. Returns its number, or `None` if the queue is full.
+    pub(crate) fn read_clipboard_image(&mut self) -> Option<u64> {
+        let number = self.last_image + 1;
+        self.request(ChatHostRequest::ReadClipboardImage(number))?;
+        self.last_image = number;
+        Some(number)
     }
 
     /// Passes a request to the host; returns `None` if the queue is full. A closed queue does not count, because it is
@@ -223,7 +230,7 @@ impl ChatState {
     pub(crate) fn drop_questions(&mut self, is_over: impl Fn(&UserQuestion) -> bool) -> bool {
         let was_first = self.questions.front().is_some_and(&is_over);
         if was_first {
-            self.view.end_approval(false);
+            self.view.end_approval();
         }
         self.questions.retain(|question| !is_over(question));
         was_first
@@ -232,9 +239,7 @@ impl ChatState {
     /// Answers the first question. Returns `false` if it asks for yes or no, and the text is neither.
     pub(crate) fn answer_question(&mut self, text: &str) -> bool {
         let answer = match self.questions.front() {
-            Some(UserQuestion::Call { request, .. }) => {
-                ApprovalAnswer::from_text(text).filter(|answer| request.is_possible(answer))
-            }
+            Some(UserQuestion::Call { request, .. }) => parse_answer(request, text),
             _ => None,
         };
         // Ignore send errors: the question may have been withdrawn, or the plugin may have exited.
@@ -251,19 +256,8 @@ impl ChatState {
                 }),
                 Some(answer),
             ) => {
-                let notice = match &answer {
-                    ApprovalAnswer::Approved => "allowed once".to_owned(),
-                    ApprovalAnswer::ApprovedForSession => "allowed in this session".to_owned(),
-                    ApprovalAnswer::ApprovedAlways => {
-                        let rule = request.terms.always_rule.unwrap_or_default();
-                        format!("allowed always; rule added to the config file: {rule}")
-                    }
-                    ApprovalAnswer::Denied(Some(reason)) => {
-                        format!("denied; the model sees the reason: {reason}")
-                    }
-                    _ => "denied".to_owned(),
-                };
-                self.view.end_approval(answer.is_approval());
+                let notice = answer_notice(&request, &answer);
+                self.view.end_approval();
                 let _ = sender.send(answer);
                 self.view.show_notice(&notice, Style::YELLOW);
             }
@@ -307,7 +301,9 @@ fn spawn_submitter(host: Arc<dyn ChatHost>) -> mpsc::Sender<ChatHostRequest> {
             match submission {
                 ChatHostRequest::Line(line, text) => host.submit_line(line, text).await,
                 ChatHostRequest::Withdraw => host.withdraw_line(),
-                ChatHostRequest::AttachClipboardImage => host.attach_clipboard_image().await,
+                ChatHostRequest::ReadClipboardImage(number) => {
+                    host.read_clipboard_image(number).await;
+                }
             }
         }
     }));

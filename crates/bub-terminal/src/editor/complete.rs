@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use bub_kernel::command_prefix;
+
 /// Maximum number of files that are completed.
 const MAX_FILE_COUNT: usize = 200;
 
@@ -54,13 +56,13 @@ impl CompletionItems {
             return self.find_files(path, start + 1);
         }
         let is_first = line.len() == word.len();
-        if is_first && let Some(name) = word.strip_prefix([',', '/']) {
-            return filter_items(&self.commands, name, start + 1);
+        if is_first && let Some(name) = strip_command_prefix(word) {
+            return filter_items(&self.commands, name, before.len() - name.len());
         }
         if is_first && is_shell && !word.is_empty() {
             return filter_items(&self.commands, word, start);
         }
-        let command = line.strip_prefix([',', '/']);
+        let command = strip_command_prefix(line);
         let command = command.or(is_shell.then_some(line))?;
         let name = command.split_whitespace().next()?;
         match name {
@@ -99,12 +101,18 @@ impl CompletionItems {
     /// Returns the arguments of a command if `text` is that command followed by one space. Returns `None` if the
     /// command has no arguments.
     pub fn arguments_hint(&self, text: &str, is_shell: bool) -> Option<&str> {
-        let command = text.strip_prefix([',', '/']);
+        let command = strip_command_prefix(text);
         let command = command.or(is_shell.then_some(text))?;
         let command = command.strip_suffix(' ')?;
         let item = self.commands.iter().find(|word| word.text == command)?;
         Some(item.arguments.as_str()).filter(|arguments| !arguments.is_empty())
     }
+}
+
+/// Returns the text after the prefix of commands or after a slash.
+fn strip_command_prefix(text: &str) -> Option<&str> {
+    text.strip_prefix(command_prefix())
+        .or_else(|| text.strip_prefix('/'))
 }
 
 /// Returns the items that start with `prefix`, or `None` if no item does. Case is ignored.

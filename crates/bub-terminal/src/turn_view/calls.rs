@@ -138,19 +138,21 @@ fn value_text(value: &Value) -> String {
     }
 }
 
-/// Returns the lines of a tool result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason.
+/// Returns the lines of a tool result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason. The time is omitted
+/// if it is unknown.
 pub(crate) fn result_lines(
     failure: Option<&str>,
-    duration: Duration,
+    duration: Option<Duration>,
     width: usize,
     markdown_style: MarkdownStyle,
 ) -> Vec<Line> {
-    let (duration, prefix) = (format_duration(duration), result_prefix(markdown_style));
+    let time = duration.map(|duration| format!(" in {}", format_duration(duration)));
+    let (time, prefix) = (time.unwrap_or_default(), result_prefix(markdown_style));
     let Some(reason) = failure else {
-        let text = format!("{prefix}completed in {duration}");
+        let text = format!("{prefix}completed{time}");
         return vec![Line::new(text, Style::DIM)];
     };
-    let text = format!("{prefix}failed in {duration}");
+    let text = format!("{prefix}failed{time}");
     let mut lines = vec![Line::new(text, Style::RED)];
     let details = truncate_chars(reason, MAX_ERROR_CHARS);
     lines.extend(indented_lines(details.trim_end(), Style::RED, width));
@@ -286,7 +288,7 @@ mod tests {
         let rendered = |value: &Value| {
             text(&result_lines(
                 failure_reason(value, None, 0).as_deref(),
-                duration,
+                Some(duration),
                 80,
                 MarkdownStyle::Styled,
             ))

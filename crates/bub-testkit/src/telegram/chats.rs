@@ -147,10 +147,18 @@ impl Chats {
                 Ok(true.into())
             }
             "sendMessage" => self.send_message(params, "text"),
-            "sendPhoto" | "sendDocument" | "sendAudio" | "sendVideo" => {
-                self.send_message(params, "caption")
+            "sendPhoto" | "sendDocument" | "sendAudio" | "sendVideo" | "sendVoice"
+            | "sendAnimation" => self.send_message(params, "caption"),
+            "sendMediaGroup" => {
+                let items = params["media"].as_array().cloned().unwrap_or_default();
+                let sent = items.into_iter().map(|mut item| {
+                    item["chat_id"] = params["chat_id"].clone();
+                    self.send_message(&item, "caption")
+                });
+                sent.collect::<Result<Vec<_>, _>>().map(Value::from)
             }
             "editMessageText" => self.edit_message(params),
+            "deleteMessage" => self.delete_message(params),
             "sendChatAction" => self.check_chat(params).map(|_| true.into()),
             "getFile" => self.get_file(params),
             _ => Ok(true.into()),
@@ -208,6 +216,15 @@ impl Chats {
         message["text"] = text.into();
         message["reply_markup"] = params["reply_markup"].clone();
         Ok(message.clone())
+    }
+
+    fn delete_message(&mut self, params: &Value) -> ApiResult {
+        let chat = self.check_chat(params)?;
+        let id = to_number(&params["message_id"]).unwrap_or_default();
+        match self.messages.remove(&(chat, id)) {
+            Some(_) => Ok(true.into()),
+            None => Err((400, "Bad Request: message to delete not found".to_owned())),
+        }
     }
 
     fn get_file(&self, params: &Value) -> ApiResult {

@@ -12,6 +12,9 @@ use tracing_subscriber::{
 use super::fields::Fields;
 use crate::app_settings::LogFormat;
 
+/// The event that reports an attached file that the model cannot read.
+const FILE_NOT_READ_EVENT: &str = "prompt.file_not_read";
+
 /// A log event with the fields of its spans.
 pub(super) struct LogLine {
     time: Timestamp,
@@ -87,6 +90,11 @@ impl LogLine {
         format!("{on}{level}{off} {text}")
     }
 
+    /// Returns whether the line says that the model cannot read an attached file.
+    pub(super) fn is_about_attachment(&self) -> bool {
+        self.message == FILE_NOT_READ_EVENT
+    }
+
     /// Returns the line in words, if it is about something for which a user at a terminal waits.
     pub(super) fn notice(&self) -> Option<String> {
         let text = |name: &str| Some(sanitize::sanitize_line(self.fields.get(name)?.as_str()?));
@@ -101,6 +109,13 @@ impl LogLine {
                 format!(
                     "waiting for another turn of this session ({})",
                     text("holder")?
+                )
+            }
+            FILE_NOT_READ_EVENT => {
+                format!(
+                    "the model cannot read {} and gets only its path: {}",
+                    text("file")?,
+                    text("error")?
                 )
             }
             _ => return None,

@@ -40,6 +40,8 @@ async fn the_model_reads_a_page_with_a_tool_before_subagent() {
         "fs_glob",
         "fs_grep",
         "todo",
+        "tape_read",
+        "memory_search",
     ];
     assert_eq!(turn.requests()[0].tools, expected);
 }

@@ -120,6 +120,15 @@ pub(super) async fn tape_case(path: &Path) -> Result<EvalCase> {
         let text = format!("{}: the tape has no turn of the agent", path.display());
         return Err(Error::invalid_input(text));
     }
+    let failure =
+        (0..recording.turn_count()).find_map(|index| Some((index + 1, recording.failure(index)?)));
+    if let Some((number, reason)) = failure {
+        return Err(Error::invalid_input(format!(
+            "{}: turn {number} did not succeed when it was recorded, so the case cannot pass: {reason}; make a case without \
+             it with `bub eval record SESSION`",
+            path.display()
+        )));
+    }
     let mut case = EvalCase::from_recording(&recording);
     case.model = Some(format!(
         "replay:{}",

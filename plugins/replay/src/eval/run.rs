@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub::{Result, Settings, model::Catalog};
+use bub::{Error, Result, Settings, model::Catalog};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
@@ -25,7 +25,7 @@ use crate::{
 /// The session of a case.
 const SESSION: &str = "eval";
 /// What a case does not share with the home of the user.
-const OWN_ENTRIES: [&str; 5] = ["tapes", "history", "gateway", "logs", "run"];
+const OWN_ENTRIES: [&str; 6] = ["tapes", "history", "gateway", "logs", "run", "sandbox"];
 
 /// What all cases of a run share.
 pub(super) struct Runner<'a> {
@@ -66,7 +66,7 @@ impl Runner<'_> {
         };
         match tokio::time::timeout(self.timeout, self.run_messages(case, variant)).await {
             Ok(Ok((failures, totals))) => (outcome.failures, outcome.totals) = (failures, totals),
-            Ok(Err(error)) => outcome.failures.push(error.to_string()),
+            Ok(Err(error)) => outcome.failures.push(error.message().to_owned()),
             Err(_) => outcome.failures.push(format!(
                 "the case did not end within {} s",
                 self.timeout.as_secs()
@@ -90,7 +90,8 @@ impl Runner<'_> {
         self.prepare_home(&home)?;
         std::fs::create_dir_all(&workspace).at("create", &workspace)?;
         if let Some(files) = &case.files {
-            copy_directory(&case.files_directory(files)?, &workspace)?;
+            let files = case.files_directory(files)?;
+            copy_directory(&files, &workspace, &files)?;
         }
         let mut problems = Vec::new();
         for message in &case.messages {
@@ -175,13 +176,25 @@ impl Runner<'_> {
     }
 }
 
-fn copy_directory(from: &Path, to: &Path) -> Result<()> {
+/// Copies a directory. Fails if a link leads out of `root`.
+fn copy_directory(from: &Path, to: &Path, root: &Path) -> Result<()> {
     for entry in std::fs::read_dir(from).at("read", from)? {
         let entry = entry.at("read", from)?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type().at("read", &source)?.is_dir() {
+        let file_type = entry.file_type().at("read", &source)?;
+        if file_type.is_symlink() {
+            let real_path = source.canonicalize().at("read", &source)?;
+            if !real_path.starts_with(root) {
+                return Err(Error::invalid_input(format!(
+                    "the link {} leads out of `files`, to {}",
+                    source.display(),
+                    real_path.display()
+                )));
+            }
+        }
+        if file_type.is_dir() {
             std::fs::create_dir_all(&target).at("create", &target)?;
-            copy_directory(&source, &target)?;
+            copy_directory(&source, &target, root)?;
         } else {
             let mut content = open_file(&source).at("copy", &source)?;
             let mode = content.metadata().at("copy", &source)?.permissions();

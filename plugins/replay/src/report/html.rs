@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use bub::output::sanitize;
+
 use super::{CallSummary, ReplayReport};
 
 const HEAD: &str = "<!doctype html>
@@ -19,12 +21,13 @@ pre { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap }
 /// Returns the report as a page.
 pub(crate) fn to_html(report: &ReplayReport) -> String {
     let mut out = format!("{HEAD}<h1>Replay of {}</h1>\n", escape(&report.session_id));
-    let outcome = match report.first_divergence {
-        None => "No difference".to_owned(),
-        Some((turn, step)) => format!("First difference: turn {turn}, step {step}"),
-    };
+    let outcome = capitalize(&report.outcome());
     let model = report.model.as_deref().unwrap_or("the tape");
     let _ = writeln!(out, "<p>Answers from {}. {outcome}.</p>", escape(model));
+    for failure in &report.plugin_failures {
+        let text = escape(&failure.to_line());
+        let _ = writeln!(out, "<p class=\"differs\">Error: {text}</p>");
+    }
     out.push_str("<table>\n<tr><th></th><th>Recorded</th><th>Replayed</th></tr>\n");
     let (left, right) = (report.recorded.to_line(), report.replayed.to_line());
     let _ = writeln!(
@@ -38,6 +41,9 @@ pub(crate) fn to_html(report: &ReplayReport) -> String {
             turn.number,
             escape(&turn.prompt)
         );
+        if let Some(note) = turn.note() {
+            let _ = writeln!(out, "<p>{}.</p>", capitalize(&note));
+        }
         out.push_str("<table>\n<tr><th>Recorded</th><th>Replayed</th></tr>\n");
         for step in &turn.steps {
             let class = if step.differences.is_empty() {
@@ -69,8 +75,14 @@ pub(crate) fn to_html(report: &ReplayReport) -> String {
     out
 }
 
+fn capitalize(text: &str) -> String {
+    let (first, rest) = text.split_at_checked(1).unwrap_or_default();
+    first.to_uppercase() + rest
+}
+
 pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
+    sanitize(text)
+        .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")

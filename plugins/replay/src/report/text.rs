@@ -21,13 +21,16 @@ pub(crate) fn to_text(report: &ReplayReport) -> String {
         for step in &turn.steps {
             write_step(&mut out, step);
         }
+        if let Some(note) = turn.note() {
+            let _ = writeln!(out, "  {note}");
+        }
     }
     let _ = writeln!(out, "recorded: {}", report.recorded.to_line());
     let _ = writeln!(out, "replayed: {}", report.replayed.to_line());
-    let _ = match report.first_divergence {
-        None => writeln!(out, "no difference"),
-        Some((turn, step)) => writeln!(out, "first difference: turn {turn}, step {step}"),
-    };
+    for failure in &report.plugin_failures {
+        let _ = writeln!(out, "error: {}", sanitize(&failure.to_line()));
+    }
+    let _ = writeln!(out, "{}", report.outcome());
     out
 }
 

@@ -223,7 +223,15 @@ pub(crate) fn comparable(entry: &Entry) -> Value {
 fn remove_volatile(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            for key in ["elapsed_ms", "view", "date", "carry"] {
+            for key in [
+                "elapsed_ms",
+                "view",
+                "date",
+                "carry",
+                "source",
+                "done",
+                "in_progress",
+            ] {
                 fields.remove(key);
             }
             fields.values_mut().for_each(remove_volatile);

@@ -102,9 +102,24 @@ fn conversation(seed: usize) -> Vec<Exchange> {
         .collect()
 }
 
+/// Removes the ids of entries in handoffs. They differ, because the copy of the tape has other events.
+fn without_entry_ids(text: &str) -> String {
+    let mut parts = Vec::new();
+    for part in text.split("- #") {
+        parts.push(part.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    }
+    let text = parts.join("- #");
+    let mut parts = text.split("[Entries ");
+    let mut clean = parts.next().unwrap().to_owned();
+    for part in parts {
+        clean.push_str(part.split_once(" are not shown").unwrap().1);
+    }
+    clean
+}
+
 /// Removes the date of prompts, which is the only time in a request.
 fn without_dates(requests: &[Vec<Value>]) -> Vec<String> {
-    let text = serde_json::to_string(requests).unwrap();
+    let text = without_entry_ids(&serde_json::to_string(requests).unwrap());
     let mut parts = text.split("---Date: ");
     let mut clean = parts.next().unwrap().to_owned();
     for part in parts {
@@ -245,6 +260,116 @@ async fn a_turn_that_reached_the_maximum_number_of_steps_ends_there_again() {
         comparable_entries(recorded.recording.entries()),
         comparable_entries(replayed.recording.entries())
     );
+}
+
+/// L1: after a crash of the gateway, another process continues the turn with the same id. In the replay, it is one turn.
+#[tokio::test]
+async fn a_turn_that_a_later_process_continued_is_one_turn() {
+    let directory = TempDir::new().unwrap();
+    let exchanges = [block(1, 1), block(0, 2)];
+    let recorded = record(directory.path(), &exchanges).await;
+    let entries = recorded.entries.iter();
+    let position = |name: &str| entries.clone().position(|entry| entry.name() == Some(name));
+    let (start, step) = (
+        position("loop.start").unwrap(),
+        position("loop.step.start").unwrap(),
+    );
+    let interrupted = json!({"step": 1, "status": "error", "error": "interrupted: the process ended in this step"});
+    let continued = [
+        bub::Entry::event("loop.step", Some(interrupted)),
+        bub::Entry::event("turn.redelivered", Some(json!({"attempt": 2}))),
+        recorded.entries[start].clone(),
+        recorded.entries[step].clone(),
+    ];
+    let run = recorded.entries[start].meta["run_id"].clone();
+    let continued = continued.map(|entry| entry.with_meta("run_id", run.clone()));
+    let mut entries = recorded.entries.clone();
+    // After the system prompt, which follows the start of the step.
+    let system = entries
+        .iter()
+        .rposition(|entry| entry.kind.as_str() == "system");
+    let end = system.unwrap() + 1;
+    entries.splice(end..end, continued);
+    let store = bub::tape::MemoryStore::new();
+    let blobs = bub::TapeStore::blobs(&store);
+    let recording = std::sync::Arc::new(bub_replay::Recording::new(entries, &*blobs).await);
+    assert_eq!(recording.turn_count(), 2);
+    let replayed = replay(directory.path(), &recording, ReplayOptions::default()).await;
+    assert_eq!(replayed.session.differences(), []);
+    assert_eq!(replayed.session.requests().len(), recorded.requests.len());
+    assert_eq!(
+        comparable_entries(&recorded.entries),
+        comparable_entries(replayed.recording.entries())
+    );
+}
+
+/// Makes a recording of changed entries.
+async fn changed(entries: Vec<bub::Entry>) -> std::sync::Arc<bub_replay::Recording> {
+    let store = bub::tape::MemoryStore::new();
+    let blobs = bub::TapeStore::blobs(&store);
+    std::sync::Arc::new(bub_replay::Recording::new(entries, &*blobs).await)
+}
+
+/// The process died before it wrote the start of the next step, with and without a later turn.
+#[tokio::test]
+async fn a_turn_that_was_killed_between_steps_ends_there_again() {
+    let directory = TempDir::new().unwrap();
+    let recorded = record(directory.path(), &[block(1, 1), block(0, 2)]).await;
+    let indexes = (0..).zip(&recorded.entries);
+    let mut starts = indexes.filter(|(_, entry)| entry.name() == Some("loop.step.start"));
+    let second: usize = starts.nth(1).unwrap().0;
+    let run = recorded.entries[second].meta["run_id"].clone();
+    let is_later = |entry: &bub::Entry| entry.meta.get("run_id") != Some(&run);
+    for is_continued in [false, true] {
+        let mut entries = recorded.entries[..second].to_vec();
+        if is_continued {
+            let rest = recorded.entries[second..].iter();
+            entries.extend(rest.filter(|entry| is_later(entry)).cloned());
+        }
+        let recording = changed(entries.clone()).await;
+        let replayed = replay(directory.path(), &recording, ReplayOptions::default()).await;
+        assert_eq!(replayed.session.differences(), []);
+        assert_eq!(
+            comparable_entries(&entries),
+            comparable_entries(replayed.recording.entries())
+        );
+    }
+}
+
+/// A handoff that did not run when the tape was recorded must not remove the context of later requests.
+#[tokio::test]
+async fn a_tool_of_the_session_runs_only_if_it_ran_before() {
+    let directory = TempDir::new().unwrap();
+    let recorded = record(directory.path(), &[block(3, 1), block(0, 2)]).await;
+    let denied = json!({"kind": "tool", "message": "Tool 'tape.handoff' denied by the user"});
+    for (result, runs) in [
+        (denied, false),
+        (
+            json!("[not run: this exact call was made 5 times in a row]"),
+            false,
+        ),
+        (json!("[not run]"), false),
+        (json!("anchor added: phase1"), true),
+    ] {
+        let mut entries = recorded.entries.clone();
+        let is_handoff = |entry: &bub::Entry| {
+            entry.name() == Some("phase1")
+                || entry.data().is_some_and(|data| data["name"] == "phase1")
+        };
+        assert!(entries.iter().any(is_handoff));
+        if !runs {
+            entries.retain(|entry| !is_handoff(entry));
+        }
+        let mut results = entries
+            .iter_mut()
+            .filter(|entry| entry.kind.as_str() == "tool_result");
+        results.next().unwrap().payload["results"] = json!([result]);
+        let recording = changed(entries).await;
+        let replayed = replay(directory.path(), &recording, ReplayOptions::default()).await;
+        assert_eq!(replayed.session.differences(), [], "{result}");
+        let has_run = replayed.recording.entries().iter().any(is_handoff);
+        assert_eq!(has_run, runs, "{result}");
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@ use super::{
     table::TextTable,
 };
 
-/// Maximum length of a link address in UTF-16 units. Each part of a split link repeats the address.
+/// Maximum length of a link address in UTF-16 units. Each part of a split link repeats the address. A longer address is
+/// shown as text after the link.
 const MAX_LINK_UNITS: usize = 1024;
 /// Maximum indentation, in levels of nested lists. Deeper lists are not indented further.
 const MAX_INDENT_DEPTH: usize = 8;
@@ -342,10 +343,8 @@ impl MarkdownReader<'_> {
             return;
         };
         let is_followed = self.style.link.is_some() && self.table.is_none();
-        let is_address_shown = is_followed
-            || address.is_empty()
-            || utf16_length(&address) > MAX_LINK_UNITS
-            || self.is_link_text_address(start, &address);
+        let is_address_shown =
+            is_followed || address.is_empty() || self.is_link_text_address(start, &address);
         if self.text_length() == start {
             self.push_text(&address);
         } else if !is_address_shown {

@@ -9,8 +9,10 @@
 )]
 
 mod basics;
+mod daily_use;
 mod delivery;
 mod failures;
+mod groups;
 mod harness;
 mod hostile;
 mod many_chats;

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from typing import Any
 
 import typer
+from bub_sdk import host
 from bub_sdk.peer import ServedRequest
-from bub_sdk.serve import PRINTED
+from bub_sdk.serve import PRINTED, use_terminal
 
 from bub._serve.hooks import Hooks
 
@@ -26,6 +28,8 @@ class Commands:
         for impl in hooks.implementations("register_cli_commands"):
             impl.function(app)
         self._command = typer.main.get_command(app)
+        # The terminal belongs to the host, which also turns its echo off.
+        sys.modules[typer.prompt.__module__].hidden_prompt_func = _read_secret  # type: ignore[attr-defined]
 
     def describe(self) -> list[dict[str, Any]]:
         """Describe the commands. The host passes on everything after the name."""
@@ -44,6 +48,7 @@ class Commands:
             while (event := await printed.get()) is not None:
                 await work.event(event)
 
+        use_terminal(work.params)
         pumping = asyncio.ensure_future(pump())
         arguments = [work.params["command"], *(work.params.get("argv") or [])]
         context = contextvars.copy_context()
@@ -60,3 +65,11 @@ class Commands:
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         return 0
+
+
+def _read_secret(prompt: str = "") -> str:
+    print(prompt, end="", flush=True)
+    line = host.ask("", secret=True, raw=True)
+    if line is None:
+        raise EOFError
+    return str(line).rstrip("\n")

@@ -17,6 +17,7 @@ from loguru import logger
 
 from bub._serve import convert
 from bub._serve.plugins import hook_implementations
+from bub.environment import ENVIRONMENT_STATE_KEY
 from bub.channels.admission import AdmitDecision, TurnSnapshot
 from bub.hooks.interception import (
     LlmCallDecision,
@@ -105,6 +106,8 @@ class Hooks:
     def __init__(self, framework: Any) -> None:
         self._framework = framework
         self.objects = SessionObjects()
+        #: Environments that the plugin has provided, by session.
+        self.environments: dict[str, Any] = {}
         self._lifespans = contextlib.AsyncExitStack()
         self._select: Any = None
 
@@ -142,6 +145,8 @@ class Hooks:
             "_runtime_workspace": str(self._framework.workspace),
             "_runtime_steering_inbox": None,
         }
+        if session_id in self.environments:
+            runtime[ENVIRONMENT_STATE_KEY] = self.environments[session_id]
         return StateView(sent, self.objects.of(session_id), runtime)
 
     def arguments(self, name: str, work: ServedRequest) -> tuple[dict[str, Any], StateView | None]:

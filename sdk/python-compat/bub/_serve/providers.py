@@ -70,12 +70,9 @@ class Providers:
         after = work.params.get("after") or 0
         return {"entries": [convert.to_json(entry) for entry in entries if entry.id > after]}
 
-    async def _append(self, work: ServedRequest) -> dict[str, Any]:
+    async def _append(self, work: ServedRequest) -> None:
         for entry in work.params["entries"]:
             await self._store.append(work.params["tape"], entry_of({"id": 0, **entry}))
-        last = list(await self._store.fetch_all(TapeQuery(work.params["tape"], self._store)))
-        count = len(work.params["entries"])
-        return {"ids": [entry.id for entry in last[-count:]] if count else []}
 
     async def _reset(self, work: ServedRequest) -> None:
         await self._store.reset(work.params["tape"])

@@ -9,7 +9,7 @@ import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from loguru import logger
 from bub import configure
 from bub._serve import convert
 from bub._serve.channels import Channels
+from bub._serve.environments import Environments
 from bub._serve.hooks import Hooks
 from bub._serve.plugins import ToolMap
 from bub._serve.providers import Providers
@@ -33,8 +34,6 @@ from bub.tools import REGISTRY, Tool, ToolContext
 PROTOCOL = 2
 #: Hooks that the host does not call by this name: the description covers them.
 DESCRIBED = {"provide_channels", "register_cli_commands"}
-#: Hooks that the host does not have.
-UNSUPPORTED = {"provide_environment"}
 #: Hooks that may block, because they ask the user.
 IN_THREAD = {"onboard_config"}
 
@@ -49,6 +48,7 @@ class Server:
         self._hooks = Hooks(self.framework)
         self._channels = Channels(self._hooks)
         self._providers = Providers(self._hooks)
+        self._environments = Environments(self._hooks)
         self._names: dict[str, str] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._cli: Any = None
@@ -61,6 +61,7 @@ class Server:
             "lifespan/close": self._close_lifespans,
             **self._channels.methods(),
             **self._providers.methods(),
+            **self._environments.methods(),
         }
 
     def answer(self, method: str, work: ServedRequest) -> None:
@@ -104,7 +105,8 @@ class Server:
         self.framework.workspace = Path(params.get("workspace") or ".")
         configure.set_data({self._name: params.get("config") or {}})
         entry = find_entry_point(self._name)
-        plugin = self._load(entry)
+        with _outside_loop():
+            plugin = self._load(entry)
         self.framework.plugin_manager.register(plugin, name=self._name)
         self._channels.provide(self._name)
         ToolMap.changed = staticmethod(self._tools_changed)
@@ -128,9 +130,6 @@ class Server:
         for name, arguments in allowed.items():
             has_channel_admission = name == "admit_message" and self._channels.can_admit()
             if name in DESCRIBED or not (self._hooks.implementations(name) or has_channel_admission):
-                continue
-            if name in UNSUPPORTED:
-                logger.warning("hook.unsupported hook={} plugin={}", name, self._name)
                 continue
             described = self._hooks.describe(name, arguments.split())
             if has_channel_admission:
@@ -182,6 +181,8 @@ class Server:
     def _special(self, name: str) -> Callable[[ServedRequest], Any] | None:
         if name == "admit_message":
             return self._admit
+        if name == "provide_environment":
+            return self._environments.provide
         return self._open_lifespans if name == "provide_lifespan" else None
 
     async def _finish(self, name: str, work: ServedRequest, given: Any, view: Any, is_done: bool, value: Any) -> None:
@@ -296,7 +297,26 @@ class Server:
         with contextlib.suppress(Exception):
             await self._channels.close()
         with contextlib.suppress(Exception):
+            await self._environments.close()
+        with contextlib.suppress(Exception):
             await self._hooks.close_lifespans()
+
+
+@contextlib.contextmanager
+def _outside_loop() -> Iterator[None]:
+    """Run code as if no event loop runs in this thread.
+
+    The Python version loads plugins before it starts its loop. A library that keeps the loop of its import then gets one
+    that never runs, and can run it in a thread.
+    """
+    running = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(running)
+        asyncio._set_running_loop(running)
 
 
 def find_entry_point(name: str) -> Any:

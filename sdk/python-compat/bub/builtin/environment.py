@@ -40,6 +40,16 @@ class LocalProcess(Process):
         if self._process.stdin is not None:
             self._process.stdin.close()
 
+    def is_running(self) -> bool:
+        if self._process.returncode is None:
+            return True
+        # The group exists while a descendant is in it.
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
     def signal(self, *, kill: bool) -> None:
         try:
             os.killpg(self._process.pid, signals.SIGKILL if kill else signals.SIGTERM)

@@ -1,8 +1,7 @@
 //! Reads lines of a file of any size in bounded memory.
 
 use std::{
-    fs::File,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::Path,
 };
 
@@ -17,7 +16,7 @@ const BINARY_PROBE_BYTES: usize = 8 << 10;
 
 /// Returns at most `limit` lines, starting with line `first`, joined with `\n`.
 pub(super) fn read_lines(
-    file: File,
+    file: impl Read,
     path: &Path,
     first: u64,
     limit: Option<u64>,

@@ -1,6 +1,8 @@
 //! Connects the terminal and the gateway: passes lines to the gateway and reports turns to the terminal.
 
 use std::{
+    collections::VecDeque,
+    io,
     process::ExitCode,
     sync::{
         Arc, OnceLock, Weak,
@@ -9,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use bub_agent::{tools::context_left, usage::TokenCounts};
+use bub_agent::{
+    files::FileAccess,
+    tools::{context_left, find_tool},
+    usage::TokenCounts,
+};
 use bub_gateway::GatewayHandle;
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind, Framework,
@@ -27,10 +33,12 @@ use bub_terminal::{
         OpenLines,
     },
     chat::LastExchange,
+    editor::image_marker,
     turn_view::StatusLine,
 };
 
 use parking_lot::Mutex;
+use serde_json::Map;
 
 use super::{
     clipboard,
@@ -39,11 +47,14 @@ use super::{
 use crate::cli::{
     approve::TerminalApprover,
     exit,
-    run::{ModelArgs, input::read_attachment},
+    run::{ModelArgs, input::attach_file},
 };
 
 /// How long the controller waits for the end of a turn before it reports the status.
 const TURN_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum number of images from the clipboard that are kept, so that a line with their marker can be sent again.
+const MAX_CLIPBOARD_IMAGES: usize = 8;
 
 /// Hooks through which the chat of this process, if any, observes turns.
 #[derive(Default)]
@@ -110,6 +121,8 @@ pub(super) struct ChatController {
     lines: OpenLines,
     /// Files to attach to the next message.
     attached: Mutex<Vec<MediaItem>>,
+    /// The latest images from the clipboard, by the marker that attaches them.
+    clipboard_images: Mutex<VecDeque<(String, MediaItem)>>,
     /// Model and reasoning effort from the command line, until a command selects others.
     model: Mutex<ModelArgs>,
     /// Cancels the line that is being submitted.
@@ -157,6 +170,7 @@ impl ChatController {
             resolved: Mutex::default(),
             lines: OpenLines::default(),
             attached: Mutex::default(),
+            clipboard_images: Mutex::default(),
             model: Mutex::default(),
             submitting: Mutex::default(),
             submission: tokio::sync::Mutex::default(),
@@ -298,24 +312,67 @@ impl ChatController {
         *self.model.lock() = model;
     }
 
-    /// Reads the files that a message names with `@path`, relative to the workspace. Other words with an `@` stay text.
-    fn read_mentions(&self, text: &str) -> Result<Vec<MediaItem>> {
-        let paths = text.split_whitespace().filter_map(|word| {
-            let path = word.strip_prefix('@')?;
-            let path = path.trim_end_matches([',', ';', ':', '.', '?', '!', ')']);
-            Some(self.framework.workspace().join(path)).filter(|path| path.is_file())
+    /// Reads the files that a message names with `@path`, relative to the workspace. A word that names no file stays
+    /// text; if it looks like a path, a notice says why nothing is attached.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a file cannot be read, or if the tool `fs.read` may not read it.
+    async fn read_mentions(&self, text: &str) -> Result<Vec<MediaItem>> {
+        let mut files = Vec::new();
+        let mentions = text.split_whitespace().filter_map(|word| {
+            let name = word.strip_prefix('@')?;
+            let name = name.trim_end_matches([',', ';', ':', '.', '?', '!', ')']);
+            Some(name).filter(|name| !name.is_empty())
         });
-        paths.map(|path| read_attachment(&path, false)).collect()
+        for name in mentions {
+            let path = self.framework.workspace().join(name);
+            let reason = match path.metadata() {
+                Ok(metadata) if metadata.is_file() => {
+                    self.check_mention(name)?;
+                    files.push(attach_file(&self.framework, &path, false)?);
+                    continue;
+                }
+                Ok(metadata) if metadata.is_dir() => "it is a directory".to_owned(),
+                Ok(_) => "it is not a regular file".to_owned(),
+                Err(_) if !name.contains(['/', '.']) => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => "no such file".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            self.notify(format!("not attached: {name}: {reason}")).await;
+        }
+        Ok(files)
     }
 
-    fn build_message(&self, text: String) -> Result<Inbound> {
+    /// Fails if the tool `fs.read` may not read a file.
+    fn check_mention(&self, name: &str) -> Result<()> {
+        let tool = find_tool("fs.read", self.framework.tools())?.spec();
+        let arguments = Map::from_iter([("path".to_owned(), name.into())]);
+        let (access, sender) = (FileAccess::new(&self.settings), Sender::terminal());
+        let workspace = Some(self.framework.workspace());
+        match access.refusal_reason(&sender, (workspace, None), tool, &arguments) {
+            Some(reason) => Err(Error::invalid_input(format!(
+                "cannot attach {name}: {reason}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    async fn notify(&self, text: String) {
+        self.event_sender.emit(ChatEvent::Notice(text)).await;
+    }
+
+    async fn build_message(&self, text: String) -> Result<Inbound> {
         let session = self.session.lock().clone();
         let mut files = Vec::new();
         if let Some(command) = command_line(&text) {
             self.model.lock().yield_to_command(command);
         } else {
-            files = self.read_mentions(&text)?;
+            files = self.read_mentions(&text).await?;
             files.append(&mut self.attached.lock());
+            let images = self.clipboard_images.lock();
+            let images = images.iter().filter(|(marker, _)| text.contains(marker));
+            files.extend(images.map(|(_, image)| image.clone()));
         }
         let mut message = ChannelMessage::new(&session.id, CHANNEL_NAME, text)
             .chat_id(&session.chat_id)
@@ -497,7 +554,7 @@ impl ChatController {
             Error::unknown("cannot send the line: the chat is not running; start `bub chat` again")
         })?;
         self.follow_session_switch().await?;
-        let mut message = self.build_message(text)?;
+        let mut message = self.build_message(text).await?;
         let receipt = self.lines.register(line, &mut message);
         // Once the line is in a lane, `cancel_turn` cancels it through the gateway. Until then, this token cancels the
         // line.
@@ -545,15 +602,19 @@ impl ChatHost for ChatController {
         }
     }
 
-    async fn attach_clipboard_image(&self) {
-        let notice = match clipboard::read_image(&self.settings).await {
+    async fn read_clipboard_image(&self, number: u64) {
+        match clipboard::read_image(&self.settings).await {
             Ok(image) => {
-                self.attach_to_next(vec![image]);
-                "attached the image in the clipboard to your next message".to_owned()
+                let mut images = self.clipboard_images.lock();
+                images.truncate(MAX_CLIPBOARD_IMAGES - 1);
+                images.push_front((image_marker(number), image));
             }
-            Err(error) => error.message().to_owned(),
-        };
-        self.event_sender.emit(ChatEvent::Notice(notice)).await;
+            Err(error) => {
+                let reason = error.message().to_owned();
+                let event = ChatEvent::ImageRejected { number, reason };
+                self.event_sender.emit(event).await;
+            }
+        }
     }
 
     async fn cancel_turn(&self) {

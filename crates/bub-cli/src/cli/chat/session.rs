@@ -20,9 +20,9 @@ const SESSION_SEPARATOR: char = '~';
 /// Chat of `bub chat` and `bub run`, unless the user names another one.
 pub(super) const DEFAULT_CHAT_ID: &str = "local";
 /// First session of the default chat, as in the Python version.
-const DEFAULT_SESSION: &str = "cli_session";
+pub(in crate::cli) const DEFAULT_SESSION: &str = "cli_session";
 /// Session of the default chat in the first release.
-const FORMER_SESSION: &str = "cli:local";
+pub(in crate::cli) const FORMER_SESSION: &str = "cli:local";
 
 /// The current session of a chat. `,new` and `,resume` change it.
 #[derive(Clone, Debug)]
@@ -58,6 +58,9 @@ impl ChatSession {
         };
         session.recorded = session.recorded_session(framework).await?;
         if !is_selected {
+            session.id.clone_from(&session.recorded);
+            // The selected session can be the first one of another chat, which has later sessions.
+            session.recorded = session.recorded_session(framework).await?;
             session.id.clone_from(&session.recorded);
         }
         Ok(session)
@@ -136,7 +139,7 @@ pub(super) async fn offer_former_session(
         return Ok(None);
     }
     notice!(
-        "session `{FORMER_SESSION}`, which `bub run` and chats of the first release use, has entries; this chat has its own session, `{DEFAULT_SESSION}`"
+        "this chat has its own session, `{DEFAULT_SESSION}`\nsession `{FORMER_SESSION}`, which `bub run` uses, has entries"
     );
     if can_ask
         && prompt::confirm(&format!("Continue `{FORMER_SESSION}` in this chat?"), false).await?
@@ -144,7 +147,7 @@ pub(super) async fn offer_former_session(
         record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
         return Ok(Some(FORMER_SESSION));
     }
-    notice!("to continue it later, type `,resume {FORMER_SESSION}`");
+    notice!("to continue it later, run `bub chat --session {FORMER_SESSION}`");
     Ok(None)
 }
 

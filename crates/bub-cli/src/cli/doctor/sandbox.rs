@@ -56,19 +56,22 @@ fn check_commands(check_context: &CheckContext<'_>) -> Vec<Finding> {
         let fix = "allow unprivileged user namespaces and enable Landlock, or set `sandbox.profile` to `off` if you accept the risk";
         return vec![Finding::warning(text, fix)];
     }
-    let network = if confinement.network {
-        "with"
-    } else {
-        "without"
-    };
+    let suffix = if confinement.network { "" } else { "out" };
     let mut findings = vec![Finding::ok(format!(
-        "{profile}, {network} network at the terminal"
+        "{profile}, with{suffix} network at the terminal"
     ))];
+    if confinement.has_control_group() {
+        return findings;
+    }
     let is_limited =
         Launcher::current_program().is_some_and(|launcher| confinement.limits_processes(&launcher));
     if !is_limited {
         let text = "the limit on processes does not apply to root on kernels before 6.14";
         findings.push(Finding::warning(text.to_owned(), "run bub as another user"));
+    }
+    if confinement.limits.max_memory_bytes.is_some() {
+        let text = "the limit on memory applies to each process, not to all together: bub cannot create a control group";
+        findings.push(Finding::ok(text.to_owned()));
     }
     findings
 }

@@ -102,6 +102,11 @@ impl GatewayService {
         })
     }
 
+    /// Returns the file that describes the service.
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Writes the file of the service, and starts the service now and at every login.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::Arc,
 };
@@ -118,21 +118,13 @@ impl PythonEnvironment {
                 "creating a Python environment in {}",
                 self.directory.display()
             );
-            let mut arguments = if self.has_uv {
-                // Without the option, uv would download an interpreter.
-                let version = format!(">={MIN_PYTHON}");
-                [
-                    "uv",
-                    "venv",
-                    "--quiet",
-                    "--no-python-downloads",
-                    "--python",
-                    &version,
-                ]
-                .map(OsString::from)
-                .to_vec()
+            let python = find_python()?;
+            let mut arguments: Vec<OsString> = if self.has_uv {
+                let arguments = ["uv", "venv", "--quiet", "--no-python-downloads", "--python"];
+                let arguments = arguments.map(OsString::from).into_iter();
+                arguments.chain([python]).collect()
             } else {
-                vec![find_python()?.into(), "-m".into(), "venv".into()]
+                vec![python, "-m".into(), "venv".into()]
             };
             arguments.push(self.directory.clone().into());
             self.run(arguments).await?;
@@ -292,12 +284,14 @@ fn run_quietly(command: &mut Command) -> Option<String> {
     String::from_utf8(output.stdout).ok().filter(|_| is_success)
 }
 
-/// Returns an interpreter of a supported version.
-fn find_python() -> Result<&'static Path> {
-    let check = "import sys; sys.exit(sys.version_info < (3, 12))";
-    let is_supported = |name: &&&str| run_quietly(Command::new(name).args(["-c", check])).is_some();
-    let found = INTERPRETERS.iter().find(is_supported);
-    found.map(Path::new).ok_or_else(|| {
+/// Returns the path of an interpreter of a supported version. Links are resolved: a plugin can reach the interpreter, and
+/// not every link to it.
+fn find_python() -> Result<OsString> {
+    let check = "import os, sys; print(os.path.realpath(sys.executable)); sys.exit(sys.version_info < (3, 12))";
+    let find = |name: &&str| run_quietly(Command::new(name).args(["-c", check]));
+    let found = INTERPRETERS.iter().find_map(find);
+    let found = found.map(|path| path.trim_end().into());
+    found.ok_or_else(|| {
         Error::config(format!(
             "no Python {MIN_PYTHON} or later found; install it: Python plugins need it"
         ))

@@ -36,6 +36,7 @@ const COMPAT_FILES: &[(&str, &str)] = &[
     compat!("_serve/channels.py"),
     compat!("_serve/commands.py"),
     compat!("_serve/convert.py"),
+    compat!("_serve/environments.py"),
     compat!("_serve/hooks.py"),
     compat!("_serve/host_store.py"),
     compat!("_serve/inspection.py"),

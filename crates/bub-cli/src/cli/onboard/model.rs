@@ -201,7 +201,7 @@ async fn test_model(
         outcome.map_err(|problem| {
             // The error names the config file, which does not contain the key yet.
             let file = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
-            Error::config(match (file, key_source) {
+            Error::unknown(match (file, key_source) {
                 (Some(file), Some(source)) => problem.replace(&file.to_string(), source),
                 _ => problem,
             })
@@ -341,9 +341,22 @@ async fn pick_provider(
             known.aliases.iter().copied().map(str::to_owned).collect()
         }),
     });
+    let mut items: Vec<_> = items.collect();
+    // A custom provider of the last attempt is not in the config file yet.
+    let is_listed = |name: &&str| items.iter().any(|item| item.name == *name);
+    if let Some(custom) = default.filter(|name| !is_listed(name)) {
+        items.insert(
+            0,
+            PickerItem {
+                name: custom.to_owned(),
+                about: "custom provider".to_owned(),
+                aliases: Vec::new(),
+            },
+        );
+    }
     let picker = Picker {
         question: "provider".to_owned(),
-        items: items.collect(),
+        items,
         default: default.map(str::to_owned),
         custom: Some("add as a custom provider"),
         suggest: |items, typed| {
@@ -381,9 +394,13 @@ async fn ask_model(
         Some(server) => server.models.clone(),
         None if onboarding.runs_tests => {
             let (settings, models) = (onboarding.revised_settings()?, build_models(onboarding)?);
-            // A wrong key or base URL is reported by the test of the model.
             let listed = probe::list_models(&settings, &models, provider).await;
-            listed.unwrap_or_default()
+            listed.unwrap_or_else(|problem| {
+                let problem = settings.redactor().redact(&problem);
+                let problem = super::output::sanitize_line(&problem);
+                notice!("cannot list the models of {provider}: {problem}");
+                Vec::new()
+            })
         }
         None => Vec::new(),
     };

@@ -35,6 +35,7 @@ pub(in crate::cli) const SDK_FILES: &[(&str, &str)] = &[
     sdk!("host.py"),
     sdk!("decorators.py"),
     sdk!("peer.py"),
+    sdk!("provided.py"),
     sdk!("py.typed"),
     sdk!("schema.py"),
     sdk!("serve.py"),

@@ -2,22 +2,25 @@
 
 use std::path::PathBuf;
 
-use bub::SettingFlag;
-use bub_agent::policy::Policy;
+use bub::{CommandContext, SettingFlag};
 use bub_agent::settings::{
     AgentSettings, POLICY_RUN_ALLOW, POLICY_RUN_ASK, POLICY_RUN_DENY, UsageSettings,
 };
+use bub_agent::{policy::Policy, tools::REASONING_EFFORTS};
 use bub_kernel::{
     ChannelMessage, Error, Framework, Inbound, Result, Sender, ToolSpec, command_line,
-    settings::TAPE_STORAGE,
+    command_prefix, settings::TAPE_STORAGE,
 };
 use bub_settings::{SettingKey, SettingSource, Settings};
-use bub_terminal::channel::CHANNEL_NAME;
+use bub_terminal::{channel::CHANNEL_NAME, chat::resolve_slash};
 use clap::{ArgMatches, ValueEnum};
 
 use super::input;
 use crate::cli::{
-    chat::session::{new_session_id, terminal_sessions},
+    chat::{
+        completion_items,
+        session::{new_session_id, terminal_sessions},
+    },
     parse_non_blank,
 };
 
@@ -28,6 +31,7 @@ pub(crate) static RUN_HEADER: SettingKey<bool> = SettingKey::new(
     "Print the line `[channel:chat]` before each reply of `bub run`, as the Python version does.",
 );
 
+/// Send one message and print the answer; short: bub "MESSAGE"
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "options of the command line")]
 #[command(
@@ -36,7 +40,7 @@ pub(crate) static RUN_HEADER: SettingKey<bool> = SettingKey::new(
                   130 interrupted, 143 terminated"
 )]
 pub(crate) struct RunArgs {
-    /// Message to send; `-` reads it from stdin
+    /// Message to send, or a command such as /status; `-` reads the message from stdin
     #[arg(value_parser = parse_non_blank)]
     message: String,
     #[command(flatten)]
@@ -75,7 +79,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     max_steps: Option<u64>,
     /// Seconds after which the turn is cancelled
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     pub(super) timeout: Option<u64>,
     /// US dollars after which no further model call is made
     #[arg(long, value_name = "USD", value_parser = parse_price)]
@@ -106,8 +110,8 @@ pub(crate) struct ModelArgs {
     /// Model to use instead of that of the session, as provider:model
     #[arg(long, short = 'm', value_name = "MODEL", value_parser = parse_non_blank)]
     pub(crate) model: Option<String>,
-    /// Reasoning effort to use, such as low, medium or high
-    #[arg(long, value_name = "EFFORT", value_parser = parse_non_blank)]
+    /// Reasoning effort to use
+    #[arg(long, value_name = "EFFORT", value_parser = REASONING_EFFORTS)]
     pub(crate) reasoning_effort: Option<String>,
 }
 
@@ -134,6 +138,12 @@ impl ModelArgs {
         }
         message
     }
+}
+
+/// Parses the seconds of a time limit.
+fn parse_seconds(text: &str) -> Result<u64, &'static str> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+    seconds.ok_or("expected whole seconds, at least 1")
 }
 
 /// Parses an amount of money, such as `0.5` or `$0.5`.
@@ -200,7 +210,8 @@ pub(super) fn check_tools(framework: &Framework, settings: &Settings) -> Result<
             continue;
         };
         if let Some(reason) = rule.unmatchable_reason(&tools) {
-            let text = format!("{reason} in `{flag}`; run `bub run ,help` to list tools");
+            let prefix = command_prefix();
+            let text = format!("{reason} in `{flag}`; run `bub run {prefix}help` to list tools");
             return Err(Error::invalid_input(text));
         }
     }
@@ -208,9 +219,19 @@ pub(super) fn check_tools(framework: &Framework, settings: &Settings) -> Result<
 }
 
 impl RunArgs {
-    /// Returns the text of the message: the argument, and what stdin contains.
-    pub(super) async fn read_message(&self) -> Result<String> {
-        match self.message.as_str() {
+    /// Returns the text of the message: the argument, and what stdin contains. `/name` is the command `,name`.
+    pub(super) async fn read_message(&self, context: &CommandContext) -> Result<String> {
+        let message = match self.message.as_str() {
+            message if message.starts_with('/') => {
+                let commands = completion_items(&context.framework, &context.settings).commands;
+                &resolve_slash(message, &commands).map_err(|problem| {
+                    let text = format!("{problem}; to send it as text, put a space before it");
+                    Error::invalid_input(text)
+                })?
+            }
+            message => message,
+        };
+        match message {
             "-" => input::read_message().await,
             // A command has its own arguments.
             message if self.no_stdin || command_line(message).is_some() => Ok(message.to_owned()),
@@ -242,9 +263,7 @@ impl RunArgs {
         message = self.model.apply(message);
         let files = self.file.iter().map(|path| (path, false));
         for (path, is_image) in files.chain(self.image.iter().map(|path| (path, true))) {
-            let home = framework.settings().home();
-            input::check_attachment(path, home, framework.workspace())?;
-            message = message.media(input::read_attachment(path, is_image)?);
+            message = message.media(input::attach_file(framework, path, is_image)?);
         }
         // The command line can name any channel and sender id, so the authenticated sender is always the user of this
         // terminal.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bub::output::print_stderr;
-use bub_kernel::{Error, MediaItem, MediaKind, Result};
+use bub_kernel::{Error, Framework, MediaItem, MediaKind, Result};
 use rustix::fs::FileType;
 
 use crate::cli::parse_non_blank;
@@ -102,9 +102,20 @@ async fn read_stdin() -> Result<String> {
     })
 }
 
+/// Reads a file to attach, unless it is in bub's home or a link in the workspace leads out of the workspace. With
+/// `is_image`, fails if the name is not that of an image.
+pub(in crate::cli) fn attach_file(
+    framework: &Framework,
+    path: &Path,
+    is_image: bool,
+) -> Result<MediaItem> {
+    check_attachment(path, framework.settings().home(), framework.workspace())?;
+    read_attachment(path, is_image)
+}
+
 /// Fails if a file to attach is in bub's home, or if a link in the workspace leads to it from there. A repository can
 /// contain a link to any file, such as a key.
-pub(super) fn check_attachment(path: &Path, home: &Path, workspace: &Path) -> Result<()> {
+fn check_attachment(path: &Path, home: &Path, workspace: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default();
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let directory = parent.unwrap_or(Path::new("."));
@@ -138,8 +149,7 @@ pub(super) fn check_attachment(path: &Path, home: &Path, workspace: &Path) -> Re
     )))
 }
 
-/// Reads a file to attach. With `is_image`, fails if the name is not that of an image.
-pub(in crate::cli) fn read_attachment(path: &Path, is_image: bool) -> Result<MediaItem> {
+fn read_attachment(path: &Path, is_image: bool) -> Result<MediaItem> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
     let known = MEDIA_TYPES.iter().find(|(name, _)| extension == *name);
     let mime = known.map_or("application/octet-stream", |(_, mime)| *mime);

@@ -53,11 +53,6 @@ impl TurnOutput {
         }
     }
 
-    /// Returns whether a user reads the output, and not a program.
-    pub(super) fn is_text(&self) -> bool {
-        matches!(self.target, OutputTarget::Printer(..))
-    }
-
     /// Returns whether the answer can be printed while it streams. In a pipe, a reply that a plugin renders replaces
     /// the stream, so that a program does not get both.
     pub(super) fn can_stream(&self, framework: &Framework) -> bool {
@@ -136,7 +131,6 @@ impl TurnOutput {
         if let Some(view) = self.view_mut() {
             view.begin_approval();
         }
-        let mut is_approved = false;
         let mut later = Vec::new();
         {
             let asking = approver.ask(&request, replaced.as_deref());
@@ -145,13 +139,14 @@ impl TurnOutput {
                 tokio::select! {
                     biased;
                     given = &mut asking => {
-                        let given = given?;
-                        is_approved = given.is_approval();
-                        let _ = answer.send(given);
+                        let _ = answer.send(given?);
                         break;
                     }
                     event = chat_events.recv() => match event {
                         Some(ChatEvent::QuestionWithdrawn(id)) if id == request.id => break,
+                        Some(ChatEvent::QuestionWithdrawn(id)) => later.retain(|event| {
+                            !matches!(event, ChatEvent::Question(question) if question.id() == id)
+                        }),
                         Some(event) => later.push(event),
                         None => break,
                     },
@@ -159,7 +154,7 @@ impl TurnOutput {
             }
         }
         if let Some(view) = self.view_mut() {
-            view.end_approval(is_approved);
+            view.end_approval();
         }
         for event in later {
             match event {
@@ -181,6 +176,7 @@ impl TurnOutput {
 
     fn handle_event(&mut self, event: &ChatEvent) -> Result<()> {
         match &mut self.target {
+            OutputTarget::Printer(..) if self.is_quiet && is_activity(event) => Ok(()),
             OutputTarget::Printer(printer, _) => printer.handle_event(event),
             OutputTarget::Json(json) => json.handle_event(event),
         }
@@ -203,6 +199,18 @@ impl TurnOutput {
             }
             OutputTarget::Json(json) => json.finish(report, failure, was_cancelled),
         }
+    }
+}
+
+/// Returns whether an event is about what the turn does, and not a part of the answer.
+fn is_activity(event: &ChatEvent) -> bool {
+    use StreamEvent as E;
+    match event {
+        ChatEvent::Stream(event) => matches!(
+            event,
+            E::Reasoning(_) | E::ToolCall(_) | E::ToolOutput { .. } | E::ToolResult(_)
+        ),
+        _ => false,
     }
 }
 
@@ -269,8 +277,12 @@ impl JsonOutput {
     fn handle_stream_event(&mut self, event: &StreamEvent) -> Result<()> {
         match event {
             StreamEvent::Text(delta) => self.answer.push_str(delta),
-            StreamEvent::ToolCall(calls) => self.tool_calls += calls.len() as u64,
-            StreamEvent::Final(_) => self.steps += 1,
+            StreamEvent::ToolCall(calls) => {
+                self.steps += 1;
+                self.tool_calls += calls.len() as u64;
+            }
+            // A step with calls is counted when they start, because the turn may end while they run.
+            StreamEvent::Final(end) if end.get("tool_calls").is_none() => self.steps += 1,
             StreamEvent::Usage(usage) => self.add_usage(usage),
             _ => {}
         }
@@ -297,12 +309,13 @@ impl JsonOutput {
         failure: Option<&Error>,
         was_cancelled: bool,
     ) -> Result<()> {
-        if self.answer.is_empty() {
+        // Without a model, the output is the guide to set one up.
+        if self.answer.is_empty() && !report.has_no_model {
             self.answer.clone_from(&report.output);
         }
         let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let error = failure.map(|error| error.message().to_owned());
-        let error = error.or_else(|| was_cancelled.then(|| "cancelled".to_owned()));
+        let error = error.or_else(|| was_cancelled.then(|| "the turn was cancelled".to_owned()));
         let result = json!({
             "session_id": self.session_id,
             "answer": self.answer,

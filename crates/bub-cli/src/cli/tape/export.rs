@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{
-    conversation::ConversationPart,
+    conversation::conversation_part,
     text,
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
@@ -49,10 +49,14 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
         None => ResultWriter::for_stdout(&tapes.settings),
     };
     let tape = tapes.open_tape(&listed.name);
+    let problem = tape.store().chain_problem(&listed.name).await?;
+    if let Some(problem) = &problem {
+        notice!("{}", text::chain_warning("export", problem));
+    }
     let total = usize::try_from(listed.summary.entries).unwrap_or(usize::MAX);
     // The bar would be in the middle of the export.
     let progress = (!to_terminal).then(|| ProgressBar::new("exporting", total, &tapes.settings));
-    let seal = Mutex::new(ExportSeal::default());
+    let seal = Mutex::new(ExportSeal::new(problem));
     let entries = tape.query(Query::new()).inspect(|entry| {
         if let Some(progress) = &progress {
             progress.advance("");
@@ -65,7 +69,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
         if args.is_markdown() {
             out.write(&document_head(&listed))?;
             let section = |entry: &Entry| {
-                let part = ConversationPart::from_entry(entry);
+                let part = conversation_part(entry);
                 part.map(|part| part.format_markdown()).unwrap_or_default()
             };
             out.write_entries(entries, section).await

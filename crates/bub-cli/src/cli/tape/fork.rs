@@ -50,6 +50,9 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ForkArgs) -> Result<ExitCo
         channel: source.channel().map(str::to_owned),
     };
     from.copy_to(&target, entries, &info).await?;
+    if let Some(problem) = target.store().chain_problem(target.name()).await? {
+        notice!("{}", text::chain_warning("copy", &problem));
+    }
     let label = text::sanitize_line(source.label());
     tapes.print(&format!(
         "forked {count} of {label} into session {session}\n"

@@ -47,7 +47,7 @@ fn sessions_table(listed: &[ListedTape], all_workspaces: bool) -> Table {
         head.push("WORKSPACE");
     }
     head.push("TITLE");
-    let mut table = Table::with_head(head).numbers(2, 1);
+    let mut table = Table::with_head(head).numbers(2, 1).keep_first();
     for listed in listed {
         let mut row = session_row(listed);
         if !all_workspaces {

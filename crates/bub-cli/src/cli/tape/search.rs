@@ -1,8 +1,8 @@
 //! `bub tape search`: searches one tape, a workspace, or all workspaces.
 
-use std::{cmp::Reverse, process::ExitCode};
+use std::process::ExitCode;
 
-use bub_tape::{Query, Result, Search, SearchHit, TapeError, TapeName};
+use bub_tape::{Query, Result, Search, SearchHit, TapeError, TapeListFilter};
 use serde_json::json;
 
 use super::{
@@ -11,11 +11,13 @@ use super::{
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
-use crate::cli::{dates::parse_date, progress::ProgressBar};
+use crate::cli::dates::parse_date;
 
 /// Search tapes of this workspace
 ///
-/// Lists exact matches first, then similar ones, newest first. Without `--kinds`, searches messages and tool results.
+/// Lists the best matches first, grouped by session. Any word counts, rare words more. `"a phrase"` must occur, and
+/// `-word` must not occur. `kind:`, `from:` (role or name), `before:` and `after:` (dates) restrict the entries. Without
+/// `--kinds`, searches messages and tool results.
 #[derive(clap::Args)]
 pub(super) struct SearchArgs {
     /// Text to search for; quote text with spaces
@@ -48,14 +50,16 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: SearchArgs) -> Result<Exit
             "empty search text: pass the words to search for".to_owned(),
         ));
     }
-    let sessions = match &args.tape {
-        Some(tape) => vec![tapes.find_tape(tape).await?],
-        None => tapes.sessions(args.all_workspaces).await?,
+    let names = if let Some(tape) = &args.tape {
+        vec![tapes.find_tape(tape).await?.name]
+    } else {
+        let mut names = tapes.store.list(TapeListFilter::Sessions).await?;
+        names.retain(|name| args.all_workspaces || tapes.is_in_workspace(name));
+        names
     };
-    // Search an empty tape first, to report an invalid range also if there are no sessions.
-    let empty_tape = tapes.open_tape(&TapeName::for_session(&tapes.workspace, ""));
-    empty_tape.search(&search).await?;
-    let (hits, filtered) = search_sessions(tapes, &sessions, &search).await?;
+    let results = search.run(&*tapes.store, &names).await?;
+    let filtered = results.filtered;
+    let hits = group_by_session(tapes, results.hits).await?;
     let style = ColorSupport::from_settings(&tapes.settings);
     let mut out = ResultWriter::for_stdout(&tapes.settings);
     for (session, hit) in &hits {
@@ -98,25 +102,25 @@ impl SearchArgs {
     }
 }
 
-/// Returns the best matches of all sessions: exact ones first, then newest first. Also returns the number of matches
-/// that were omitted because they contain the output of an earlier search.
-async fn search_sessions<'a>(
+/// Returns the matches with their sessions. Matches of a session follow its best match.
+async fn group_by_session(
     tapes: &WorkspaceTapes,
-    sessions: &'a [ListedTape],
-    search: &Search,
-) -> Result<(Vec<(&'a ListedTape, SearchHit)>, usize)> {
-    let progress = ProgressBar::new("searching", sessions.len(), &tapes.settings);
-    let (mut hits, mut filtered) = (Vec::new(), 0);
-    for session in sessions {
-        progress.advance(session.label());
-        let result = tapes.open_tape(&session.name).search(search).await?;
-        hits.extend(result.hits.into_iter().map(|hit| (session, hit)));
-        filtered += result.filtered;
+    hits: Vec<SearchHit>,
+) -> Result<Vec<(ListedTape, SearchHit)>> {
+    let mut sessions: Vec<(ListedTape, Vec<SearchHit>)> = Vec::new();
+    for hit in hits {
+        let mut known = sessions.iter_mut();
+        if let Some((_, hits)) = known.find(|(session, _)| session.name == hit.tape) {
+            hits.push(hit);
+        } else {
+            let (name, summary) = (hit.tape.clone(), tapes.store.summary(&hit.tape).await?);
+            sessions.push((ListedTape { name, summary }, vec![hit]));
+        }
     }
-    // The sort is stable: entries with equal or unreadable dates keep the order of the tape.
-    hits.sort_by_key(|(_, hit)| Reverse((hit.exact, hit.entry.timestamp())));
-    hits.truncate(search.limit);
-    Ok((hits, filtered))
+    let hits = sessions
+        .into_iter()
+        .flat_map(|(session, hits)| hits.into_iter().map(move |hit| (session.clone(), hit)));
+    Ok(hits.collect())
 }
 
 fn format_hit(session: &ListedTape, hit: &SearchHit, style: ColorSupport) -> String {
@@ -142,5 +146,7 @@ fn hit_json(session: &ListedTape, hit: &SearchHit) -> String {
         "date": entry.date,
         "exact": hit.exact,
         "snippet": hit.snippet,
+        "from": hit.author,
+        "phase": hit.phase,
     }))
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     KINDS_HELP,
-    conversation::ConversationPart,
+    conversation::{conversation_part, format_part},
     entry_kinds,
     text::{self, ColorSupport},
     workspace_tapes::{ListedTape, WorkspaceTapes},
@@ -65,7 +65,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCo
     let entries = match args.last {
         Some(count) => {
             let newest = tape.query(query.newest_first()).try_filter(|entry| {
-                std::future::ready(is_raw || ConversationPart::from_entry(entry).is_some())
+                std::future::ready(is_raw || conversation_part(entry).is_some())
             });
             let newest: Vec<Entry> = newest.take(count).try_collect().await?;
             stream::iter(newest.into_iter().rev().map(Ok)).boxed()
@@ -80,8 +80,8 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCo
     } else {
         let out = ResultWriter::for_pager(&tapes.settings);
         let format_part = |entry: &Entry| {
-            let part = ConversationPart::from_entry(entry)?;
-            Some(part.format(style, width))
+            let part = conversation_part(entry)?;
+            Some(format_part(&part, style, width))
         };
         out.write_entries(entries, |entry| {
             if is_raw {

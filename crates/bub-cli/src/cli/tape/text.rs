@@ -7,12 +7,14 @@ use std::{
 };
 
 use bub::logging::should_use_color;
+use bub_agent::conversation;
 use bub_settings::Settings;
-use bub_tape::{Entry, EntryKind, codec};
+use bub_tape::{ChainProblem, Entry, EntryKind, codec};
 use bub_terminal::sanitize::is_unsafe_char;
 use serde_json::Value;
 
 pub(super) use crate::cli::listing::format_columns;
+pub(super) use bub_agent::conversation::{entry_label, entry_text};
 pub(in crate::cli) use bub_terminal::sanitize::{sanitize, sanitize_line};
 
 /// Replaces control characters in a line, truncates it to `max_chars` characters, and appends `…` if it was longer.
@@ -22,6 +24,17 @@ pub(super) fn sanitize_and_truncate(text: &str, max_chars: usize) -> String {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default().trim_end()),
         None => text,
     }
+}
+
+/// Returns the warning about a copy of a tape whose hash chain has a problem.
+pub(super) fn chain_warning(copy: &str, problem: &ChainProblem) -> String {
+    let status = if problem.is_unproven() {
+        "not proven"
+    } else {
+        "broken"
+    };
+    let problem = sanitize_line(&problem.to_string());
+    format!("warning: the {copy} stays `{status}` for `bub tape verify`: {problem}")
 }
 
 /// Replaces control characters in JSON text with `\u` escapes, except newlines, so that the text is safe on a terminal.
@@ -50,10 +63,7 @@ pub(super) fn entry_json(entry: &Entry) -> String {
 
 /// Formats the date of an entry in UTC, like the values of `--since` and `--until`.
 pub(super) fn entry_date(entry: &Entry) -> String {
-    match entry.timestamp() {
-        Some(time) => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-        None => sanitize_and_truncate(&entry.date, 19),
-    }
+    sanitize_line(&conversation::entry_date(entry))
 }
 
 /// Formats a date from a tape in UTC.
@@ -131,108 +141,6 @@ impl ColorSupport {
 /// Returns the kind of an entry and its label, in one line.
 pub(super) fn entry_title(entry: &Entry) -> String {
     sanitize_line(&format!("{} {}", entry.kind, entry_label(entry)))
-}
-
-/// Returns the label that is shown beside the kind of an entry: a role, a name, or an error kind. For other kinds it is
-/// empty.
-pub(super) fn entry_label(entry: &Entry) -> &str {
-    let key = match &entry.kind {
-        EntryKind::Message => "role",
-        EntryKind::Anchor | EntryKind::Event => "name",
-        EntryKind::Error => "kind",
-        EntryKind::System | EntryKind::ToolCall | EntryKind::ToolResult | EntryKind::Other(_) => {
-            return "";
-        }
-    };
-    let label = entry.payload.get(key).and_then(Value::as_str);
-    label.unwrap_or_default()
-}
-
-/// Returns the content of an entry without a final newline. It is empty if the entry has only a label.
-pub(super) fn entry_text(entry: &Entry) -> String {
-    let field = |key: &str, format: fn(&Value) -> String| {
-        let value = entry.payload.get(key);
-        value.map(format).unwrap_or_default()
-    };
-    let list = |key: &str, format| format_list(entry.payload.get(key), format);
-    match &entry.kind {
-        EntryKind::Message => join_lines([
-            field("content", format_content),
-            format_list(entry.meta.get("media"), format_media_item),
-            list("tool_calls", format_tool_call),
-        ]),
-        EntryKind::System => field("content", format_content),
-        EntryKind::Anchor => field("state", format_value),
-        EntryKind::Event => field("data", format_value),
-        EntryKind::ToolCall => join_lines([
-            field("content", format_content),
-            list("calls", format_tool_call),
-        ]),
-        EntryKind::ToolResult => list("results", format_content),
-        EntryKind::Error => join_lines([
-            field("message", format_content),
-            field("details", format_value),
-        ]),
-        EntryKind::Other(_) => codec::to_python_json(&entry.payload),
-    }
-}
-
-fn format_list(items: Option<&Value>, format: fn(&Value) -> String) -> String {
-    let items = items.and_then(Value::as_array);
-    join_lines(items.into_iter().flatten().map(format))
-}
-
-/// Formats the content of an entry: text without trailing whitespace, a list with one item per line, other values as
-/// JSON.
-fn format_content(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.trim_end().to_owned(),
-        Value::Array(parts) => join_lines(parts.iter().map(format_part)),
-        other => format_value(other),
-    }
-}
-
-fn format_part(value: &Value) -> String {
-    match text_field(value, "text").or(value.as_str()) {
-        Some(text) => text.trim_end().to_owned(),
-        // Older versions stored media inline; show only the type instead of the bytes.
-        None => format!("[{}]", text_field(value, "type").unwrap_or("part")),
-    }
-}
-
-fn format_media_item(item: &Value) -> String {
-    let text = |key: &str| text_field(item, key).unwrap_or("?");
-    format!("[{} {}]", text("type"), text("blob"))
-}
-
-fn text_field<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.get(key).and_then(Value::as_str)
-}
-
-fn format_tool_call(call: &Value) -> String {
-    let function = call.get("function").unwrap_or(call);
-    let name = text_field(function, "name").unwrap_or("?");
-    let arguments = match function.get("arguments") {
-        Some(Value::String(text)) => text.clone(),
-        Some(value) => format_value(value),
-        None => String::new(),
-    };
-    format!("{name} {arguments}").trim_end().to_owned()
-}
-
-/// Formats a JSON value. `null` and `{}` become an empty string.
-fn format_value(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::Object(map) if map.is_empty() => String::new(),
-        Value::String(text) => text.clone(),
-        other => codec::to_python_json(other),
-    }
-}
-
-fn join_lines(parts: impl IntoIterator<Item = String>) -> String {
-    let parts = parts.into_iter().filter(|part| !part.is_empty());
-    parts.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

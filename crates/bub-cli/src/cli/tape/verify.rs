@@ -2,14 +2,23 @@
 
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
-use bub_tape::{ChainReport, EntryId, Result, TapeError};
+use bub_tape::{ChainReport, Entry, EntryId, Query, Result, TapeError, TapeName, UnprovenEntry};
+use futures_util::TryStreamExt as _;
 
 use super::{check::tape_label, text, workspace_tapes::HomeTapes};
 use crate::cli::progress::ProgressBar;
 
+/// The sidecar with large tool output, and the event on the tape that names the output in it.
+const SPILL_SIDECAR: &str = "spill";
+const SPILL_EVENT: &str = "spill.write";
+
 /// What is said about a tape whose end is not proven.
 const END_TEXT: &str = "no entry was altered, but entries may be missing at the end: the lock record of the tape, or the \
                         end mark of the export, is missing; to prove the end, pass `--head HASH`";
+
+/// What is said about a tape whose end is not proven, if the given head is not that of its last entry.
+const AFTER_HEAD_TEXT: &str = "proven up to that entry, but the end is not proven: entries may be missing at the end, because \
+                               the lock record of the tape, or the end mark of the export, is missing";
 
 /// What is said about a head that does not prove the entries before the chain.
 const START_TEXT: &str =
@@ -50,10 +59,12 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
     let mut lines = String::new();
     let mut is_broken = false;
     if let Some(path) = &args.file {
-        let report = ChainReport::of_file(path, head)?;
+        let report = ChainReport::of_file(path, head);
+        let report = report.map_err(|error| TapeError::InvalidInput(error.to_string()))?;
         is_broken |= write_report(&mut lines, &path.display().to_string(), &report, head);
     } else {
         let names = files.resolve_names(&args.tapes).await?;
+        let missing = files.store.missing_chained_tapes().await?;
         let progress = ProgressBar::new("verifying", names.len(), &files.tapes.settings);
         for (index, name) in names.iter().enumerate() {
             let label = tape_label(files, name).await;
@@ -62,8 +73,23 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
             let head = head.filter(|_| index == 0);
             let report = files.store.verify_chain(name, head).await?;
             is_broken |= write_report(&mut lines, &label, &report, head);
+            let sidecar = name.sidecar(SPILL_SIDECAR).ok();
+            let is_known =
+                |sidecar: &TapeName| names.contains(sidecar) || missing.contains(sidecar);
+            if report.chained > 0
+                && let Some(sidecar) = sidecar.filter(|sidecar| !is_known(sidecar))
+                && let Some(entry) = find_spill(files, name).await?
+            {
+                let id = entry.id;
+                let _ = writeln!(lines, "{sidecar}: missing");
+                let _ = writeln!(
+                    lines,
+                    "  entry {id} of {label} refers to output in it, and its file was removed"
+                );
+                is_broken = true;
+            }
         }
-        for name in files.store.missing_chained_tapes().await? {
+        for name in missing {
             let tape = name.as_sidecar().map(|(tape, _)| tape);
             let is_of_verified = |tape| names.iter().any(|name| name.as_str() == tape);
             if args.tapes.is_empty() || tape.is_some_and(is_of_verified) {
@@ -81,6 +107,19 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
     Ok(ExitCode::from(u8::from(is_broken)))
 }
 
+/// Returns the first entry of a tape that refers to output in its sidecar.
+async fn find_spill(files: &HomeTapes, name: &TapeName) -> Result<Option<Entry>> {
+    let tape = files.tapes.open_tape(name);
+    let mut entries = tape.query(Query::new());
+    while let Some(entry) = entries.try_next().await? {
+        let status = entry.data().and_then(|data| data.get("status")?.as_str());
+        if entry.name() == Some(SPILL_EVENT) && status == Some("ok") {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
+}
+
 /// Adds the report of one tape. Returns whether the tape is not proven to be complete and unaltered.
 fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Option<&str>) -> bool {
     let (status, problem) = match (&report.problem, head) {
@@ -90,8 +129,28 @@ fn write_report(lines: &mut String, label: &str, report: &ChainReport, head: Opt
             ("broken", Some(text))
         }
         (None, _) if report.chained == 0 => ("not chained", None),
+        (None, _) if let Some(entry) = report.unproven => {
+            let UnprovenEntry { id, line, .. } = entry;
+            let text = if entry.is_copied {
+                format!(
+                    "no entry was altered since, but entry {id} (line {line}) and the entries before it were copied from a \
+                     tape that was not proven: entries may be missing"
+                )
+            } else {
+                format!(
+                    "no entry was altered, but entries may be missing before entry {id} (line {line}): the lock record of the \
+                 tape was missing when it was written; to prove them, pass a head of the time before it with `--head HASH`"
+                )
+            };
+            ("not proven", Some(text))
+        }
         (None, Some(_)) if report.is_start_uncovered && report.before > 0 => {
             ("not proven", Some(START_TEXT.to_owned()))
+        }
+        (None, Some(_))
+            if !report.is_complete && report.proven.is_some_and(|proven| proven.following > 0) =>
+        {
+            ("not proven", Some(AFTER_HEAD_TEXT.to_owned()))
         }
         (None, None) if !report.is_complete => ("not proven", Some(END_TEXT.to_owned())),
         (None, _) => ("ok", None),

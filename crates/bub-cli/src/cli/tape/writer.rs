@@ -2,14 +2,13 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     io::{self, BufWriter, IsTerminal, Write},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     pin::pin,
     process::{Child, Command, Stdio},
 };
 
+use bub::output::create_result_file;
 use bub_settings::{RedactingWriter, Settings};
 use bub_tape::{Entry, Result, TapeError};
 use futures_util::{Stream, TryStreamExt as _};
@@ -53,13 +52,8 @@ impl ResultWriter {
 
     /// Creates a writer to a new file that only the user can read, like a tape. Fails if the file exists.
     pub(super) fn create_file(settings: &Settings, path: &Path) -> Result<Self> {
-        let mut options = File::options();
-        let file = options.write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => TapeError::InvalidInput(format!(
-                "file `{}` already exists; choose another file",
-                path.display()
-            )),
+        let file = create_result_file(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => TapeError::InvalidInput(error.to_string()),
             _ => TapeError::from_io("write", path, error),
         })?;
         let target = OutputTarget::File(path.to_owned());

@@ -214,7 +214,12 @@ fn compact_lets_the_model_write_a_summary_and_continue_from_it() {
     chat.wait_for("Answer two.");
     let seen = messages(&server);
     assert!(seen.contains("The summary: we spoke about one."), "{seen}");
-    assert!(!seen.contains("question one"), "{seen}");
+    // The latest message stays, as part of the handoff.
+    assert!(
+        seen.contains(r"Latest instruction:\nquestion one"),
+        "{seen}"
+    );
+    assert!(!seen.contains("\"assistant\""), "{seen}");
 }
 
 #[test]
@@ -260,11 +265,11 @@ fn usage_status_export_and_copy_are_about_this_session() {
     chat.wait_for("exists already");
     let text = std::fs::read_to_string(sandbox.workspace().join("notes.md")).unwrap();
     assert!(
-        text.contains("## You (") && text.contains("\n\nquestion one\n"),
+        text.contains("### User (") && text.contains("\n\nquestion one\n"),
         "{text}"
     );
     assert!(
-        text.contains("## Assistant (") && text.contains("\n\nAnswer **one**.\n"),
+        text.contains("### Assistant (") && text.contains("\n\nAnswer **one**.\n"),
         "{text}"
     );
     chat.wait_idle();
@@ -345,8 +350,9 @@ fn control_v_attaches_the_image_in_the_clipboard() {
     let options = TerminalOptions::new(&sandbox).model(&server);
     let chat = options.set("PATH", &path).start();
     chat.wait_idle();
-    chat.send("see \x16this\r");
-    chat.wait_for("attached the image in the clipboard to your next message");
+    chat.send("see \x16this");
+    chat.wait_for("workspace > see [image 1] this");
+    chat.send("\r");
     chat.wait_for("An answer.");
     assert!(messages(&server).contains("data:image/png;base64,"));
     let seen = std::fs::read_to_string(sandbox.workspace().join("seen")).unwrap();
@@ -358,11 +364,23 @@ fn control_v_attaches_the_image_in_the_clipboard() {
     let last = server.requests().pop().unwrap().json();
     let content = &last["messages"].as_array().unwrap().last().unwrap()["content"];
     assert!(!content.to_string().contains("data:image"), "{content}");
+    // Backspace takes a second image back.
+    chat.wait_idle();
+    chat.send("no \x16");
+    chat.wait_for("workspace > no [image 2]");
+    chat.send("\x7f\x7fimage\r");
+    chat.wait_for("workspace > no image");
+    chat.wait_until(|screen| screen.matches("An answer.").count() == 3);
+    let last = server.requests().pop().unwrap().json();
+    let content = &last["messages"].as_array().unwrap().last().unwrap()["content"];
+    assert!(!content.to_string().contains("data:image"), "{content}");
     // A clipboard with text.
     std::fs::write(sandbox.workspace().join("dot.png"), "only text").unwrap();
     chat.wait_idle();
     chat.send("\x16");
-    chat.wait_for("no image in the clipboard; copy one, or attach a file with `@PATH`");
+    let screen =
+        chat.wait_for("no image in the clipboard; copy one, or attach a file with `@PATH`");
+    assert!(!screen.contains("[image 3]"), "{screen}");
 }
 
 #[test]
@@ -424,7 +442,7 @@ fn the_command_line_selects_the_model_of_a_chat() {
     let run = piped(&mut command, lines.as_bytes());
     let shown = run.ok();
     assert!(
-        shown.contains("Session model: openai:big.") && shown.contains("- openai:small"),
+        shown.contains("Session model: openai:big.") && shown.contains(": openai:small"),
         "{shown}"
     );
     let models = server.requests().into_iter().map(|request| {
@@ -434,4 +452,64 @@ fn the_command_line_selects_the_model_of_a_chat() {
     });
     let expected = ["big", "big", "other"].map(|model| (model.to_owned(), true));
     assert_eq!(models.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_hint_is_wrapped_between_words() {
+    for columns in [40, 80] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        let options = TerminalOptions::new(&sandbox).model(&server);
+        let chat = options.size(columns, 24).start();
+        chat.wait_idle();
+        chat.send("/stauts\r");
+        chat.wait_until(|screen| {
+            let words: Vec<&str> = screen.split_whitespace().collect();
+            words.join(" ").contains(
+                "unknown command `/stauts`, did you mean `/status`? (press Enter again to send it as text)",
+            )
+        });
+        // It goes with the line.
+        chat.send("\x03");
+        chat.wait_until(|screen| !screen.contains("unknown command"));
+    }
+}
+
+// A repository can contain a link to a key or a token.
+#[test]
+fn a_mention_obeys_the_file_tools_and_says_what_is_not_attached() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("An answer."));
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("key.txt"), "canary").unwrap();
+    sandbox.write("home/notes.txt", "canary");
+    let link = |name: &str, target: &std::path::Path| {
+        std::os::unix::fs::symlink(target, sandbox.workspace().join(name)).unwrap();
+    };
+    link("key.txt", &outside.path().join("key.txt"));
+    link("home.txt", &sandbox.home().join("notes.txt"));
+    let chat = start(&sandbox, &server);
+    for (name, reason) in [
+        ("key.txt", "leads out of the workspace"),
+        ("home.txt", "the path belongs to bub itself"),
+    ] {
+        chat.send(format!("read @{name}\r"));
+        chat.wait_until(|screen| {
+            let words: Vec<&str> = screen.split_whitespace().collect();
+            let words = words.join(" ");
+            words.contains("not answered: cannot attach") && words.contains(reason)
+        });
+        chat.wait_idle();
+    }
+    assert!(server.requests().is_empty());
+    sandbox.write("workspace/dir/a.txt", "apple");
+    chat.send("ask @bob about @dir, @missing.txt and @dir/a.txt.\r");
+    let screen = chat.wait_for("An answer.");
+    for notice in [
+        "not attached: dir: it is a directory",
+        "not attached: missing.txt: no such file",
+    ] {
+        assert!(screen.contains(notice), "{screen}");
+    }
+    assert!(!screen.contains("not attached: bob"), "{screen}");
+    assert!(messages(&server).contains("apple"));
 }

@@ -252,7 +252,7 @@ fn help_is_broken_between_words() {
     let chat = TerminalOptions::new(&sandbox).size(50, 24).start();
     chat.wait_idle();
     chat.send(",help\r");
-    chat.wait_for(",exit  Leave the chat (same as ,quit)");
+    chat.wait_for(",exit  Leave the chat (same as quit)");
     chat.wait_idle();
     let text = chat.scrollback();
     let (_, help) = text.split_once("── Command ,help").unwrap();

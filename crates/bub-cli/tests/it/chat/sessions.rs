@@ -190,7 +190,7 @@ fn a_chat_that_was_killed_leaves_nothing_unanswered() {
     chat.wait_idle();
     chat.send("an important question\r");
     pace.allow(1);
-    chat.wait_for("Generating");
+    chat.wait_until(|screen| screen.contains("Generating") && !server.requests().is_empty());
     chat.signal("KILL");
     chat.wait_end();
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
@@ -528,8 +528,39 @@ fn a_chat_of_the_first_release_is_offered_once() {
     let screen = chat.wait_for("session: cli:local (continued; ");
     assert!(!screen.contains("Continue `"), "{screen}");
     chat.wait_idle();
+    // A later session of that chat is continued, too.
+    chat.send(",new\r");
+    chat.wait_for("New session: cli:local~");
+    chat.wait_idle();
+    chat.send("hello\r");
+    chat.wait_for("an answer");
+    chat.wait_idle();
     chat.send("\x04");
     assert_eq!(chat.wait_end().0, Some(0));
+    let mut chat = begin();
+    chat.wait_for("session: cli:local~");
+    chat.wait_idle();
+    chat.send("\x04");
+    assert_eq!(chat.wait_end().0, Some(0));
+}
+
+// P-11: completion, shell mode and hints use the prefix.
+#[test]
+fn a_chat_completes_commands_after_another_prefix() {
+    let model = ModelServer::start();
+    let sandbox = Sandbox::new();
+    let options = TerminalOptions::new(&sandbox).model(&model);
+    let mut chat = options.set("BUB_COMMAND_PREFIX", "::").start();
+    chat.wait_for("::help lists commands");
+    chat.wait_idle();
+    chat.send("::tape.inf\t");
+    chat.wait_for("::tape.info");
+    chat.send("\r");
+    chat.wait_for("anchors: ");
+    chat.wait_idle();
+    chat.send("::quit\r");
+    assert_eq!(chat.wait_end().0, Some(0));
+    assert_eq!(model.requests().len(), 0);
 }
 
 #[test]
@@ -542,7 +573,14 @@ fn a_chat_of_the_first_release_can_be_left_alone() {
     let mut chat = begin();
     chat.wait_for("Continue `cli:local` in this chat? [y/N]");
     chat.send("\r");
-    chat.wait_for("session: cli_session\n");
+    let screen = chat.wait_for("session: cli_session\n");
+    assert!(
+        screen.contains("run `bub chat --session cli:local`"),
+        "{screen}"
+    );
+    chat.wait_idle();
+    chat.send(",resume zzz\r");
+    chat.wait_for("unknown session `zzz`; type `,sessions`");
     chat.wait_idle();
     chat.send("hello\r");
     chat.wait_for("an answer");
@@ -556,4 +594,18 @@ fn a_chat_of_the_first_release_can_be_left_alone() {
     chat.wait_idle();
     chat.send("\x04");
     assert_eq!(chat.wait_end().0, Some(0));
+}
+
+#[test]
+fn control_c_at_the_first_question_is_an_interruption() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("An answer."));
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let mut run = options.command(&["run", "hello"]).start();
+    run.wait_end();
+    let mut chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_for("Continue `cli:local` in this chat? [y/N]");
+    chat.send("\x03");
+    let (code, screen) = chat.wait_end();
+    assert_eq!(code, Some(130), "{screen}");
 }

@@ -237,6 +237,59 @@ fn a_call_that_was_never_approved_is_recorded_as_not_run() {
     }
 }
 
+// The screen says about each call what the tape says.
+#[test]
+fn each_of_several_calls_is_completed_or_not_run() {
+    for (answer, completed) in [("", 0), ("y\r", 1)] {
+        for key in ["\x03", "\x1b"] {
+            let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+            let calls = Reply::new().call("c1", "bash", r#"{"command":"echo one"}"#);
+            server.script(calls.call("c2", "bash", r#"{"command":"echo two"}"#));
+            let chat = approval(&sandbox, &server, 80, false);
+            let screen = chat.wait_for("allow? [y/s/a/N]");
+            assert!(screen.contains("echo one"), "{screen}");
+            if !answer.is_empty() {
+                chat.send(answer);
+                chat.wait_until(|screen| {
+                    let mut lines = screen.lines();
+                    lines.any(|line| line.contains("│") && line.contains("echo two"))
+                });
+                chat.wait_for("allow? [y/s/a/N]");
+            }
+            chat.send(key);
+            let screen = chat.wait_for("(cancelled)");
+            assert_eq!(
+                screen.matches("⎿ completed\n").count(),
+                completed,
+                "{screen}"
+            );
+            assert_eq!(
+                screen.matches("⎿ not run").count(),
+                2 - completed,
+                "{screen}"
+            );
+            assert!(!screen.contains("outcome unknown"), "{screen}");
+        }
+    }
+}
+
+// Without a live area, the line of a call is the only sign that it runs.
+#[test]
+fn a_dumb_terminal_shows_a_call_when_it_starts() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let command = r#"{"command":"until [ -e finish ]; do sleep 0.1; done"}"#;
+    server.script(Reply::new().call("c1", "bash", command));
+    server.script(Reply::text("All done."));
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let chat = options.set("TERM", "dumb").start();
+    chat.wait_for("workspace >");
+    chat.send("go\n");
+    chat.wait_for("tool bash(command: until");
+    sandbox.write("workspace/finish", "");
+    let screen = chat.wait_for("All done.");
+    assert_eq!(screen.matches("tool bash(").count(), 1, "{screen}");
+}
+
 #[test]
 fn the_time_of_a_call_does_not_include_the_question() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
@@ -357,4 +410,58 @@ fn the_status_line_says_how_much_context_and_money_is_left() {
     chat.wait_for("effort high");
     chat.send("hello\r");
     chat.wait_for("openai:small · effort high · 75% context left · $0.1000");
+}
+
+// What was visible while a command ran stays visible and is recorded, for calls of the model and for commands of the
+// user.
+#[test]
+fn the_output_of_an_interrupted_command_stays() {
+    let running = "echo building; echo linking; sleep 600";
+    for (typed, shown, recorded) in [
+        (
+            "go",
+            "  ⎿ interrupted, outcome unknown\n    building\n    linking\n(cancelled)",
+            r"output until then:\nbuilding\nlinking",
+        ),
+        (
+            ",echo building; echo linking; sleep 600",
+            "building\nlinking\n\n(cancelled)",
+            r"the turn was cancelled\noutput until then:\nbuilding\nlinking",
+        ),
+    ] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        let arguments = serde_json::json!({"command": running}).to_string();
+        server.script(Reply::new().call("c1", "bash", &arguments));
+        let chat = TerminalOptions::new(&sandbox).model(&server).start();
+        chat.wait_idle();
+        chat.send(format!("{typed}\r"));
+        chat.wait_until(|screen| {
+            let mut lines = screen.lines();
+            lines.any(|line| line.trim() == "linking")
+        });
+        chat.send("\x1b");
+        let screen = chat.wait_for("(cancelled)");
+        assert!(screen.contains(shown), "{screen}");
+        chat.wait_idle();
+        let tape = sandbox.only_tape();
+        assert!(tape.contains(recorded), "{tape}");
+    }
+}
+
+// The hint about leaving is shown as long as a second Ctrl-C leaves, without a further key.
+#[test]
+fn the_hint_about_leaving_goes_with_the_moment() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let command = r#"{"command":"sleep 600"}"#;
+    server.script(Reply::new().call("c1", "bash", command));
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_idle();
+    chat.send("go\r");
+    chat.wait_for("bash(command: sleep 600)");
+    chat.send("\x03");
+    chat.wait_for("cancelled; press Ctrl-C again to leave");
+    chat.wait_until(|screen| !screen.contains("again to leave"));
+    chat.send("\x03");
+    chat.wait_for("press Ctrl-C again or type ,quit to leave");
+    chat.wait_until(|screen| !screen.contains("again or type"));
 }

@@ -126,6 +126,21 @@ async fn an_added_provider_needs_only_an_address() {
     );
 }
 
+// P-12, P-18: an entry that the Python version accepts never prevents bub from starting. The others can be used.
+#[tokio::test]
+async fn an_entry_that_cannot_be_used_is_omitted() {
+    let fixture = models_fixture().config(
+        "providers:\n  aws: {type: bedrock}\n  work: {type: azure, api_key: a-key-123456}\n  \
+         my.lab: {type: openai, api_base: 'https://lab.example/v1', api_key: lab-key-123456}\n",
+    );
+    for model in ["aws:x", "work:x"] {
+        let error = fixture.endpoint(model).await.unwrap_err().to_string();
+        assert!(error.contains("provider"), "{error}");
+    }
+    let endpoint = fixture.endpoint("my.lab:x").await.unwrap();
+    assert_eq!(endpoint.base_url.as_str(), "https://lab.example/v1");
+}
+
 // P-12, P-13, P-14: entries of the Python version. The prefix up to the first colon names the entry; the vendor's own
 // variable is not sent to another address.
 #[tokio::test]

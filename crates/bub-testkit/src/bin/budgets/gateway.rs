@@ -43,7 +43,7 @@ pub(crate) fn check_start(
         budgets.check_size(
             &format!("bub gateway: idle memory{suffix}"),
             memory,
-            14 * MB + MB / 2,
+            15 * MB + MB / 5,
             hint,
         )
     })

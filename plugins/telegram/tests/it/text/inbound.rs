@@ -271,10 +271,13 @@ fn commands_of_the_platform_are_read() {
         ("/bub", None),
         ("/bub  ", None),
         ("/bub@OtherBot hi", None),
-        ("/help", None),
         ("/bub hi  there", Some(Some("hi  there"))),
         ("/bub@TestBot hi", Some(Some("hi"))),
         ("/bub\nhi", Some(Some("hi"))),
+        ("/help@OtherBot", None),
+        // Text that is no command is text.
+        ("/shrug oh well", Some(Some("/shrug oh well"))),
+        ("/newer", Some(Some("/newer"))),
     ];
     for (text, expected) in rows {
         let reading = convert_message(&start(text), false, &me());
@@ -289,6 +292,27 @@ fn commands_of_the_platform_are_read() {
                 assert_eq!(content["message"], words, "{text}");
             }
         }
+    }
+    assert_eq!(
+        convert_message(&start("/help"), false, &me()),
+        InboundUpdate::Help
+    );
+    for (text, command) in [
+        ("/new", ",new"),
+        ("/NEW@testbot now", ",new"),
+        ("/stop please", ",quit"),
+        ("/status", ",status"),
+        ("/usage", ",usage"),
+        ("/model a:b", ",model a:b"),
+        ("/help model", ",help model"),
+    ] {
+        let read = inbound_message(&start(text));
+        assert!(read.is_command, "{text}");
+        assert_eq!(read.content(), command, "{text}");
+        // A forwarded or edited command is text.
+        let mut forwarded = start(text);
+        forwarded["forward_origin"] = json!({"type": "hidden_user", "date": 1});
+        assert!(!inbound_message(&forwarded).is_command, "{text}");
     }
     // A command without an entity is text, except `/bub`.
     assert!(

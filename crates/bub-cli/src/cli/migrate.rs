@@ -1,0 +1,441 @@
+//! `bub migrate`: shows what of an existing home is used as it is, what differs, and what to do. `docs/migrate.md` explains
+//! the rows.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use bub::{AppCommand, CommandContext};
+use bub_agent::{Skills, policy::Policy, settings::AgentSettings};
+use bub_gateway::{pairing::Pairings, settings::ChannelSettings};
+use bub_kernel::{Error, Result, Role, settings::OWNERS, tape_error};
+use bub_plugin::InstalledPlugins;
+use bub_settings::{LookupValue, SettingSource, SettingValue};
+use bub_tape::{TapeListFilter, TapeName};
+use bub_terminal::Style;
+use serde_json::{Value, json};
+
+use super::{
+    chat::session::{DEFAULT_SESSION, FORMER_SESSION},
+    gateway::service_file,
+    listing::{Listing, Table, cell},
+    output, probe,
+    tape::text::format_count,
+    tape_store,
+};
+
+/// Show what of an existing home is used, what differs, and what to do
+///
+/// For homes of the Python version and of earlier releases. Changes nothing, unless you pass `--apply`.
+#[derive(clap::Args)]
+struct MigrateArgs {
+    /// Run the commands of the report, one after another. Each asks its own questions
+    #[arg(long, conflicts_with = "json")]
+    apply: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What happens to a part of the home.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MigrationState {
+    /// It is used as it is.
+    Used,
+    /// It is used, but works differently.
+    Differs,
+    /// The user has to do something.
+    ToDo,
+}
+
+/// One row of the report.
+struct MigrationRow {
+    topic: &'static str,
+    state: MigrationState,
+    text: String,
+    /// Arguments of the command that does what is to be done.
+    command: Option<Vec<String>>,
+}
+
+/// The rows of the report.
+#[derive(Default)]
+struct MigrationReport(Vec<MigrationRow>);
+
+impl MigrationReport {
+    fn add(&mut self, topic: &'static str, state: MigrationState, text: impl Into<String>) {
+        self.0.push(MigrationRow {
+            topic,
+            state,
+            text: text.into(),
+            command: None,
+        });
+    }
+
+    fn add_step(&mut self, topic: &'static str, text: impl Into<String>, command: &[&str]) {
+        self.add(topic, MigrationState::ToDo, text);
+        if let Some(row) = self.0.last_mut() {
+            row.command = Some(command.iter().map(|word| (*word).to_owned()).collect());
+        }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &MigrationRow> {
+        let is_step = |row: &&MigrationRow| row.state == MigrationState::ToDo;
+        self.0.iter().filter(is_step)
+    }
+}
+
+/// Returns the command.
+pub(super) fn command() -> AppCommand {
+    let about = "Show what of an existing home is used, what differs, and what to do";
+    AppCommand::with_args("migrate", about, run)
+        .allow_invalid_settings()
+        .manages_trust()
+}
+
+async fn run(context: CommandContext, args: MigrateArgs) -> Result<ExitCode> {
+    let mut report = MigrationReport::default();
+    add_settings(&context, &mut report);
+    add_plugins(&context, &mut report)?;
+    add_workspace(&context, &mut report);
+    let framework = context.framework.clone();
+    let tapes = framework.run_scoped(add_tapes(&context, &mut report));
+    tapes.await?;
+    add_channels(&context, &mut report)?;
+    add_gateway(&context, &mut report)?;
+    let settings = &context.settings;
+    if args.json {
+        let text = format!("{:#}\n", to_json(&report));
+        return output::print_untrusted(&settings.redactor().redact(&text));
+    }
+    let code = list_rows(&report, args.apply).print(settings)?;
+    if !args.apply {
+        return Ok(code);
+    }
+    for command in report.steps().filter_map(|row| row.command.as_ref()) {
+        notice!("bub {}", command.join(" "));
+        let program = std::env::current_exe().map_err(|error| Error::config(error.to_string()))?;
+        let mut process = tokio::process::Command::new(program);
+        process.arg("--workspace").arg(framework.workspace());
+        let status = process.args(command).status().await;
+        let status = status.map_err(|error| Error::config(error.to_string()))?;
+        if !status.success() {
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            return Ok(ExitCode::from(code.unwrap_or(1)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add_settings(context: &CommandContext, report: &mut MigrationReport) {
+    use MigrationState::{Differs, ToDo, Used};
+    let settings = &context.settings;
+    let (home, file) = (settings.home(), settings.config_file());
+    report.add("home", Used, home.display().to_string());
+    if file.exists() {
+        let is_in_file =
+            |entry: &SettingValue<'_>| matches!(entry.origin, SettingSource::Config { .. });
+        let count = settings.entries().filter(is_in_file).count();
+        let count = format_count(count, "setting", "settings");
+        report.add("config", Used, format!("{}: {count}", file.display()));
+    }
+    let user_home = settings.environment().user_home();
+    let default_file = user_home.map(|home| home.join(".bub/config.yml"));
+    if let Some(other) = default_file.filter(|other| other != file && other.exists()) {
+        let text = "not used here; the Python version reads only this file";
+        report.add("config", Differs, format!("{}: {text}", other.display()));
+    }
+    for problem in &context.problems.0 {
+        report.add("config", ToDo, problem.to_string());
+    }
+    for warning in settings.warnings() {
+        report.add("config", Differs, warning.to_string());
+    }
+    if settings.origin("max_steps") == Some(SettingSource::Default) {
+        let limit = settings.get(AgentSettings::MAX_STEPS).unwrap_or_default();
+        let text = format!(
+            "a turn has at most {limit} steps; `bub config set max_steps null` removes the limit"
+        );
+        report.add("config", Differs, text);
+    }
+}
+
+/// Reports the plugins of the Python version that are not installed here, and the installed ones.
+fn add_plugins(context: &CommandContext, report: &mut MigrationReport) -> Result<()> {
+    let settings = &context.settings;
+    let installed = InstalledPlugins::load(settings.home())?;
+    if !installed.plugins.is_empty() {
+        let count = format_count(installed.plugins.len(), "plugin", "plugins");
+        let text = format!("{count} installed, with the files that you confirmed");
+        report.add("plugins", MigrationState::Used, text);
+    }
+    let project = settings.environment().get("BUB_PROJECT").map(PathBuf::from);
+    let project = project.unwrap_or_else(|| settings.home().join("bub-project"));
+    let text = fs::read_to_string(project.join("pyproject.toml")).unwrap_or_default();
+    for (name, requirement) in project_requirements(&text) {
+        let is_installed = installed.plugins.iter().any(|plugin| {
+            let package = plugin.package.as_ref();
+            package.is_some_and(|package| package_name(&package.name) == name)
+        });
+        if !is_installed {
+            let text = format!("{name}: a plugin of the Python version, not installed here");
+            report.add_step("plugins", text, &["install", &requirement]);
+        }
+    }
+    Ok(())
+}
+
+/// Returns what the Python version has installed: the dependencies of its project, with their names and as arguments for
+/// `bub install`.
+fn project_requirements(project: &str) -> Vec<(String, String)> {
+    let list = project.split_once("\ndependencies = [");
+    let list = list.map_or("", |(_, rest)| {
+        // A requirement such as `bub[trace]` has brackets, too.
+        let end = rest.find("\n]").or_else(|| rest.find("]\n"));
+        end.and_then(|end| rest.get(..end)).unwrap_or(rest)
+    });
+    let sources = project.split_once("[tool.uv.sources]");
+    let sources = sources.map_or("", |(_, rest)| rest.split("\n[").next().unwrap_or_default());
+    let requirements = list.split('"').skip(1).step_by(2);
+    let requirements = requirements.map(|requirement| {
+        let name = package_name(requirement);
+        let is_source = |line: &&str| line.contains('=') && package_name(line) == name;
+        let source = sources.lines().find(is_source).unwrap_or_default();
+        let field = |name: &str| {
+            let value = source.split_once(&format!("{name} = \""))?.1;
+            value.split('"').next()
+        };
+        let after = |sign: &str, text: Option<&str>| {
+            text.map_or(String::new(), |text| format!("{sign}{text}"))
+        };
+        let requirement = match (field("git"), field("path")) {
+            (Some(url), _) => {
+                let revision = ["rev", "branch", "tag"].into_iter().find_map(field);
+                let (revision, directory) = (after("@", revision), field("subdirectory"));
+                format!("git+{url}{revision}{}", after("#subdirectory=", directory))
+            }
+            (None, path) => path.unwrap_or(requirement).to_owned(),
+        };
+        (name, requirement)
+    });
+    requirements.filter(|(name, _)| name != "bub").collect()
+}
+
+/// Returns the name in a requirement, in the form in which names are compared.
+fn package_name(requirement: &str) -> String {
+    let is_name = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = requirement.chars().take_while(is_name).collect();
+    name.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+/// Reports the skills, and the files of the workspace that need trust.
+fn add_workspace(context: &CommandContext, report: &mut MigrationReport) {
+    let settings = &context.settings;
+    let skills = Skills::new(settings).list(Some(context.framework.workspace()));
+    let count = format_count(skills.len(), "skill", "skills");
+    let text = format!("{count}; `bub skill list` shows them");
+    report.add("skills", MigrationState::Used, text);
+    let trust = settings.trust_report();
+    if !trust.is_trusted() {
+        let text = format!(
+            "ignored until you trust the workspace: {}",
+            trust.ignored_text()
+        );
+        report.add_step("workspace", text, &["trust"]);
+    }
+}
+
+async fn add_tapes(context: &CommandContext, report: &mut MigrationReport) -> Result<()> {
+    use MigrationState::{Differs, Used};
+    let store = tape_store(&context.framework)?;
+    let names = store.list(TapeListFilter::Sessions).await;
+    let count = names.map_err(tape_error)?.len();
+    if count > 0 {
+        let count = format_count(count, "session", "sessions");
+        let text = format!("{count}; both versions can continue them, but not at the same time");
+        report.add("tapes", Used, text);
+    }
+    let name = |session| TapeName::for_session(context.framework.workspace_text(), session);
+    for (session, state, command) in [
+        (DEFAULT_SESSION, Used, "bub chat"),
+        (FORMER_SESSION, Differs, "bub chat --session cli:local"),
+    ] {
+        let summary = store.summary(&name(session)).await.map_err(tape_error)?;
+        if summary.entries > 0 {
+            let text = format!("session `{session}`: `{command}` continues it");
+            report.add("chat", state, text);
+        }
+    }
+    Ok(())
+}
+
+/// Reports the channels that are set up, and who can give commands there.
+fn add_channels(context: &CommandContext, report: &mut MigrationReport) -> Result<()> {
+    use MigrationState::{Differs, ToDo, Used};
+    let settings = &context.settings;
+    let all = context.framework.channels(&probe::discard_handler())?;
+    let names = settings.get(ChannelSettings::ENABLED_CHANNELS);
+    if let Err(error) = bub_gateway::check_channel_names(&names, &all) {
+        report.add("channels", ToDo, error.message());
+    }
+    let owners = settings.get(&OWNERS);
+    let (paired, _) = Pairings::new(settings.home()).users_and_requests()?;
+    for channel in bub_gateway::select_channels(&names, &all) {
+        let name = channel.name();
+        let Some(access) = channel.access_summary() else {
+            report.add("channels", Used, name);
+            continue;
+        };
+        report.add("channels", Differs, format!("{name}: {access}"));
+        let has_owner = owners
+            .iter()
+            .any(|owner| owner.starts_with(&format!("{name}:")))
+            || paired
+                .iter()
+                .any(|user| user.channel == name && user.role() == Role::Owner);
+        if has_owner {
+            continue;
+        }
+        let text = format!("{name}: no user is an owner, and only owners can run commands");
+        let listed = settings.get_value(&format!("{name}.allow_users"));
+        let listed = listed.map_or(Value::Null, LookupValue::to_display_value);
+        let listed = listed.as_array().map_or(&[][..], Vec::as_slice);
+        match listed {
+            [Value::String(id)] if id.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let owner = owners.iter().cloned().chain([format!("{name}:{id}")]);
+                let owners = owner.collect::<Vec<_>>().join(",");
+                report.add_step("channels", text, &["config", "set", "owners", &owners]);
+            }
+            [] => {
+                let advice =
+                    "start `bub gateway`, write to the bot, and run `bub pair CODE --owner`";
+                report.add("channels", ToDo, format!("{text}; {advice}"));
+            }
+            _ => {
+                let advice = format!("choose one: `bub config set owners {name}:ID`");
+                report.add("channels", ToDo, format!("{text}; {advice}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reports what earlier releases and the service manager have for the gateway.
+fn add_gateway(context: &CommandContext, report: &mut MigrationReport) -> Result<()> {
+    use MigrationState::Used;
+    let settings = &context.settings;
+    let home = settings.home();
+    let has_files =
+        |path: PathBuf| fs::read_dir(path).is_ok_and(|mut files| files.next().is_some());
+    if has_files(home.join("gateway")) {
+        let text = "journal: the gateway continues with unfinished messages and replies";
+        report.add("gateway", Used, text);
+    }
+    let (paired, _) = Pairings::new(home).users_and_requests()?;
+    if !paired.is_empty() {
+        let count = format_count(paired.len(), "paired user", "paired users");
+        report.add("gateway", Used, count);
+    }
+    let rules = Policy::new(settings).rules().len();
+    if rules > 0 {
+        let count = format_count(rules, "rule", "rules");
+        report.add("policy", Used, count);
+    }
+    if let Some(file) = service_file(settings, context.framework.workspace())
+        && fs::read_to_string(&file).is_ok_and(|unit| unit.contains(r#""-m" "bub""#))
+    {
+        let text = format!("{}: starts the Python version", file.display());
+        report.add_step("service", text, &["gateway", "--install"]);
+    }
+    Ok(())
+}
+
+fn list_rows(report: &MigrationReport, applies: bool) -> Listing {
+    let mut table = Table::default();
+    for row in &report.0 {
+        table.row([
+            cell(row.topic, Style::BOLD),
+            cell(row.state.name(), row.state.style()),
+            cell(&row.text, Style::NONE),
+        ]);
+        if let Some(command) = &row.command {
+            let command = format!("run: bub {}", command.join(" "));
+            let empty = || cell("", Style::NONE);
+            table.row([empty(), empty(), cell(command, Style::CYAN)]);
+        }
+    }
+    let mut listing = Listing::from(table);
+    listing.blank();
+    let steps = report.steps().count();
+    let hint = match steps {
+        0 => "nothing to do",
+        _ if applies => "",
+        _ => "; `bub migrate --apply` runs the commands above",
+    };
+    let count = (steps > 0).then(|| format_count(steps, "step", "steps"));
+    listing.row(format!("{}{hint}", count.unwrap_or_default()));
+    listing
+}
+
+fn to_json(report: &MigrationReport) -> Value {
+    let rows = report.0.iter().map(|row| {
+        json!({"topic": row.topic, "state": row.state.name(), "text": row.text, "command": row.command})
+    });
+    json!({"steps": report.steps().count(), "rows": rows.collect::<Vec<_>>()})
+}
+
+impl MigrationState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Used => "used",
+            Self::Differs => "differs",
+            Self::ToDo => "to do",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::Used => Style::GREEN,
+            Self::Differs => Style::YELLOW,
+            Self::ToDo => Style::RED,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugins_of_the_python_version_are_read_from_its_project() {
+        let project = r#"[project]
+name = "bub-project"
+version = "0.1.0"
+dependencies = [
+    "bub[trace]>=0.5.1",
+    "bub-mcp==0.3.1",
+    "Bub_Feishu>=0.0.2",
+    "bub-codex",
+    "mine",
+]
+
+[tool.uv.sources]
+bub-codex = { git = "https://127.0.0.1/contrib.git", subdirectory = "packages/bub-codex", rev = "main" }
+mine = { path = "/srv/mine", editable = true }
+
+[tool.other]
+bub-mcp = { path = "/elsewhere" }
+"#;
+        let expected = [
+            ("bub-mcp", "bub-mcp==0.3.1"),
+            ("bub-feishu", "Bub_Feishu>=0.0.2"),
+            (
+                "bub-codex",
+                "git+https://127.0.0.1/contrib.git@main#subdirectory=packages/bub-codex",
+            ),
+            ("mine", "/srv/mine"),
+        ];
+        let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(project_requirements(project), expected);
+        let one_line = "[project]\nname = \"x\"\ndependencies = [\"bub\", \"bub-mcp\"]\n";
+        assert_eq!(project_requirements(one_line)[0].1, "bub-mcp");
+        assert!(project_requirements("").is_empty());
+    }
+}
