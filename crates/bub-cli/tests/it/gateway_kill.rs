@@ -201,6 +201,31 @@ fn await_step(
     false
 }
 
+/// The numbers of completed and of interrupted tool calls on the tapes.
+fn results(sandbox: &Sandbox) -> (usize, usize) {
+    let (mut completed, mut unknown) = (0, 0);
+    for file in std::fs::read_dir(sandbox.home().join("tapes")).unwrap() {
+        let path = file.unwrap().path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "jsonl")
+        {
+            continue;
+        }
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            let entry: serde_json::Value = serde_json::from_str(line).unwrap();
+            for result in entry["payload"]["results"].as_array().into_iter().flatten() {
+                match result.as_str() {
+                    Some("(no output)") => completed += 1,
+                    Some(text) if text.starts_with("[interrupted: outcome unknown") => unknown += 1,
+                    other => panic!("an unexpected result: {other:?}"),
+                }
+            }
+        }
+    }
+    (completed, unknown)
+}
+
 // L1, L3, design §5: kills after each step of a turn with a tool call. The tool never runs twice.
 #[test]
 fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twice() {
@@ -262,9 +287,11 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
         text.lines().count(),
         "a tool ran twice: {text}"
     );
+    // A call whose outcome is recorded has run. Any other may have run: its process was killed before the record.
+    let (completed, unknown) = results(&sandbox);
     assert!(
-        lines.len() > accepted / 2,
-        "only {} of {accepted} calls were made",
+        (completed..=completed + unknown).contains(&lines.len()),
+        "{completed} calls completed, {unknown} interrupted, but {} ran",
         lines.len()
     );
     let replies = delivered.all();
