@@ -60,11 +60,24 @@ impl ModeGuard {
     ///
     /// Fails if stdin is not a terminal.
     pub fn echo_off() -> io::Result<Self> {
+        Self::without_echo(OptionalActions::Flush)
+    }
+
+    /// Turns the echo off after the question was printed: what the user has typed since then is kept.
+    ///
+    /// # Errors
+    ///
+    /// Fails if stdin is not a terminal.
+    pub fn echo_off_after_question() -> io::Result<Self> {
+        Self::without_echo(OptionalActions::Now)
+    }
+
+    fn without_echo(action: OptionalActions) -> io::Result<Self> {
         let modes = tcgetattr(stdin())?;
         let mut quiet = modes.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
         *SAVED_TERMINAL.lock() = Some(SavedTerminal { modes, undo: b"" });
-        tcsetattr(stdin(), OptionalActions::Flush, &quiet)?;
+        tcsetattr(stdin(), action, &quiet)?;
         Ok(Self(()))
     }
 }

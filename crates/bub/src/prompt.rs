@@ -119,7 +119,8 @@ fn prompt_for_plugin(question: &PluginQuestion) -> Result<Vec<String>> {
 fn read_raw_line(is_secret: bool) -> Result<Vec<String>> {
     let quiet = (is_secret && has_terminal()).then(|| {
         signals::exit_on_signal();
-        ModeGuard::echo_off()
+        // The plugin has printed its question already.
+        ModeGuard::echo_off_after_question()
     });
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;

@@ -202,7 +202,6 @@ fn commands_and_files_are_in_the_environment_of_a_python_plugin() {
 /// has the pipe.
 #[bub_testkit::needs_fixtures(BUB_PYTHON_PACKAGES)]
 #[test]
-#[ignore = "does not end: the terminal of plugin commands is not proven"]
 fn a_command_of_a_python_plugin_has_the_terminal_of_the_user() {
     let sandbox = installed();
     let mut user = TerminalOptions::new(&sandbox)
@@ -217,6 +216,9 @@ fn a_command_of_a_python_plugin_has_the_terminal_of_the_user() {
     ];
     for (question, answer) in dialog {
         user.wait_for(question);
+        if question == "secret:" {
+            wait_until("the echo is off", || !user.has_echo());
+        }
         user.send(answer);
     }
     let (code, screen) = user.wait_end();

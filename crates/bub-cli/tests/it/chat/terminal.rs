@@ -17,7 +17,7 @@ use rustix::{
     termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-use crate::sandbox::{Sandbox, bub, example, signal};
+use crate::sandbox::{Sandbox, bub, example, signal, wait_until};
 
 /// Timeout of a wait. Nothing takes longer, even on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
@@ -281,6 +281,12 @@ impl Terminal {
         signal(&self.child, name);
     }
 
+    /// Returns whether the terminal shows what the user types.
+    pub(crate) fn has_echo(&self) -> bool {
+        let modes = tcgetattr(&self.master).unwrap().local_modes;
+        modes.contains(LocalModes::ECHO)
+    }
+
     /// Returns whether the terminal echoes keys and edits lines, as before the chat.
     pub(crate) fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.master).unwrap().local_modes;
@@ -294,7 +300,12 @@ impl Terminal {
     /// Waits for the end of the program. Returns the exit code and the screen.
     #[track_caller]
     pub(crate) fn wait_end(&mut self) -> (Option<i32>, String) {
-        let code = self.child.wait().unwrap().code();
+        let mut status = None;
+        wait_until("the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let code = status.and_then(|status| status.code());
         let mut seen = self.seen.0.lock().unwrap();
         while !seen.is_closed {
             let (next, waited) = self
