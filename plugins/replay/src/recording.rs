@@ -221,7 +221,16 @@ impl Recording {
         let limit = entries.iter().find_map(step_limit);
         let calls = self.calls.get(turn.calls.clone()).unwrap_or_default();
         let error = calls.last().map(|call| call.error.as_ref());
+        // A turn can also end without an answer and without a failed call, for example if it is cancelled in a tool.
+        let is_status =
+            |entry: &&Entry| entry.name() == Some("loop.step") && !run_id(entry).is_empty();
+        let status = entries.iter().rev().find(is_status).and_then(Entry::data);
+        let field = |name: &str| status.and_then(|data| data.get(name)?.as_str());
+        let has_ended = matches!(field("status"), None | Some("ok"));
         match (limit, error) {
+            (None, Some(None)) if !has_ended => {
+                Some(field("error").unwrap_or("it has no answer").to_owned())
+            }
             (Some(limit), _) => Some(format!("it reached the maximum of {limit} steps")),
             (None, Some(Some(error))) => {
                 let message = error.get("message").and_then(Value::as_str);

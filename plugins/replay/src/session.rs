@@ -3,8 +3,8 @@
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use bub::{
-    ChannelMessage, Entry, Envelope, Framework, Inbound, LlmDecision, LlmRequest, Prompt, Result,
-    Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn,
+    ChannelMessage, Entry, Envelope, ErrorKind, Framework, Inbound, LlmDecision, LlmRequest,
+    Prompt, Result, Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn,
     agent::HANDOFF_EVENT,
     clap,
     kernel::tape_error,
@@ -174,6 +174,12 @@ impl ReplaySession {
             let prompt = self.recording.entries.get(turn.prompt);
             let inbound = prompt.map(|prompt| self.inbound(prompt, turn.message.as_ref()));
             let (_, outcome) = framework.process_turn(inbound.unwrap_or_default()).await;
+            if let (Some(_), Err(error)) = (&self.options.model, &outcome)
+                && matches!(error.kind(), ErrorKind::Config | ErrorKind::InvalidInput)
+            {
+                // The given model cannot be called, so there is nothing to compare.
+                return Err(error.clone());
+            }
             let is_interrupted = self.progress.lock().is_interrupted;
             match &turn.interruption {
                 Some(interruption) if is_interrupted => {

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use bub_testkit::model::{ModelServer, Reply};
 
-use crate::sandbox::{Run, Sandbox, bub};
+use crate::sandbox::{Run, Sandbox, bub, signal, wait_until};
 
 /// Runs bub with the hash chain.
 fn chained(sandbox: &Sandbox, args: &[&str]) -> Run {
@@ -167,7 +167,7 @@ fn a_removed_sidecar_is_reported_with_its_tape() {
     for args in [&["cli:local"][..], &[]] {
         let run = sandbox.bub([&["tape", "verify"], args].concat());
         assert_eq!(run.code, Some(1), "{run:?}");
-        assert!(run.stdout.contains("__sidecar__spill: broken ("), "{run:?}");
+        assert!(run.stdout.contains("(sidecar spill): broken ("), "{run:?}");
         let text = " of its tape refers to output that was removed from it\n";
         assert!(run.stdout.contains(text), "{run:?}");
     }
@@ -421,4 +421,24 @@ fn an_old_head_does_not_prove_the_end() {
             .ok()
             .starts_with("cli:local: ok (")
     );
+}
+
+/// Ctrl-C in the middle of an export.
+#[test]
+fn an_interrupted_export_leaves_no_file() {
+    let sandbox = Sandbox::new();
+    chained(&sandbox, &["run", ",echo one"]).ok();
+    let tape = tape_file(&sandbox);
+    let content = fs::read_to_string(&tape).unwrap();
+    let line =
+        r#"{"id": 99, "kind": "event", "payload": {"name": "filler"}, "meta": {}, "date": ""}"#;
+    fs::write(&tape, content + &format!("{line}\n").repeat(400_000)).unwrap();
+    let mut command = sandbox.command(&bub());
+    command.args(["tape", "export", "cli:local", "-o", "x.jsonl"]);
+    let mut child = command.spawn().unwrap();
+    let path = sandbox.workspace().join("x.jsonl");
+    wait_until("the export begins", || path.exists());
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!path.exists());
 }
