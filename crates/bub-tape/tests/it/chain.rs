@@ -645,7 +645,7 @@ fn stripped(line: &str) -> String {
 }
 
 /// The lock record still has the last hash. So a tape without hashes is broken, and copies and exports of any length that
-/// contain entries without their hashes are, too, whether they have a chain of their own or not.
+/// contain entries without their hashes are, too, with or without a new chain.
 #[tokio::test]
 async fn copies_and_exports_of_a_tape_whose_hashes_were_removed_are_broken() {
     for first_stripped in [0, 6] {
