@@ -319,8 +319,10 @@ pub(crate) struct ChainVerifier {
     entries: u64,
     /// Whether the line that the lock record names was found.
     has_expected: bool,
-    /// The hash before the end mark, if the last line is a valid end mark. A tape without hashes has none.
-    export_head: Option<Option<ChainHash>>,
+    /// Whether the last line is a valid end mark of an export.
+    has_end_mark: bool,
+    /// The hash before the end mark. A tape without hashes has none.
+    export_head: Option<ChainHash>,
     /// The id of the end mark, if the last line is an end mark without a hash.
     unchained_mark: Option<EntryId>,
     known_head: Option<ChainHash>,
@@ -356,6 +358,7 @@ impl ChainVerifier {
             lines: 0,
             entries: 0,
             has_expected: false,
+            has_end_mark: false,
             export_head: None,
             unchained_mark: None,
             known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
@@ -379,7 +382,7 @@ impl ChainVerifier {
         if status == LineStatus::Invalid && line.trim_ascii().is_empty() {
             return;
         }
-        (self.export_head, self.unchained_mark) = (None, None);
+        (self.has_end_mark, self.unchained_mark) = (false, None);
         if before != self.state.last_hash() && self.state.last_hash() == self.known_head {
             self.report.proven = Some(ProvenEntry {
                 id: codec::decode(line).map(|entry| entry.id),
@@ -464,7 +467,7 @@ impl ChainVerifier {
             let head = data.get("head").and_then(Value::as_str);
             let is_valid =
                 entries == Some(self.entries) && head == before.map(hash_text).as_deref();
-            self.export_head = is_valid.then_some(before);
+            (self.has_end_mark, self.export_head) = (is_valid, before);
         } else if name == REPAIRED_EVENT {
             let gaps = data.get(GAPS_FIELD).and_then(Value::as_array);
             let gaps = gaps.into_iter().flatten().filter_map(Value::as_str);
@@ -548,11 +551,11 @@ impl ChainVerifier {
             let altered = ChainProblem::Altered { id, line };
             report.problem.get_or_insert(altered);
         }
-        if let (None, Some(head)) = (expected, self.export_head) {
+        if expected.is_none() && self.has_end_mark {
             // The end mark is not an entry of the tape.
             report.chained -= 1;
             report.is_complete = true;
-            report.head = head.map(hash_text);
+            report.head = self.export_head.map(hash_text);
         } else {
             report.is_complete = self.has_expected;
             report.head = self.state.last_hash().map(hash_text);

@@ -652,9 +652,12 @@ async fn copies_and_exports_of_a_tape_whose_hashes_were_removed_are_broken() {
         let fixture = ChainFixture::with_entries(10).await;
         let content = fs::read_to_string(fixture.path()).unwrap();
         let lines = content.split_inclusive('\n').enumerate();
-        let lines = lines.map(|(index, line)| match index >= first_stripped {
-            true => stripped(line),
-            false => line.to_owned(),
+        let lines = lines.map(|(index, line)| {
+            if index >= first_stripped {
+                stripped(line)
+            } else {
+                line.to_owned()
+            }
         });
         fs::write(fixture.path(), lines.collect::<String>()).unwrap();
         assert_ne!(fixture.verify().await.problem, None);
