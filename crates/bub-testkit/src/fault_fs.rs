@@ -29,6 +29,7 @@ struct Plan {
     steps: u64,
     syncs: u64,
     crash_at: Option<u64>,
+    kill_at: Option<u64>,
     fail_at: Option<(u64, io::ErrorKind)>,
     abort_at: Option<u64>,
     crashed: bool,
@@ -83,6 +84,12 @@ impl Faults {
     /// fails.
     pub fn crash_at(&self, step: u64) {
         self.plan().crash_at = Some(step);
+    }
+
+    /// Kills the process before a step: neither this operation nor a later one is performed. The kernel performs a small
+    /// write completely or not at all, also if the process is killed.
+    pub fn kill_at(&self, step: u64) {
+        self.plan().kill_at = Some(step);
     }
 
     /// Returns whether the crash has occurred.
@@ -203,6 +210,10 @@ impl Faults {
         if plan.crash_at == step {
             plan.crashed = true;
             return Ok(FaultDecision::Die);
+        }
+        if plan.kill_at == step {
+            plan.crashed = true;
+            return Err(io::Error::other("the process has crashed"));
         }
         if plan.garbled_at == step {
             return Ok(FaultDecision::Garble);

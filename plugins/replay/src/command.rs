@@ -9,6 +9,7 @@ use bub::{
     model::{Catalog, ModelId, ParseModelIdError},
     output::{print, print_stderr},
     plugin::{DamagedRecord, InstalledPlugins},
+    signals,
     tape::{EntryRange, TapeListFilter},
 };
 
@@ -158,6 +159,8 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
         tools: args.tools,
         first_turn,
     };
+    // From here on, a signal drops the file, which removes it.
+    let stop = signals::listen_for_stop();
     let output = args.output.as_deref().map(OutputFile::create).transpose()?;
     let session = ReplaySession::new(session_id.clone(), Arc::new(recording), options);
     let session = Arc::new(session.with_source(store));
@@ -166,7 +169,11 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
         session.run(framework).await?;
         session.replayed(framework).await
     };
-    let replayed = framework.run_scoped(replay).await?;
+    let stopped = stop.token();
+    let replayed = tokio::select! {
+        replayed = framework.run_scoped(replay) => replayed?,
+        () = stopped.cancelled() => return Ok(stop.exit_code()),
+    };
     let failures = plugin_failures(framework, &installed);
     let report = ReplayReport::new(&session_id, &session, &replayed, &catalog, failures);
     let text = match args.format.as_str() {

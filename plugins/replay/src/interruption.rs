@@ -80,6 +80,11 @@ impl Interruption {
         } else {
             after.len()
         });
+        // The replay ends before the results of the step. What follows them, such as a handoff, is copied with them.
+        let results = recorded
+            .clone()
+            .rposition(|(_, entry)| entry.kind == EntryKind::ToolResult);
+        let recorded = recorded.take(results.unwrap_or(usize::MAX));
         let recorded = recorded.rev().find(|(_, entry)| !is_completion(entry));
         let recorded = recorded
             .or(of_run.get(start))
@@ -118,11 +123,12 @@ impl Interruption {
         };
         let of_turn = entries.get(turn..).unwrap_or_default();
         if self.stage == InterruptedStage::BetweenSteps {
-            // The replay has begun the next step, to compare nothing in it.
+            // The replay has begun the next step, maybe with a handoff before it, to compare nothing in it.
             let step = |entry: &Entry| entry.data().and_then(|data| data.get("step")?.as_u64());
-            let next = |entry: &Entry| is_start(entry) && step(entry) > Some(self.step);
-            let next = of_turn.iter().position(next);
-            return next.map_or(entries.len(), |next| turn + next);
+            let is_status =
+                |entry: &Entry| entry.name() == Some("loop.step") && step(entry) == Some(self.step);
+            let status = of_turn.iter().rposition(is_status);
+            return status.map_or(entries.len(), |status| turn + status + 1);
         }
         let is_result = self.stage == InterruptedStage::Tools;
         let last = of_turn.iter().rposition(is_end);

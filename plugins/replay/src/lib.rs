@@ -35,6 +35,7 @@ mod recording;
 mod report;
 mod session;
 pub mod settings;
+mod store;
 mod surroundings;
 
 pub use plugin::{ActiveReplay, ReplayPlugin};

@@ -36,6 +36,7 @@ const STEP_LIMIT_PREFIX: &str = "max_steps_reached=";
 /// Why turns that the agent did not run are not replayed.
 const ANSWERED_BY_PLUGIN: &str = "answered by a plugin";
 const NOT_STARTED: &str = "failed before the agent started";
+const RESET: &str = "the tape was reset in this turn, so the start of the turn is missing";
 
 /// Model calls and turns of a tape, in tape order.
 #[derive(Debug, Default)]
@@ -212,12 +213,24 @@ impl Recording {
         if let Some(interruption) = &turn.interruption {
             return Some(interruption.place_text());
         }
+        if let Some(RESET) = turn.not_replayed {
+            return Some(RESET.to_owned());
+        }
         let end = self.turn_end(index);
         let entries = self.entries.get(turn.start..end).unwrap_or_default();
         let limit = entries.iter().find_map(step_limit);
         let calls = self.calls.get(turn.calls.clone()).unwrap_or_default();
         let error = calls.last().map(|call| call.error.as_ref());
+        // A turn can also end without an answer and without a failed call, for example if it is cancelled in a tool.
+        let is_status =
+            |entry: &&Entry| entry.name() == Some("loop.step") && !run_id(entry).is_empty();
+        let status = entries.iter().rev().find(is_status).and_then(Entry::data);
+        let field = |name: &str| status.and_then(|data| data.get(name)?.as_str());
+        let has_ended = matches!(field("status"), None | Some("ok"));
         match (limit, error) {
+            (None, Some(None)) if !has_ended => {
+                Some(field("error").unwrap_or("it has no answer").to_owned())
+            }
             (Some(limit), _) => Some(format!("it reached the maximum of {limit} steps")),
             (None, Some(Some(error))) => {
                 let message = error.get("message").and_then(Value::as_str);
@@ -460,6 +473,11 @@ fn find_calls(entries: &[Entry]) -> Vec<RecordedCall> {
                 }
                 // Events of the Python version name no run. They follow their call.
                 (Some("loop.step"), Some(data)) => {
+                    // A reset during the step removed the end of the call.
+                    let is_answered = |call: &RecordedCall| !call.results.is_empty();
+                    if !run.is_empty() && open.get(run).is_some_and(is_answered) {
+                        calls.extend(open.remove(run));
+                    }
                     let elapsed = data.get("elapsed_ms").and_then(Value::as_u64);
                     if let (Some(call), Some(elapsed)) = (calls.last_mut(), elapsed) {
                         call.elapsed_ms = elapsed;
@@ -543,9 +561,17 @@ fn find_turns(entries: &[Entry], calls: &[RecordedCall]) -> Vec<RecordedTurn> {
         turn.calls = first..next;
         if turn.not_replayed.is_none() {
             turn.interruption = Interruption::find(entries, turn.start..end, &turn.run_id);
+            let has_step = |entry: &Entry| entry.name() == Some("loop.step.start");
+            let of_turn = entries.get(turn.start..end).unwrap_or_default();
+            if turn.calls.is_empty() && !turn.run_id.is_empty() && !of_turn.iter().any(has_step) {
+                // The process ended before the first step.
+                turn.not_replayed = Some(NOT_STARTED);
+                turn.interruption = Some(Interruption::before_model(end));
+            }
             continue;
         }
         match calls.get(first..next).and_then(<[_]>::last) {
+            _ if turn.not_replayed == Some(RESET) => {}
             None => turn.interruption = Some(Interruption::before_model(end)),
             Some(call) if call.error.is_some() => turn.not_replayed = Some(NOT_STARTED),
             Some(_) => {}
@@ -563,10 +589,19 @@ fn find_other_turns(entries: &[Entry]) -> Vec<RecordedTurn> {
     for (start, entry) in entries.iter().enumerate() {
         let run = run_id(entry);
         let is_start = entry.name() == Some("turn.start");
-        let is_message = is_user_message(entry) && entry.meta.contains_key("inbound_id");
-        if run.is_empty() || !(is_start || is_message) || !known.insert(run) {
+        if run.is_empty() || !(is_start || is_user_message(entry)) || known.contains(run) {
             continue;
         }
+        // A reset keeps the message, and the steps from then on.
+        let is_step = |entry: &Entry| {
+            let name = entry.name().unwrap_or_default();
+            run_id(entry) == run && name.starts_with("loop.step")
+        };
+        let has_steps = entries.get(start..).unwrap_or_default().iter().any(is_step);
+        if !is_start && !has_steps && !entry.meta.contains_key("inbound_id") {
+            continue;
+        }
+        known.insert(run);
         let message = entry.data().cloned().filter(|_| is_start);
         let mut of_run = (start..).zip(entries.get(start..).unwrap_or_default());
         let prompt = of_run.find(|(_, entry)| run_id(entry) == run && is_user_message(entry));
@@ -584,7 +619,7 @@ fn find_other_turns(entries: &[Entry]) -> Vec<RecordedTurn> {
             limit: next_start(entries, prompt + 1),
             prompt,
             message,
-            not_replayed: Some(ANSWERED_BY_PLUGIN),
+            not_replayed: Some(if has_steps { RESET } else { ANSWERED_BY_PLUGIN }),
             run_id: run.to_owned(),
             ..RecordedTurn::default()
         });

@@ -3,12 +3,12 @@
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use bub::{
-    ChannelMessage, Entry, Envelope, Framework, Inbound, LlmDecision, LlmRequest, Prompt, Result,
-    Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn,
+    ChannelMessage, Entry, Envelope, ErrorKind, Framework, Inbound, LlmDecision, LlmRequest,
+    Prompt, Result, Sender, SessionId, TapeStore, ToolCall, ToolDecision, Turn,
     agent::HANDOFF_EVENT,
     clap,
     kernel::tape_error,
-    tape::{EntryRange, MemoryStore, ResetRequest, Tape, TapeName},
+    tape::{EntryRange, Tape, TapeName},
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -18,6 +18,7 @@ use crate::{
     interruption::Interruption,
     provider::{replay_error, stream_answer},
     recording::{RecordedCall, RecordedTurn, Recording, run_id, step_limit},
+    store::ReplayStore,
     surroundings::{Normalizer, Surroundings},
 };
 
@@ -26,13 +27,11 @@ const PROMPT_FIELD: &str = "replay_prompt";
 
 /// Tools that act only on the session. They run in a replay if they ran when the tape was recorded, because later requests
 /// depend on them, and then get their recorded result.
-const SESSION_TOOLS: [&str; 5] = [
-    "tape.handoff",
-    "tape.reset",
-    "tool.describe",
-    "skill",
-    "todo",
-];
+const SESSION_TOOLS: [&str; 5] = ["tape.handoff", RESET_TOOL, "tool.describe", "skill", "todo"];
+
+/// The tool that clears the tape. If it ran when the tape was recorded, its call is not on the tape. A call that is there was
+/// denied, or its process ended before, so it has no effect in a replay either.
+const RESET_TOOL: &str = "tape.reset";
 
 /// Events of a step that the runtime records in a replay, too. All others come from tools that do not run.
 const RUNTIME_EVENTS: [&str; 9] = [
@@ -78,7 +77,7 @@ pub struct ReplaySession {
     pub(crate) recording: Arc<Recording>,
     pub(crate) options: ReplayOptions,
     session_id: SessionId,
-    store: MemoryStore,
+    store: ReplayStore,
     /// The store with the tape of the session.
     source: Option<Arc<dyn TapeStore>>,
     progress: Mutex<Progress>,
@@ -110,7 +109,7 @@ impl ReplaySession {
             recording,
             options,
             session_id,
-            store: MemoryStore::new(),
+            store: ReplayStore::default(),
             source: None,
             progress: Mutex::default(),
         }
@@ -128,7 +127,7 @@ impl ReplaySession {
     }
 
     /// Returns the store with the copy of the tape.
-    pub(crate) fn store(&self) -> Arc<MemoryStore> {
+    pub(crate) fn store(&self) -> Arc<ReplayStore> {
         Arc::new(self.store.clone())
     }
 
@@ -163,6 +162,7 @@ impl ReplaySession {
                 let mut progress = self.progress.lock();
                 (progress.turn, progress.calls, progress.is_interrupted) = (index, 0, false);
             }
+            let removed = self.store.removed_count(tape.name());
             let turn_start = tape.summary().await.map_err(tape_error)?.entries;
             let queued = self
                 .recording
@@ -174,9 +174,17 @@ impl ReplaySession {
             let prompt = self.recording.entries.get(turn.prompt);
             let inbound = prompt.map(|prompt| self.inbound(prompt, turn.message.as_ref()));
             let (_, outcome) = framework.process_turn(inbound.unwrap_or_default()).await;
+            if let (Some(_), Err(error)) = (&self.options.model, &outcome)
+                && matches!(error.kind(), ErrorKind::Config | ErrorKind::InvalidInput)
+            {
+                // The given model cannot be called, so there is nothing to compare.
+                return Err(error.clone());
+            }
             let is_interrupted = self.progress.lock().is_interrupted;
             match &turn.interruption {
                 Some(interruption) if is_interrupted => {
+                    let is_reset = self.store.removed_count(tape.name()) > removed;
+                    let turn_start = if is_reset { 0 } else { turn_start };
                     self.interrupt_turn(&tape, turn_start, interruption).await?;
                 }
                 // The error of a model call is on the tape, too. Others are only here.
@@ -195,10 +203,8 @@ impl ReplaySession {
     /// Returns what was recorded in the replay.
     pub async fn replayed(&self, framework: &Framework) -> Result<Recording> {
         let name = TapeName::for_session(framework.workspace_text(), &self.session_id);
-        let tape = Tape::new(self.store(), name);
-        let mut entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
-        entries.retain(|entry| !is_own_event(entry));
-        Ok(Recording::new(entries, &*tape.store().blobs()).await)
+        let entries = self.store.history(&name).await.map_err(tape_error)?;
+        Ok(Recording::new(entries, &*self.store.blobs()).await)
     }
 
     /// Returns turn, step and first difference of each request that differs from the recorded one.
@@ -243,9 +249,8 @@ impl ReplaySession {
         let completion = self.recording.entries.get(interruption.completion.clone());
         let completion = completion.unwrap_or_default().iter().cloned();
         entries.extend(completion.map(|entry| entry.with_meta("run_id", run.as_str())));
-        let reset = ResetRequest::with_entries(entries);
-        let outcome = tape.store().reset(tape.name(), reset).await;
-        outcome.map(drop).map_err(tape_error)
+        let replaced = self.store.replace(tape.name(), entries).await;
+        replaced.map_err(tape_error)
     }
 
     /// Creates the message of a prompt. `recorded` has its text and media, if the tape has them.
@@ -420,17 +425,18 @@ impl ReplaySession {
             )),
             ToolSource::Recorded => {
                 let is_session_tool = SESSION_TOOLS.contains(&&*call.tool);
-                let taken = self.take_result(call, turn);
-                if let (true, Some((_, result))) = (is_session_tool, &taken) {
-                    let call = (call.tool.clone(), result.clone());
-                    self.progress.lock().session_results.push(call);
-                }
-                match taken {
-                    Some((_, result)) if is_session_tool && has_run(&result) => None,
+                match self.take_result(call, turn) {
+                    Some((_, result))
+                        if is_session_tool && call.tool != RESET_TOOL && has_run(&result) =>
+                    {
+                        let call = (call.tool.clone(), result);
+                        self.progress.lock().session_results.push(call);
+                        None
+                    }
                     None if is_session_tool => None,
                     Some((index, result)) => {
                         self.copy_tool_events(index, turn);
-                        Some(ToolDecision::Replace(result))
+                        Some(replacement(result))
                     }
                     None => {
                         let reason = "the tape has no result for this call".to_owned();
@@ -492,6 +498,19 @@ impl ReplaySession {
     }
 }
 
+/// Returns the decision that gives a call its recorded result. The result of a tool is made a text again, but a denial must
+/// stay an error.
+fn replacement(result: Value) -> ToolDecision {
+    let message = result.get("message").and_then(Value::as_str);
+    let denial = message.map(|message| ToolDecision::denial_error("", Some(message)).to_value());
+    match message {
+        Some(message) if denial.as_ref() == Some(&result) => {
+            ToolDecision::Deny(Some(message.to_owned()))
+        }
+        _ => ToolDecision::Replace(result),
+    }
+}
+
 /// Returns whether a recorded result is of a call that ran: it was not denied, skipped or invalid.
 fn has_run(result: &Value) -> bool {
     match result {
@@ -516,12 +535,6 @@ fn is_same_call(recorded: &Value, call: &ToolCall, turn: &Turn) -> bool {
         None => arguments,
     };
     arguments == call.arguments
-}
-
-/// Returns whether an entry is the record of a decision of the plugin `replay`.
-fn is_own_event(entry: &Entry) -> bool {
-    let plugin = entry.data().and_then(|data| data.get("plugin"));
-    entry.name() == Some("hook") && plugin.is_some_and(|name| name == crate::ReplayPlugin::NAME)
 }
 
 impl Recording {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     replay::RecordedSession,
-    sandbox::{Run, Sandbox, bub, example},
+    sandbox::{Run, Sandbox, bub, example, signal, wait_until},
 };
 
 /// Writes a tape whose model answers each first message with a text.
@@ -594,6 +594,64 @@ fn a_link_in_the_files_of_a_case_leads_to_its_files_only() {
         );
         fs::remove_file(&link).unwrap();
     }
+}
+
+/// A link to a directory stays a link, also to a directory that contains it.
+#[test]
+fn a_link_to_a_directory_of_a_case_is_a_link_in_its_workspace() {
+    let sandbox = Sandbox::new();
+    let files = sandbox.workspace().join("cases/one/files");
+    fs::create_dir_all(files.join("inner/deep")).unwrap();
+    fs::write(files.join("inner/real.txt"), "inside").unwrap();
+    for (target, link) in [
+        ("inner", "near"),
+        ("..", "inner/deep/up"),
+        ("../..", "inner/deep/top"),
+        (files.join("inner").to_str().unwrap(), "inner/deep/absolute"),
+    ] {
+        std::os::unix::fs::symlink(target, files.join(link)).unwrap();
+    }
+    let messages = [
+        ",cat near/real.txt inner/deep/up/real.txt inner/deep/top/inner/real.txt inner/deep/absolute/real.txt",
+        ",echo changed > near/real.txt",
+    ];
+    let expected = json!({"inner/real.txt": "changed", "near/deep/top/near/real.txt": "changed"});
+    let case = json!({"messages": messages, "files": "files", "expect": {"files": expected}});
+    let path = sandbox.workspace().join("cases/one/case.yml");
+    fs::write(path, case.to_string()).unwrap();
+    eval(&sandbox, &["cases"]).ok();
+    let original = fs::read_to_string(files.join("inner/real.txt")).unwrap();
+    assert_eq!(original, "inside");
+}
+
+/// A cancelled turn has no answer, also if its last model call succeeded.
+#[test]
+fn a_case_is_recorded_without_cancelled_turns() {
+    let session = RecordedSession::new();
+    let wait = json!({"command": "touch started; exec sleep 600"}).to_string();
+    session
+        .model
+        .script(Reply::new().call("call_8", "bash", &wait));
+    let mut child = session
+        .command(&["run", "--session-id", "notes", "Wait."])
+        .spawn()
+        .unwrap();
+    let started = session.sandbox.workspace().join("started");
+    wait_until("the tool runs", || started.exists());
+    signal(&child, "INT");
+    child.wait().unwrap();
+    session.model.script(Reply::text("All is well."));
+    let bub = |args: &[&str]| Run::from_output(session.command(args).output().unwrap());
+    bub(&["run", "--session-id", "notes", "And now?"]).ok();
+    fs::create_dir(session.sandbox.workspace().join("cases")).unwrap();
+    let recorded = bub(&["eval", "record", "notes", "--output", "cases/note"]);
+    assert_eq!(recorded.code, Some(0), "{recorded:?}");
+    assert!(recorded.stderr.contains("skipped turn 2: "), "{recorded:?}");
+    let case = fs::read_to_string(session.sandbox.workspace().join("cases/note/case.yml")).unwrap();
+    let case: Value = serde_json::from_str(&case).unwrap();
+    assert_eq!(case["messages"], json!(["Write a note.", "And now?"]));
+    let passed = bub(&["eval", "cases"]).ok();
+    assert!(passed.contains("1 of 1 passed"), "{passed}");
 }
 
 /// The directories for confined commands are in the temporary home of a case.

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use bub_testkit::model::{ModelServer, Reply};
 
-use crate::sandbox::{Run, Sandbox, bub};
+use crate::sandbox::{Run, Sandbox, bub, signal, wait_until};
 
 /// Runs bub with the hash chain.
 fn chained(sandbox: &Sandbox, args: &[&str]) -> Run {
@@ -143,8 +143,52 @@ fn a_removed_tape_is_reported() {
 #[test]
 fn a_removed_sidecar_is_reported_with_its_tape() {
     let sandbox = Sandbox::new();
+    count(&sandbox, 60_000);
+    sandbox.bub(["tape", "verify", "cli:local"]).ok();
+    remove_spill_file(&sandbox, "tapes", "__sidecar__spill.jsonl");
+    let run = sandbox.bub(["tape", "verify", "cli:local"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(
+        run.stdout.contains("__sidecar__spill: missing\n"),
+        "{run:?}"
+    );
+    // Without the lock record, too: an entry of the tape refers to the sidecar.
+    remove_spill_file(&sandbox, "tapes/.bub/locks", "__sidecar__spill.lock");
+    for args in [&["cli:local"][..], &[]] {
+        let run = sandbox.bub([&["tape", "verify"], args].concat());
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(
+            run.stdout.contains("__sidecar__spill: missing\n  entry "),
+            "{run:?}"
+        );
+    }
+    // The next output makes a new sidecar with a valid chain, which lacks the removed output.
+    count(&sandbox, 50_000);
+    for args in [&["cli:local"][..], &[]] {
+        let run = sandbox.bub([&["tape", "verify"], args].concat());
+        assert_eq!(run.code, Some(1), "{run:?}");
+        assert!(run.stdout.contains("(sidecar spill): broken ("), "{run:?}");
+        let text = " of its tape refers to output that was removed from it\n";
+        assert!(run.stdout.contains(text), "{run:?}");
+    }
+    // A fork copies the reference, and lacks the output, too.
+    let fork = ["tape", "fork", "cli:local", "--session-id", "copy"];
+    chained(&sandbox, &fork).ok();
+    let copy = sandbox.bub(["tape", "verify", "copy"]);
+    assert_eq!(copy.code, Some(1), "{copy:?}");
+    // A reset clears both. The same output again is the same reference.
+    chained(&sandbox, &["run", ",tape.reset"]).ok();
+    sandbox.bub(["tape", "verify", "cli:local"]).ok();
+    count(&sandbox, 60_000);
+    count(&sandbox, 60_000);
+    sandbox.bub(["tape", "verify", "cli:local"]).ok();
+}
+
+/// Runs a turn with a tool whose output is spilled.
+fn count(sandbox: &Sandbox, last: u32) {
     let server = ModelServer::start();
-    server.script(Reply::new().call("c1", "bash", r#"{"command":"seq 1 60000"}"#));
+    let arguments = serde_json::json!({"command": format!("seq 1 {last}")});
+    server.script(Reply::new().call("c1", "bash", &arguments.to_string()));
     server.script(Reply::text("done"));
     let mut command = sandbox.command(&bub());
     command
@@ -154,29 +198,54 @@ fn a_removed_sidecar_is_reported_with_its_tape() {
         .env("BUB_API_BASE", format!("{}/v1", server.url()))
         .env("BUB_API_KEY", "unused");
     Run::from_output(command.output().unwrap()).ok();
-    sandbox.bub(["tape", "verify", "cli:local"]).ok();
-    let directory = fs::read_dir(sandbox.home().join("tapes")).unwrap();
-    let mut files = directory.map(|file| file.unwrap().path());
-    let is_sidecar = |path: &PathBuf| path.to_string_lossy().ends_with("__sidecar__spill.jsonl");
-    fs::remove_file(files.find(is_sidecar).unwrap()).unwrap();
-    let run = sandbox.bub(["tape", "verify", "cli:local"]);
-    assert_eq!(run.code, Some(1), "{run:?}");
-    assert!(
-        run.stdout.contains("__sidecar__spill: missing\n"),
-        "{run:?}"
-    );
-    // Without the lock record, too: an entry of the tape refers to the sidecar.
-    let locks = fs::read_dir(sandbox.home().join("tapes/.bub/locks")).unwrap();
-    let mut locks = locks.map(|file| file.unwrap().path());
-    let is_lock = |path: &PathBuf| path.to_string_lossy().contains("__sidecar__spill");
-    fs::remove_file(locks.find(is_lock).unwrap()).unwrap();
-    for args in [&["cli:local"][..], &[]] {
+}
+
+/// Removes the only file in a directory of the home whose name ends like this.
+fn remove_spill_file(sandbox: &Sandbox, directory: &str, ending: &str) {
+    let files = fs::read_dir(sandbox.home().join(directory)).unwrap();
+    let mut files = files.map(|file| file.unwrap().path());
+    let is_found = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
+    fs::remove_file(files.find(is_found).unwrap()).unwrap();
+}
+
+/// The lock record says that the tape was chained. Its fork and its export say so, too, with and without a new chain.
+#[test]
+fn a_fork_and_an_export_of_a_tape_without_its_hashes_are_broken() {
+    let sandbox = Sandbox::new();
+    chained(&sandbox, &["run", ",echo one"]).ok();
+    let tape = tape_file(&sandbox);
+    let content = fs::read_to_string(&tape).unwrap();
+    let lines = content.lines().map(|line| {
+        let (entry, _) = line.split_once(", \"chain\": ").unwrap();
+        format!("{entry}}}\n")
+    });
+    fs::write(&tape, lines.collect::<String>()).unwrap();
+    let export = sandbox.bub(["tape", "export", "cli:local", "-o", "x.jsonl"]);
+    assert_eq!(export.code, Some(0), "{export:?}");
+    let forks = [("plain", ""), ("chained", "chain")].map(|(id, integrity)| {
+        let mut command = sandbox.command(&bub());
+        command.args(["tape", "fork", "cli:local", "--session-id", id, "--at", "2"]);
+        if !integrity.is_empty() {
+            command.env("BUB_TAPE_INTEGRITY", integrity);
+        }
+        Run::from_output(command.output().unwrap())
+    });
+    for run in [&export].into_iter().chain(&forks) {
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stderr.contains(" stays `broken` for "), "{run:?}");
+    }
+    let text = "the tape was chained, and the hashes of all entries were removed";
+    for args in [
+        &["cli:local"][..],
+        &["plain"],
+        &["chained"],
+        &["--file", "x.jsonl"],
+    ] {
         let run = sandbox.bub([&["tape", "verify"], args].concat());
         assert_eq!(run.code, Some(1), "{run:?}");
-        assert!(
-            run.stdout.contains("__sidecar__spill: missing\n  entry "),
-            "{run:?}"
-        );
+        assert!(run.stdout.contains(": broken ("), "{run:?}");
+        assert!(run.stdout.contains(text), "{run:?}");
+        assert!(!run.stdout.contains("head: "), "{run:?}");
     }
 }
 
@@ -278,6 +347,20 @@ fn exports_and_forks_of_an_unproven_tape_are_not_proven() {
         assert_eq!(verified.code, Some(1), "{verified:?}");
         let expected = format!("x.jsonl: {status} (");
         assert!(verified.stdout.starts_with(&expected), "{verified:?}");
+        // The head of such an export does not prove what was before.
+        let heads = verified.stdout.lines();
+        let mut heads = heads.filter(|line| line.starts_with("  head: "));
+        assert_eq!(
+            heads.clone().count(),
+            usize::from(!has_lock),
+            "{verified:?}"
+        );
+        assert!(
+            heads.all(
+                |line| line.ends_with(" (it does not prove that nothing is missing before it)")
+            ),
+            "{verified:?}"
+        );
         let last = (lines.len() - 1).to_string();
         let at_end = ["--session-id", "end", "--at", &last];
         for args in [
@@ -338,4 +421,24 @@ fn an_old_head_does_not_prove_the_end() {
             .ok()
             .starts_with("cli:local: ok (")
     );
+}
+
+/// Ctrl-C in the middle of an export.
+#[test]
+fn an_interrupted_export_leaves_no_file() {
+    let sandbox = Sandbox::new();
+    chained(&sandbox, &["run", ",echo one"]).ok();
+    let tape = tape_file(&sandbox);
+    let content = fs::read_to_string(&tape).unwrap();
+    let line =
+        r#"{"id": 99, "kind": "event", "payload": {"name": "filler"}, "meta": {}, "date": ""}"#;
+    fs::write(&tape, content + &format!("{line}\n").repeat(400_000)).unwrap();
+    let mut command = sandbox.command(&bub());
+    command.args(["tape", "export", "cli:local", "-o", "x.jsonl"]);
+    let mut child = command.spawn().unwrap();
+    let path = sandbox.workspace().join("x.jsonl");
+    wait_until("the export begins", || path.exists());
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!path.exists());
 }

@@ -710,3 +710,129 @@ fn a_page_has_no_control_characters() {
     assert!(html.contains("alert"), "{html}");
     assert!(!html.contains(['\u{1b}', '\u{7}']), "{html}");
 }
+
+/// A reset by another model removes the earlier turns from the copy of the tape, but not from the report.
+#[test]
+fn a_reset_by_another_model_is_compared_with_the_right_turns() {
+    let session = RecordedSession::new();
+    for (message, answer) in [("And now?", "Fine."), ("Bye.", "Bye.")] {
+        session.model.script(Reply::text(answer));
+        let mut run = session.command(&["run", "--session-id", "notes", message]);
+        Run::from_output(run.output().unwrap()).ok();
+    }
+    let tape = session.sandbox.only_tape();
+    session
+        .model
+        .script(Reply::text("One."))
+        .script(Reply::new().call("call_9", "tape_reset", "{}"))
+        .script(Reply::text("Cleared."))
+        .script(Reply::text("Three."));
+    let run = session.replay(&["--model", "openai:other", "--format", "json"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let turns = report["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 3, "{report}");
+    let replayed = |turn: usize, step: usize| &turns[turn]["steps"][step]["replayed"];
+    assert_eq!(replayed(0, 0)["text"], "One.", "{report}");
+    let call = &replayed(1, 0)["tool_calls"][0];
+    assert_eq!(call["name"], "tape_reset", "{report}");
+    let result = "the tape will be reset at the end of this step";
+    assert_eq!(call["result"], result, "{report}");
+    assert_eq!(replayed(1, 1)["text"], "Cleared.", "{report}");
+    assert_eq!(replayed(1, 1)["tool_calls"], json!([]), "{report}");
+    assert_eq!(replayed(2, 0)["text"], "Three.", "{report}");
+    // The next request shows the effect of the reset.
+    let request = turns[2]["steps"][0]["differences"][0].as_str().unwrap();
+    assert!(request.starts_with("request: "), "{report}");
+    assert_eq!(session.sandbox.only_tape(), tape);
+}
+
+/// A reset leaves only a part of its turn on the tape.
+#[test]
+fn a_turn_in_which_the_tape_was_reset_is_named() {
+    let session = RecordedSession::new();
+    session
+        .model
+        .script(Reply::new().call("call_9", "tape_reset", "{}"))
+        .script(Reply::text("Cleared."))
+        .script(Reply::text("Fine."));
+    for message in ["Clear it.", "And now?"] {
+        let mut run = session.command(&["run", "--session-id", "notes", message]);
+        Run::from_output(run.output().unwrap()).ok();
+    }
+    let report = session.replay(&[]).ok();
+    let reason = "the tape was reset in this turn, so the start of the turn is missing";
+    assert!(
+        report.contains(&format!("{reason}, not replayed\n")),
+        "{report}"
+    );
+    assert!(!report.contains("plugin"), "{report}");
+    assert!(report.ends_with("no difference\n"), "{report}");
+    let record = ["eval", "record", "notes", "--output", "case"];
+    let recorded = Run::from_output(session.command(&record).output().unwrap());
+    assert!(
+        recorded
+            .stderr
+            .contains(&format!("skipped turn 1: {reason}; ")),
+        "{recorded:?}"
+    );
+    let case = fs::read_to_string(session.sandbox.workspace().join("case/case.yml")).unwrap();
+    let case: Value = serde_json::from_str(&case).unwrap();
+    assert_eq!(case["messages"], json!(["And now?"]));
+}
+
+#[test]
+fn an_interrupted_replay_leaves_no_report() {
+    let session = RecordedSession::new();
+    session
+        .model
+        .script(Reply::deltas(["Once upon"]).hang_after(1));
+    let requests = session.model.requests().len();
+    let args = [
+        "replay",
+        "notes",
+        "--model",
+        "openai:other",
+        "--output",
+        "report.txt",
+    ];
+    let mut child = session.command(&args).spawn().unwrap();
+    wait_until("the model is asked", || {
+        session.model.requests().len() > requests
+    });
+    let report = session.sandbox.workspace().join("report.txt");
+    assert!(report.exists());
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!report.exists());
+}
+
+/// A tape that does not exist is an error in the configuration, wherever the model is named.
+#[test]
+fn an_unknown_tape_as_a_model_is_a_configuration_error() {
+    let session = RecordedSession::new();
+    fs::write(session.sandbox.workspace().join("bad.jsonl"), "no entry\n").unwrap();
+    for (model, text) in [
+        ("replay:nosuch", "unknown tape `nosuch`: "),
+        ("replay:nosuch.jsonl", "unknown tape `nosuch.jsonl`: "),
+        (
+            "replay:bad.jsonl",
+            "bad.jsonl: line 1 is not an entry of a tape",
+        ),
+    ] {
+        for args in [
+            &["run", "Hi."][..],
+            &["run", "Hi.", "--output", "json"],
+            &["replay", "notes"],
+        ] {
+            let mut command = session.command(args);
+            if args[0] == "replay" {
+                command.args(["--model", model]);
+            }
+            let run = Run::from_output(command.env("BUB_MODEL", model).output().unwrap());
+            assert_eq!(run.code, Some(2), "{args:?}: {run:?}");
+            let output = format!("{}{}", run.stdout, run.stderr);
+            assert!(output.contains(text), "{args:?}: {run:?}");
+        }
+    }
+}

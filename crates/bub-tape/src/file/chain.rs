@@ -14,8 +14,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     chain_report::{ChainProblem, ChainVerifier},
-    lock_record::LockRecord,
-    tape_file::{OpenFile, TapeFile, WritableTape},
+    context::IoResultExt as _,
+    lock_record::{LockPhase, LockRecord},
+    recovery,
+    snapshot::Snapshot,
+    tape_file::{TapeFile, WritableTape},
 };
 use crate::{Entry, EntryId, Result, codec};
 
@@ -225,18 +228,41 @@ impl TapeFile {
         })?;
         Ok(Some(state))
     }
+}
 
-    /// Returns the last value of the chain that a tape file has.
-    pub(crate) fn last_head(&self, open: &OpenFile, end: u64) -> Result<Option<ChainHead>> {
-        let mut head = None;
-        let snapshot = self.snapshot_of(open, end);
-        snapshot.for_each_line(0, |offset, line| {
-            let end = offset + line.len() as u64;
-            head = line_hash(line).map(|hash| ChainHead { hash, end }).or(head);
-            Ok(())
-        })?;
-        Ok(head)
+/// Returns the last value of the chain that the lock record of a tape proves. Every reader of the record uses this: the
+/// record of an operation that a process started and did not finish has the value from before it.
+pub(crate) fn recorded_head(record: LockRecord, snapshot: &Snapshot) -> Result<Option<ChainHead>> {
+    let is_same_file = record.inode == snapshot.inode;
+    let batch_end = record.end + record.length;
+    match record.phase {
+        // The checksum in the record proves the lines of the batch.
+        LockPhase::Batch if is_same_file && snapshot.end >= batch_end => {
+            let is_complete = recovery::is_batch_complete(&*snapshot.file, snapshot.end, record);
+            if !is_complete.describe("read", &snapshot.path)? {
+                return Ok(record.head);
+            }
+            let batch = Snapshot {
+                end: batch_end,
+                ..snapshot.clone()
+            };
+            Ok(last_head(&batch, record.end)?.or(record.head))
+        }
+        // The new content was complete before it replaced the tape, and starts a new chain.
+        LockPhase::Replace if !is_same_file => last_head(snapshot, 0),
+        _ => Ok(record.head),
     }
+}
+
+/// Returns the last value of the chain in the lines of a tape from the offset `start` on.
+fn last_head(snapshot: &Snapshot, start: u64) -> Result<Option<ChainHead>> {
+    let mut head = None;
+    snapshot.for_each_line(start, |offset, line| {
+        let end = offset + line.len() as u64;
+        head = line_hash(line).map(|hash| ChainHead { hash, end }).or(head);
+        Ok(())
+    })?;
+    Ok(head)
 }
 
 /// Creates the end mark for the export of a chained tape: an event with the number of entries and the last hash. It is
@@ -278,9 +304,12 @@ impl ExportSeal {
         self.entries
     }
 
-    /// Returns the end mark, or `None` if no entry is chained.
+    /// Returns the end mark, or `None` if no entry is chained and the tape has no problem.
     pub fn end_mark(&self) -> Option<Entry> {
-        let head = self.state.last_hash().map(hash_text)?;
+        let head = self.state.last_hash().map(hash_text);
+        if head.is_none() && self.problem.is_none() {
+            return None;
+        }
         let mut data = json!({"entries": self.entries, "head": head});
         if let (Some(problem), Some(fields)) = (&self.problem, data.as_object_mut()) {
             fields.insert(

@@ -14,6 +14,7 @@ use super::{
     chain::{
         ChainHash, ChainHead, ChainState, END_UNKNOWN_EVENT, EXPORT_EVENT, LineStatus,
         SOURCE_BROKEN_EVENT, SOURCE_UNPROVEN_EVENT, hash_text, is_damaged_line, parse_hash,
+        recorded_head,
     },
     context::{IoResultExt as _, StoreContext},
     lock_record::LockRecord,
@@ -34,8 +35,9 @@ const EVENT_PREFIX: &str = "\"tape.";
 impl TapeFile {
     fn verify_chain(&mut self, known_head: Option<&str>) -> Result<ChainReport> {
         let not_found = || TapeError::NotFound(format!("unknown tape `{}`", self.tape));
-        let expected = recorded_head(&self.store, &self.tape)?;
+        let record = read_record(&self.store, &self.tape)?;
         let snapshot = Snapshot::capture(&self.store, &self.tape)?.ok_or_else(not_found)?;
+        let expected = record.map_or(Ok(None), |record| recorded_head(record, &snapshot))?;
         let mut verifier = ChainVerifier::new(known_head);
         snapshot.for_each_line(0, |offset, line| {
             verifier.add_line(offset + line.len() as u64, line, expected);
@@ -70,7 +72,10 @@ impl FileStore {
                     continue;
                 };
                 let path = store.paths.tape_file(&tape);
-                if store.stat(&path)?.is_none() && recorded_head(&store, &tape)?.is_some() {
+                let had_chain = |record: LockRecord| record.head.is_some();
+                if store.stat(&path)?.is_none()
+                    && read_record(&store, &tape)?.is_some_and(had_chain)
+                {
                     missing.push(tape);
                 }
             }
@@ -81,13 +86,12 @@ impl FileStore {
     }
 }
 
-/// Returns the last value of the chain that the lock record of a tape has.
-fn recorded_head(store: &StoreContext, tape: &TapeName) -> Result<Option<ChainHead>> {
+/// Reads the lock record of a tape.
+fn read_record(store: &StoreContext, tape: &TapeName) -> Result<Option<LockRecord>> {
     let path = store.paths.lock_file(tape);
     let file = store.open_existing(&path)?;
     let record = file.as_deref().map_or(Ok(None), LockRecord::read);
-    let record = record.describe("read", &path)?;
-    Ok(record.and_then(|record| record.head))
+    record.describe("read", &path)
 }
 
 /// The result of checking the hash chain of a tape.
@@ -203,7 +207,12 @@ pub enum ChainProblem {
     Truncated {
         /// The number of the last line.
         line: u64,
+        /// The id of the first entry that the rest of the chain does not cover, if there is one.
+        uncovered: Option<EntryId>,
     },
+    /// The tape was chained, and no entry has a hash.
+    #[error("the tape was chained, and the hashes of all entries were removed")]
+    Stripped,
 }
 
 fn entry_text(id: Option<EntryId>) -> String {
@@ -253,22 +262,28 @@ impl ChainProblem {
     /// Returns whether the problem may be in a copy of the entries up to `last`.
     pub(crate) fn is_copied(&self, last: EntryId, is_complete: bool) -> bool {
         match self {
-            Self::Truncated { .. } => is_complete,
+            Self::Truncated { uncovered, .. } => {
+                is_complete || uncovered.is_some_and(|first| first <= last)
+            }
             Self::Altered { id, .. } | Self::Damaged { id, .. } | Self::Inserted { id, .. } => {
                 is_complete || id.is_none_or(|id| id <= last)
             }
-            Self::Repaired { .. } | Self::Source { .. } | Self::Unproven { .. } => true,
+            Self::Repaired { .. }
+            | Self::Source { .. }
+            | Self::Unproven { .. }
+            | Self::Stripped => true,
         }
     }
 }
 
 impl ChainReport {
-    /// Returns why the chain does not prove that the tape is unaltered and complete. `None` also without a chain.
+    /// Returns why the chain does not prove that the tape is unaltered and complete. `None` also for a tape that never had
+    /// a chain, and was not copied from one that had.
     pub fn into_problem(self) -> Option<ChainProblem> {
         let line = self.unproven.map(|entry| entry.line);
-        let is_unproven = line.is_some() || !self.is_complete;
+        let is_unproven = line.is_some() || (self.chained > 0 && !self.is_complete);
         let unproven = is_unproven.then_some(ChainProblem::Unproven { line });
-        self.problem.or(unproven).filter(|_| self.chained > 0)
+        self.problem.or(unproven)
     }
 
     /// Checks the chain of a file, such as an export. See [`FileStore::verify_chain`].
@@ -304,7 +319,9 @@ pub(crate) struct ChainVerifier {
     entries: u64,
     /// Whether the line that the lock record names was found.
     has_expected: bool,
-    /// The hash before the end mark, if the last line is a valid end mark.
+    /// Whether the last line is a valid end mark of an export.
+    has_end_mark: bool,
+    /// The hash before the end mark. A tape without hashes has none.
     export_head: Option<ChainHash>,
     /// The id of the end mark, if the last line is an end mark without a hash.
     unchained_mark: Option<EntryId>,
@@ -341,6 +358,7 @@ impl ChainVerifier {
             lines: 0,
             entries: 0,
             has_expected: false,
+            has_end_mark: false,
             export_head: None,
             unchained_mark: None,
             known_head: known_head.and_then(|head| parse_hash(head.as_bytes())),
@@ -364,7 +382,7 @@ impl ChainVerifier {
         if status == LineStatus::Invalid && line.trim_ascii().is_empty() {
             return;
         }
-        (self.export_head, self.unchained_mark) = (None, None);
+        (self.has_end_mark, self.unchained_mark) = (false, None);
         if before != self.state.last_hash() && self.state.last_hash() == self.known_head {
             self.report.proven = Some(ProvenEntry {
                 id: codec::decode(line).map(|entry| entry.id),
@@ -449,7 +467,7 @@ impl ChainVerifier {
             let head = data.get("head").and_then(Value::as_str);
             let is_valid =
                 entries == Some(self.entries) && head == before.map(hash_text).as_deref();
-            self.export_head = before.filter(|_| is_valid);
+            (self.has_end_mark, self.export_head) = (is_valid, before);
         } else if name == REPAIRED_EVENT {
             let gaps = data.get(GAPS_FIELD).and_then(Value::as_array);
             let gaps = gaps.into_iter().flatten().filter_map(Value::as_str);
@@ -507,26 +525,33 @@ impl ChainVerifier {
             },
             None => broken.problem,
         });
-        let source_problem = self.source_problem.filter(|_| report.chained > 0);
-        report.problem = report.problem.or(source_problem);
+        report.problem = report.problem.or(self.source_problem);
         if expected.is_some() && !self.has_expected {
-            let truncated = ChainProblem::Truncated { line: self.lines };
-            let truncated = self.damaged.unwrap_or(truncated);
-            report.problem.get_or_insert(truncated);
+            let uncovered = match self.inserted {
+                Some(ChainProblem::Inserted { id, .. }) => id,
+                _ => None,
+            };
+            let line = self.lines;
+            let removed = if report.chained == 0 && report.before > 0 {
+                ChainProblem::Stripped
+            } else {
+                ChainProblem::Truncated { line, uncovered }
+            };
+            let removed = self.damaged.unwrap_or(removed);
+            report.problem.get_or_insert(removed);
         }
         // Until here, `following` is the number of the proven entry in the chain.
         let proven = report.proven.map_or(0, |proven| proven.following);
         let mut unproven = self.unproven.into_iter();
         let unproven = unproven.find(|(number, _)| proven + 1 < *number);
-        let source_unproven = self.source_unproven.filter(|_| report.chained > 0);
-        report.unproven = unproven.map(|(_, entry)| entry).or(source_unproven);
+        report.unproven = unproven.map(|(_, entry)| entry).or(self.source_unproven);
         if let (None, Some(id)) = (expected, self.unchained_mark) {
             // The end mark of an export always has a hash.
             let (id, line) = (Some(id), self.lines);
             let altered = ChainProblem::Altered { id, line };
             report.problem.get_or_insert(altered);
         }
-        if expected.is_none() && self.export_head.is_some() {
+        if expected.is_none() && self.has_end_mark {
             // The end mark is not an entry of the tape.
             report.chained -= 1;
             report.is_complete = true;

@@ -12,6 +12,7 @@ use std::{io, ops::Range, path::PathBuf};
 use serde_json::json;
 
 use super::{
+    chain,
     context::{IoResultExt as _, length_to_usize},
     lines,
     lock_record::{LockPhase, LockRecord},
@@ -43,12 +44,9 @@ impl TapeFile {
         recovered.sequence = record.map_or(0, |record| record.sequence);
         recovered.synced = matching.map_or(0, |record| record.synced.min(recovered.end));
         // The chain continues from its recorded head even if the file was replaced: a removed end must not go unnoticed.
-        // After an interrupted reset, the head may belong to the old or to the new content.
         recovered.head = match record {
-            Some(record) if record.phase == LockPhase::Replace => {
-                self.last_head(&open, recovered.end)?
-            }
-            record => record.and_then(|record| record.head),
+            Some(record) => chain::recorded_head(record, &self.snapshot_of(&open, recovered.end))?,
+            None => None,
         };
         let phase = matching.map_or(LockPhase::Idle, |record| record.phase);
         if self.has_failed_sync || phase == LockPhase::Suspect {

@@ -51,7 +51,6 @@ impl TapeFile {
             // The tape is unchanged. If this write fails too, the next lock holder removes the unfinished archive.
             let unchanged = LockRecord {
                 phase: LockPhase::Idle,
-                head: writable.record.head,
                 ..intent
             };
             let _ = self.write_lock_record(&lock, unchanged);
@@ -68,8 +67,6 @@ impl TapeFile {
     ) -> Result<LockRecord> {
         let intent = LockRecord {
             phase: LockPhase::Replace,
-            // The new file has another head. If the process ends after the rename, nothing is missing.
-            head: None,
             ..writable.record
         };
         self.write_lock_record(lock, intent)

@@ -430,7 +430,10 @@ async fn every_truncation_is_found_also_after_further_entries() {
             let problem = fixture.verify().await.problem;
             assert_eq!(
                 problem,
-                Some(ChainProblem::Truncated { line: index as u64 }),
+                Some(ChainProblem::Truncated {
+                    line: index as u64,
+                    uncovered: None
+                }),
                 "{end}"
             );
         }
@@ -628,6 +631,62 @@ async fn a_copy_and_an_export_of_an_unproven_tape_are_not_proven() {
                     report.unproven.is_some_and(|entry| entry.is_copied),
                     "{is_chained} {count}"
                 );
+            }
+        }
+    }
+}
+
+/// A line without its hash.
+fn stripped(line: &str) -> String {
+    match line.split_once(", \"chain\": \"") {
+        Some((content, _)) => content.to_owned() + "}\n",
+        None => line.to_owned(),
+    }
+}
+
+/// The lock record still has the last hash. So a tape without hashes is broken, and copies and exports of any length that
+/// contain entries without their hashes are, too, with or without a new chain.
+#[tokio::test]
+async fn copies_and_exports_of_a_tape_whose_hashes_were_removed_are_broken() {
+    for first_stripped in [0, 6] {
+        let fixture = ChainFixture::with_entries(10).await;
+        let content = fs::read_to_string(fixture.path()).unwrap();
+        let lines = content.split_inclusive('\n').enumerate();
+        let lines = lines.map(|(index, line)| {
+            if index >= first_stripped {
+                stripped(line)
+            } else {
+                line.to_owned()
+            }
+        });
+        fs::write(fixture.path(), lines.collect::<String>()).unwrap();
+        assert_ne!(fixture.verify().await.problem, None);
+        let exported = export(&fixture).await;
+        let report = verify_lines(&exported);
+        assert_eq!(report.chained, first_stripped as u64);
+        assert!(
+            matches!(report.problem, Some(ChainProblem::Source { .. })),
+            "{report:?}"
+        );
+        let plain = FileStore::new(fixture.root.path(), Durability::Os);
+        for (is_chained, store) in [(true, fixture.store()), (false, plain)] {
+            let tape =
+                |name: String| Tape::new(Arc::new(store.clone()), TapeName::new(name).unwrap());
+            let source = tape("chain__tape".to_owned());
+            let entries = source.entries(EntryRange::ALL).await.unwrap();
+            for count in [3, 7, 10] {
+                let copy = tape(format!("chain__{is_chained}{count}"));
+                let copied = entries[..count].to_vec();
+                let info = SessionInfo::new("copy");
+                source.copy_to(&copy, copied, &info).await.unwrap();
+                let report = store.verify_chain(copy.name(), None).await.unwrap();
+                assert_eq!(
+                    report.problem.is_some(),
+                    count > first_stripped,
+                    "{first_stripped} {is_chained} {count}: {report:?}"
+                );
+                let problem = store.chain_problem(copy.name()).await.unwrap();
+                assert_eq!(problem, report.problem);
             }
         }
     }

@@ -42,18 +42,27 @@ async fn crash_everywhere<T>(
     scenario: impl AsyncFn(Arc<dyn TapeStore>) -> T,
     check: impl AsyncFn(&Path, T, u64),
 ) {
+    let set_up = |store: FileStore, faults: &Faults, step| {
+        faults.crash_at(step);
+        store
+    };
+    crash_everywhere_in(set_up, prepare, scenario, check).await;
+}
+
+/// Like [`crash_everywhere`]. `set_up` plans the crash and sets up the store.
+async fn crash_everywhere_in<T>(
+    set_up: impl Fn(FileStore, &Faults, u64) -> FileStore,
+    prepare: impl AsyncFn(&Path),
+    scenario: impl AsyncFn(Arc<dyn TapeStore>) -> T,
+    check: impl AsyncFn(&Path, T, u64),
+) {
     let mut step = 1;
     loop {
         let root = tempfile::tempdir().unwrap();
         prepare(root.path()).await;
         let faults = Faults::new();
-        faults.crash_at(step);
-        let outcome = scenario(Arc::new(FileStore::with_fs(
-            root.path(),
-            Durability::Always,
-            faults.fs(),
-        )))
-        .await;
+        let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+        let outcome = scenario(Arc::new(set_up(store, &faults, step))).await;
         let crashed = faults.has_crashed();
         check(root.path(), outcome, step).await;
         if !crashed {
@@ -193,6 +202,48 @@ async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
         }
         assert!(step > 8, "{first:?}: only {step} steps");
     }
+}
+
+// L1: no kill makes the chain of a tape broken or unproven: not in the first append to a new tape, not in a later one,
+// and not in a reset. Neither before nor after the next append.
+#[tokio::test]
+async fn a_kill_at_any_step_leaves_a_chain_that_is_proven() {
+    let kill = |store: FileStore, faults: &Faults, step| {
+        faults.kill_at(step);
+        store.with_chain()
+    };
+    let chained = |root: &Path| FileStore::new(root, Durability::Os).with_chain();
+    let check = async |root: &Path, (): (), step: u64| {
+        let store = chained(root);
+        for round in ["after the kill", "after the next append"] {
+            if store.path(&name()).exists() {
+                let report = store.verify_chain(&name(), None).await.unwrap();
+                assert_eq!(report.unchained, 0, "step {step}, {round}");
+                assert_eq!(report.into_problem(), None, "step {step}, {round}");
+            } else {
+                assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+            }
+            store.append(&name(), vec![numbered(9)]).await.unwrap();
+        }
+    };
+    let append = async |store: Arc<dyn TapeStore>| {
+        for number in 0..2 {
+            let batch = vec![numbered(number), numbered(number + 1)];
+            let _ = store.append(&name(), batch).await;
+        }
+    };
+    let reset = async |store: Arc<dyn TapeStore>| {
+        let tape = Tape::new(store, name());
+        let _ = tape.reset(true).await;
+        let _ = tape.append(numbered(1)).await;
+    };
+    let prepare = async |root: &Path| {
+        let store = chained(root);
+        store.append(&name(), vec![numbered(0)]).await.unwrap();
+    };
+    crash_everywhere_in(kill, async |_: &Path| {}, append, check).await;
+    crash_everywhere_in(kill, prepare, append, check).await;
+    crash_everywhere_in(kill, prepare, reset, check).await;
 }
 
 // W-12, H-60: a reset writes the new tape before it replaces the old one.

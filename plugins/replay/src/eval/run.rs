@@ -176,7 +176,8 @@ impl Runner<'_> {
     }
 }
 
-/// Copies a directory. Fails if a link leads out of `root`.
+/// Copies a directory. A link to a file becomes a file, and a link to a directory a link in the copy. Fails if a link leads out
+/// of `root`.
 fn copy_directory(from: &Path, to: &Path, root: &Path) -> Result<()> {
     for entry in std::fs::read_dir(from).at("read", from)? {
         let entry = entry.at("read", from)?;
@@ -184,12 +185,20 @@ fn copy_directory(from: &Path, to: &Path, root: &Path) -> Result<()> {
         let file_type = entry.file_type().at("read", &source)?;
         if file_type.is_symlink() {
             let real_path = source.canonicalize().at("read", &source)?;
-            if !real_path.starts_with(root) {
+            let Ok(inside) = real_path.strip_prefix(root) else {
                 return Err(Error::invalid_input(format!(
                     "the link {} leads out of `files`, to {}",
                     source.display(),
                     real_path.display()
                 )));
+            };
+            if real_path.is_dir() {
+                // The content is copied once, so a link to a parent directory does no harm.
+                let depth = from.strip_prefix(root).unwrap_or(from).components().count();
+                let up = ["."].into_iter().chain(std::iter::repeat_n("..", depth));
+                let link = up.collect::<PathBuf>().join(inside);
+                std::os::unix::fs::symlink(link, &target).at("create", &target)?;
+                continue;
             }
         }
         if file_type.is_dir() {

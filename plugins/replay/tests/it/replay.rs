@@ -427,3 +427,142 @@ async fn tapes_of_the_python_version_give_the_same_messages_calls_and_results() 
     }
     assert!(replayed_turns > 5, "{replayed_turns}");
 }
+
+/// Returns a recorded handoff, changed to a reset with this result, which had no effect.
+fn as_reset(mut entries: Vec<bub::Entry>, result: &Value) -> Vec<bub::Entry> {
+    entries.retain(|entry| {
+        entry.name() != Some("phase1") && entry.data().is_none_or(|data| data["name"] != "phase1")
+    });
+    let is_call = |entry: &&bub::Entry| entry.kind.as_str() == "tool_call";
+    let run = entries.iter().find(is_call).unwrap().meta["run_id"].clone();
+    let mut results = 0;
+    for entry in entries
+        .iter_mut()
+        .filter(|entry| entry.meta.get("run_id") == Some(&run))
+    {
+        if entry.kind.as_str() == "tool_call" {
+            let function = &mut entry.payload["calls"][0]["function"];
+            (function["name"], function["arguments"]) = (json!("tape_reset"), json!("{}"));
+        }
+        if entry.kind.as_str() == "tool_result" {
+            entry.payload["results"] = json!([result]);
+            results += 1;
+        }
+    }
+    assert_eq!(results, 1);
+    entries
+}
+
+/// A reset that is on the tape had no effect, because a reset removes its call from the tape.
+#[tokio::test]
+async fn a_denied_reset_has_no_effect_in_a_replay() {
+    let directory = TempDir::new().unwrap();
+    let recorded = record(directory.path(), &[block(0, 3), block(3, 1), block(0, 2)]).await;
+    let denied = json!({"kind": "tool", "message": "Tool 'tape.reset' denied by the user"});
+    let entries = as_reset(recorded.entries.clone(), &denied);
+    let recording = changed(entries.clone()).await;
+    let replayed = replay(directory.path(), &recording, ReplayOptions::default()).await;
+    assert_eq!(replayed.session.differences(), []);
+    assert_eq!(replayed.recording.turn_count(), 3);
+    assert_eq!(
+        comparable_entries(&entries),
+        comparable_entries(replayed.recording.entries())
+    );
+}
+
+/// Returns the entries of a tape whose process was killed when the tape had `length` entries. If it is continued, the next
+/// turn completes the record, and all later turns follow.
+fn killed(entries: &[bub::Entry], length: usize, is_continued: bool) -> Vec<bub::Entry> {
+    let mut killed = entries[..length].to_vec();
+    if !is_continued {
+        return killed;
+    }
+    let mut runs = killed
+        .iter()
+        .rev()
+        .filter_map(|entry| entry.meta.get("run_id"));
+    let run = runs.next().unwrap().clone();
+    let of_run = |entry: &&bub::Entry| entry.meta.get("run_id") == Some(&run);
+    let of_step = killed.iter().rev().filter(of_run);
+    let name = |entry: &bub::Entry| entry.name().unwrap_or_default().to_owned();
+    let last = of_step.map(name).find(|name| name.starts_with("loop.step"));
+    if last.as_deref() == Some("loop.step.start") {
+        let data = json!({"step": 1, "status": "error", "error": "interrupted: the process ended in this step"});
+        let event = bub::Entry::event("loop.step", Some(data));
+        killed.push(event.with_meta("run_id", run.clone()));
+    }
+    let rest = entries[length..].iter();
+    let is_later = |entry: &&bub::Entry| entry.meta.contains_key("run_id") && !of_run(entry);
+    killed.extend(rest.filter(is_later).cloned());
+    killed
+}
+
+/// L1: the process died in a handoff, before or after its anchor, or before a reset that the model had asked for.
+#[tokio::test]
+async fn a_turn_that_was_killed_in_a_handoff_or_before_a_reset_ends_there_again() {
+    let directory = TempDir::new().unwrap();
+    let recorded = record(directory.path(), &[block(0, 3), block(3, 1), block(1, 2)]).await;
+    let will_reset = json!("the tape will be reset at the end of this step");
+    let reset = as_reset(recorded.entries.clone(), &will_reset);
+    for (tape, entries) in [("handoff", &recorded.entries), ("reset", &reset)] {
+        let of_kind = |kind: &str| entries.iter().position(|entry| entry.kind.as_str() == kind);
+        let result = of_kind("tool_result").unwrap();
+        let run = &entries[result].meta["run_id"];
+        let steps = entries.iter().enumerate().filter(|(_, entry)| {
+            entry.meta.get("run_id") == Some(run) && entry.name() == Some("loop.step")
+        });
+        let end = steps.map(|(index, _)| index).next().unwrap();
+        // After the results, after the anchor with its event, and after the step.
+        let lengths = [result + 1, end, end + 1];
+        let lengths = match tape {
+            "handoff" => &lengths[..],
+            _ => &lengths[..1],
+        };
+        for length in lengths {
+            for is_continued in [false, true] {
+                let case = format!("{tape}, {length} entries, continued: {is_continued}");
+                let entries = killed(entries, *length, is_continued);
+                let recording = changed(entries.clone()).await;
+                let replayed = replay(directory.path(), &recording, ReplayOptions::default()).await;
+                assert_eq!(replayed.session.differences(), [], "{case}");
+                let names = |entries: &[bub::Entry]| -> Vec<String> {
+                    let name = |entry: &bub::Entry| {
+                        format!(
+                            "{} {}",
+                            entry.kind.as_str(),
+                            entry.name().unwrap_or_default()
+                        )
+                    };
+                    entries.iter().map(name).collect()
+                };
+                let found = names(replayed.recording.entries());
+                assert_eq!(names(&entries), found, "{case}");
+                assert_eq!(
+                    comparable_entries(&entries),
+                    comparable_entries(replayed.recording.entries()),
+                    "{case}"
+                );
+            }
+        }
+    }
+}
+
+/// A reset removes the start of its turn from the tape. So the turn is copied.
+#[tokio::test]
+async fn a_turn_in_which_the_tape_was_reset_is_copied() {
+    let directory = TempDir::new().unwrap();
+    let reset = exchange(
+        "clear",
+        vec![call("tape.reset", json!({})), say("Cleared.")],
+    );
+    let recorded = record(directory.path(), &[block(1, 1), reset, block(1, 2)]).await;
+    assert_eq!(recorded.recording.turn_count(), 2);
+    let options = ReplayOptions::default();
+    let replayed = replay(directory.path(), &recorded.recording, options).await;
+    assert_eq!(replayed.session.differences(), []);
+    assert_eq!(replayed.session.requests().len(), 3);
+    assert_eq!(
+        comparable_entries(recorded.recording.entries()),
+        comparable_entries(replayed.recording.entries())
+    );
+}

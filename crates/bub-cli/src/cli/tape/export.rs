@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
+use bub::signals;
 use bub_tape::{Entry, ExportSeal, Query, Result, codec};
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
@@ -43,11 +44,41 @@ impl ExportArgs {
 
 pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<ExitCode> {
     let listed = tapes.find_tape(&args.tape).await?;
-    let to_terminal = args.output.is_none() && std::io::stdout().is_terminal();
-    let mut out = match &args.output {
-        Some(path) => ResultWriter::create_file(&tapes.settings, path)?,
-        None => ResultWriter::for_stdout(&tapes.settings),
+    let Some(path) = &args.output else {
+        let out = ResultWriter::for_stdout(&tapes.settings);
+        return write(tapes, &args, &listed, out)
+            .await
+            .map(|_| ExitCode::SUCCESS);
     };
+    // From here on, a signal ends the export below, so that no part of a file is left.
+    let stop = signals::listen_for_stop();
+    let out = ResultWriter::create_file(&tapes.settings, path)?;
+    let stopped = stop.token();
+    let written = tokio::select! {
+        written = write(tapes, &args, &listed, out) => Some(written),
+        () = stopped.cancelled() => None,
+    };
+    if !matches!(written, Some(Ok(_))) {
+        // A partial export must not look like a complete one.
+        let _ = std::fs::remove_file(path);
+    }
+    let Some(count) = written.transpose()? else {
+        return Ok(stop.exit_code());
+    };
+    let (label, path) = (text::sanitize_line(listed.label()), path.display());
+    let count = text::format_count(count, "entry", "entries");
+    notice!("wrote {count} of {label} to {path}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the export, with a warning if the tape is not proven. Returns the number of entries, without the end mark.
+async fn write(
+    tapes: &WorkspaceTapes,
+    args: &ExportArgs,
+    listed: &ListedTape,
+    mut out: ResultWriter,
+) -> Result<u64> {
+    let to_terminal = args.output.is_none() && std::io::stdout().is_terminal();
     let tape = tapes.open_tape(&listed.name);
     let problem = tape.store().chain_problem(&listed.name).await?;
     if let Some(problem) = &problem {
@@ -65,36 +96,23 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ExportArgs) -> Result<Exit
             seal.lock().add_entry(entry);
         }
     });
-    let written = async {
-        if args.is_markdown() {
-            out.write(&document_head(&listed))?;
-            let section = |entry: &Entry| {
-                let part = conversation_part(entry);
-                part.map(|part| part.format_markdown()).unwrap_or_default()
-            };
-            out.write_entries(entries, section).await
-        } else if to_terminal {
-            out.write_entries(entries, text::entry_json).await
-        } else {
-            let mark = stream::once(async { seal.lock().end_mark().map(Ok) });
-            let entries = entries.chain(mark.filter_map(std::future::ready));
-            out.write_entries(entries, codec::encode).await
-        }
+    if args.is_markdown() {
+        out.write(&document_head(listed))?;
+        let section = |entry: &Entry| {
+            let part = conversation_part(entry);
+            part.map(|part| part.format_markdown()).unwrap_or_default()
+        };
+        out.write_entries(entries, section).await?;
+    } else if to_terminal {
+        out.write_entries(entries, text::entry_json).await?;
+    } else {
+        let mark = stream::once(async { seal.lock().end_mark().map(Ok) });
+        let entries = entries.chain(mark.filter_map(std::future::ready));
+        out.write_entries(entries, codec::encode).await?;
     }
-    .await;
     drop(progress);
-    if let Some(path) = &args.output {
-        if written.is_err() {
-            // A partial export must not look like a complete one.
-            let _ = std::fs::remove_file(path);
-        }
-        let (label, path) = (text::sanitize_line(listed.label()), path.display());
-        written?;
-        let count = text::format_count(seal.lock().entry_count(), "entry", "entries");
-        notice!("wrote {count} of {label} to {path}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    written.map(|_| ExitCode::SUCCESS)
+    let count = seal.lock().entry_count();
+    Ok(count)
 }
 
 /// Returns the title and the metadata of the tape.
