@@ -24,6 +24,7 @@ use crate::{
     directory_index::DirectoryIndex,
     git_state::state_findings,
     hold_temp_directory,
+    links::paths_inside,
     named_paths::NamedPaths,
     new_repositories::{NewPlaces, Review},
     path_access::is_below,
@@ -201,13 +202,13 @@ impl WorkspaceRecord {
         let findings = new
             .iter()
             .map(|(path, place)| review.findings(path, **place));
-        for ((path, place), findings) in new.iter().zip(findings.collect::<Vec<_>>()) {
         let mut disabled = BTreeSet::new();
+        for ((path, place), findings) in new.iter().zip(findings.collect::<Vec<_>>()) {
             let Some(finding) = findings.first() else {
                 continue;
             };
-            let parts = place.parts(path);
             disabled.insert(*path);
+            let parts = place.parts(path);
             let moved: Vec<_> = parts.iter().filter_map(|part| move_aside(part)).collect();
             let Some(((main, name), others)) = moved.split_first() else {
                 continue;
@@ -394,6 +395,13 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
     let Inspection { search, new, .. } = inspection;
     let workspace = &confinement.workspace;
     let mut protected: BTreeSet<PathBuf> = confinement.protected.iter().cloned().collect();
+    let links = protected
+        .iter()
+        .flat_map(|path| paths_inside(confinement, path));
+    let mut followed: BTreeMap<PathBuf, bool> = BTreeMap::new();
+    for (path, is_harmless) in links {
+        *followed.entry(path).or_insert(is_harmless) &= is_harmless;
+    }
     let (mut places, mut stamps) = (BTreeSet::new(), BTreeMap::new());
     for path in search.order.iter().filter(|path| !new.contains(*path)) {
         let Some(place) = search.places.get(path) else {
@@ -417,7 +425,16 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
     }
     let home_names = confinement.home_in_workspace().map(home_names);
     protected.extend(home_names.iter().flatten().cloned());
-    let named = inspection.named.paths.iter();
+    protected.extend(
+        followed
+            .iter()
+            .filter(|(_, flag)| !**flag)
+            .map(|(path, _)| path.clone()),
+    );
+    let named = followed
+        .iter()
+        .filter(|(_, flag)| **flag)
+        .chain(&inspection.named.paths);
     // Where git directories are checked after the command, their parts are.
     let compared = stamps.keys().flat_map(|git| {
         let parts = GIT_NAMES.iter().map(|name| git.join(name));
@@ -505,7 +522,7 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let below_home = below_home.and_then(|home| path.strip_prefix(home).ok());
     let is_dotfile = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".");
     let links = confinement.protected.iter();
-    let mut links = links.flat_map(|path| path.canonicalize());
+    let mut links = links.flat_map(|path| paths_inside(confinement, path));
     let mut named = confinement.protected.iter();
     below_home.is_some_and(is_dotfile)
         || named.any(|root| is_below(path, root))
