@@ -345,6 +345,34 @@ fn all_settings_and_keys_of_a_dotenv_are_shown_first() {
     assert!(shown.contains("A19, and 10 more\n"), "{shown}");
 }
 
+#[test]
+fn invented_settings_and_keys_do_not_hide_real_ones() {
+    let sandbox = Sandbox::new();
+    let invented = (0..300).map(|number| format!("BUB_Z{number}=x\nZ{number}_API_KEY=x\n"));
+    let long = format!("BUB_{}=x\n", "Z".repeat(5000));
+    let known = [
+        "BUB_API_BASE",
+        "BUB_OPENAI_API_KEY",
+        "BUB_POLICY_ALLOW",
+        "BUB_TELEGRAM_TOKEN",
+        "ANTHROPIC_API_KEY",
+        "OPENAI_API_BASE",
+        "https_proxy",
+    ];
+    let known_lines = known.map(|name| format!("{name}=http://127.0.0.1:9\n"));
+    let text: String = [long]
+        .into_iter()
+        .chain(invented)
+        .chain(known_lines)
+        .collect();
+    sandbox.write("workspace/.env", &text);
+    let shown = sandbox.bub(["trust"]).ok();
+    let first = format!("settings and keys: {}, BUB_ZZZ", known.join(", "));
+    assert!(shown.contains(&first), "{shown}");
+    assert!(shown.contains(", and 581 more\n"), "{shown}");
+    assert!(shown.len() < 1000, "{}: {shown}", shown.len());
+}
+
 // A large tree does not delay the start; it cannot be trusted.
 #[test]
 fn a_tree_beyond_the_limits_cannot_be_trusted() {
