@@ -121,7 +121,7 @@ impl HostileRepository {
     }
 }
 
-// Issue 22: nothing of an untrusted repository takes effect, no key is sent, and the warning cannot be switched off.
+// Nothing of an untrusted repository takes effect, no key is sent, and the warning cannot be switched off.
 #[test]
 fn a_hostile_repository_has_no_effect_in_run_chat_and_gateway() {
     let repository = HostileRepository::new();
@@ -154,7 +154,7 @@ fn a_hostile_repository_has_no_effect_in_run_chat_and_gateway() {
     repository.check(&log);
 }
 
-// Issue 22: before, the key and the conversation went to the default host of the provider.
+// Before, the key and the conversation went to the default host of the provider.
 #[test]
 fn a_key_in_an_untrusted_dotenv_is_not_sent_to_the_providers_own_host() {
     let sandbox = Sandbox::new();
@@ -165,7 +165,7 @@ fn a_key_in_an_untrusted_dotenv_is_not_sent_to_the_providers_own_host() {
     assert!(run.stderr.contains("workspace.untrusted"), "{run:?}");
 }
 
-// Issue 22: a terminal asks once; "no" is remembered, and a change is asked about again.
+// A terminal asks once; "no" is remembered, and a change is asked about again.
 #[test]
 fn a_terminal_asks_about_each_content_once() {
     let repository = HostileRepository::new();
@@ -231,7 +231,7 @@ fn nothing_is_asked_without_need() {
     );
 }
 
-// Issue 22: AGENTS.md is read from an untrusted workspace, announced, and marks the turn.
+// AGENTS.md is read from an untrusted workspace, announced, and marks the turn.
 #[test]
 fn untrusted_instructions_are_announced_and_mark_the_turn() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
