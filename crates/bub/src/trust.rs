@@ -17,13 +17,24 @@ use crate::{
 const MAX_SHOWN_COUNT: usize = 20;
 /// How much of a name is shown.
 const MAX_NAME_CHARS: usize = 60;
-/// Variables that name a proxy.
-const PROXY_VARIABLES: [&str; 4] = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+/// Variables that bub reads and that are no settings.
+const OTHER_VARIABLES: [&str; 5] = [
+    "ALL_PROXY",
+    "BUB_HOME",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
 
-/// Asks the user whether to trust a workspace, and stores the answer. Blocks the thread.
-pub(crate) fn ask_user(trust: &WorkspaceTrust, report: &mut TrustReport) -> Result<()> {
+/// Asks the user whether to trust a workspace, and stores the answer. `sections` are the settings of plugins. Blocks the
+/// thread.
+pub(crate) fn ask_user(
+    trust: &WorkspaceTrust,
+    report: &mut TrustReport,
+    sections: &[Section],
+) -> Result<()> {
     let workspace = output::sanitize_line(&report.workspace.to_string_lossy());
-    let items = describe_items(report, false);
+    let items = describe_items_with(report, false, sections);
     print_stderr(&format!(
         "{workspace} has files that change how bub works:\n{items}\
          If you do not trust their author, answer no: bub then ignores them, except AGENTS.md.\n"
@@ -41,6 +52,10 @@ pub(crate) fn ask_user(trust: &WorkspaceTrust, report: &mut TrustReport) -> Resu
 /// Returns a line for each file or directory that trust is about: its path, its effect, and the names in it. With
 /// `has_files`, a line for each file in a directory follows.
 pub fn describe_items(report: &TrustReport, has_files: bool) -> String {
+    describe_items_with(report, has_files, &[])
+}
+
+fn describe_items_with(report: &TrustReport, has_files: bool, sections: &[Section]) -> String {
     let path =
         |item: &TrustItem| output::sanitize_line(&report.relative_path(item).to_string_lossy());
     let width = report.items.iter().map(|item| path(item).chars().count());
@@ -49,7 +64,7 @@ pub fn describe_items(report: &TrustReport, has_files: bool) -> String {
     for item in &report.items {
         let _ = write!(text, "  {:width$}  {}", path(item), item.kind.effect());
         if !item.names.is_empty() {
-            let _ = write!(text, ": {}", shown_names(item).join(", "));
+            let _ = write!(text, ": {}", shown_names(item, sections).join(", "));
         }
         if let Err(reason) = &item.digest {
             let _ = write!(text, " ({reason})");
@@ -72,7 +87,7 @@ pub fn describe_items(report: &TrustReport, has_files: bool) -> String {
 
 /// Returns the names in an item. Of a `.env`, settings and keys that bub knows come first, and all of them are shown. A
 /// `.env` cannot hide them behind names that it invents.
-fn shown_names(item: &TrustItem) -> Vec<String> {
+fn shown_names(item: &TrustItem, sections: &[Section]) -> Vec<String> {
     let shown = |names: Vec<&String>| -> Vec<_> {
         let names = names.into_iter();
         names
@@ -82,7 +97,7 @@ fn shown_names(item: &TrustItem) -> Vec<String> {
     if item.kind != TrustItemKind::Settings {
         return first_of(&shown(item.names.iter().collect()));
     }
-    let sections: Vec<_> = core_sections().collect();
+    let sections: Vec<_> = core_sections().chain(sections.iter().cloned()).collect();
     let catalog = Catalog::built_in();
     let (known, rest): (Vec<_>, Vec<_>) = item
         .names
@@ -98,12 +113,12 @@ fn shown_names(item: &TrustItem) -> Vec<String> {
     groups.concat()
 }
 
-/// Returns whether a variable is that of a setting, of a built-in provider, or of a proxy.
+/// Returns whether a variable is that of a setting, of a built-in provider, of a proxy, or of bub's home.
 fn is_known_variable(sections: &[Section], catalog: &Catalog, name: &str) -> bool {
     let is_provider = |provider: &str| catalog.get(provider).is_some();
     let mut sections = sections.iter();
     let is_same = |variable: &str| variable.eq_ignore_ascii_case(name);
-    PROXY_VARIABLES.into_iter().any(is_same)
+    OTHER_VARIABLES.into_iter().any(is_same)
         || sections.any(|section| section.has_variable(name, is_provider))
         || catalog.iter().any(|provider| {
             let mut keys = provider.key_variables.iter();

@@ -354,9 +354,8 @@ fn invented_settings_and_keys_do_not_hide_real_ones() {
         "BUB_API_BASE",
         "BUB_OPENAI_API_KEY",
         "BUB_POLICY_ALLOW",
-        "BUB_TELEGRAM_TOKEN",
         "ANTHROPIC_API_KEY",
-        "OPENAI_API_BASE",
+        "OPENAI_BASE_URL",
         "https_proxy",
     ];
     let known_lines = known.map(|name| format!("{name}=http://127.0.0.1:9\n"));
