@@ -51,6 +51,8 @@ const REFUSAL_TEXTS: &[&str] = &[
 const BUB_HOME_TEXT: &str = "the workspace is in bub's own data: a command there could read bub's keys and change its settings; choose another directory with `-w DIR`";
 /// How many paths in a failed command and its output are checked.
 const MAX_CHECKED_PATHS: usize = 64;
+/// How many levels of a directory with skills are searched for links that lead into the workspace.
+const SKILL_LINK_DEPTH: usize = 4;
 const BYTES_PER_MB: u64 = 1024 * 1024;
 
 /// Decides how the agent's commands are confined.
@@ -137,11 +139,12 @@ impl Sandbox {
         confinement.records = Some(settings.home().join(RECORD_DIRECTORY));
         let skills = self.skills.roots_outside_workspace();
         // What bub itself reads, also if links lead to it.
-        let own = [settings.home().to_owned(), settings.home().join("skills")];
-        for directory in own.iter().chain(&skills) {
-            confinement.protect_links_of(directory, |_| true);
+        confinement.protect_links_of(settings.home(), 1, |_| true);
+        for directory in [settings.home().join("skills")].iter().chain(&skills) {
+            confinement.protect_links_of(directory, SKILL_LINK_DEPTH, |_| true);
         }
-        confinement.protected.push(resolve(settings.config_file()));
+        let config = std::path::absolute(settings.config_file())?;
+        confinement.protected.push(config);
         let stubs = settings.home().join(STUB_DIRECTORY);
         let skills = skills.into_iter().chain(stubs.is_dir().then_some(stubs));
         let configured = self.options.readable.iter().map(PathBuf::from);

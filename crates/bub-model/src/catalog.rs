@@ -166,19 +166,24 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Creates the catalog from the built-in providers and the setting `providers`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if `providers` has an invalid entry. The error names the file, line and field.
-    pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
+    /// Creates the catalog of the built-in providers.
+    pub fn built_in() -> Self {
         let mut providers: Vec<Provider> =
             serde_json::from_str(BUILT_IN_PROVIDERS).unwrap_or_default();
         for provider in &mut providers {
             provider.local = provider.base_url.as_ref().is_some_and(BaseUrl::is_loopback);
             provider.needs_key = !provider.local && !provider.is_plugin;
         }
-        let mut catalog = Self { providers };
+        Self { providers }
+    }
+
+    /// Creates the catalog from the built-in providers and the setting `providers`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `providers` has an invalid entry. The error names the file, line and field.
+    pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
+        let mut catalog = Self::built_in();
         for (name, fields) in &settings.get(ModelSettings::PROVIDERS) {
             custom::apply_custom_provider(&mut catalog, settings, name, fields)?;
         }

@@ -56,7 +56,6 @@ mod tests {
    0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1001        0 4714
    1: 00000000000000000000000000000000:04D2 00000000000000000000000000000000:0000 0A";
 
-    // Issue 22, point 7.
     #[test]
     fn the_owners_of_a_port_are_those_that_listen_on_it() {
         let owners = |port| listener_owners(TABLES, port).collect::<Vec<_>>();

@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    // Issue 22, point 6: a long line is logged in parts, and a part may end within a secret.
+    // A long line is logged in parts, and a part may end within a secret.
     #[test]
     fn a_secret_at_the_end_of_a_part_of_a_line_is_redacted() {
         let redactor = Redactor::new();

@@ -21,7 +21,10 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::repositories::{GIT_NAMES, GitPlace, Stamp, is_older};
+use crate::{
+    git_state::StateFindings,
+    repositories::{GIT_NAMES, GitPlace, Stamp, is_older},
+};
 
 /// How often a file is read again that a killed process left incomplete.
 const MAX_ATTEMPTS: usize = 16;
@@ -84,9 +87,9 @@ pub(crate) struct Baseline {
     pub(crate) links: BTreeMap<StoredPath, StoredPath>,
     /// Links that commands must not create, and where they lead.
     pub(crate) unsafe_links: BTreeMap<StoredPath, StoredPath>,
-    /// Files of git that name a working tree outside the workspace, and what they name.
+    /// What commands must not leave behind in git directories.
     #[serde(default)]
-    pub(crate) outside_trees: BTreeMap<StoredPath, StoredPath>,
+    pub(crate) git_state: StateFindings,
     /// Places of git whose parts are among the protected paths.
     pub(crate) places: BTreeSet<StoredPath>,
     /// Other places of git.
@@ -111,24 +114,15 @@ impl Baseline {
 
     /// Returns whether a link that commands must not create led there before.
     pub(crate) fn has_link(&self, path: &Path, target: &Path) -> bool {
-        self.has_target(&self.unsafe_links, path, target)
-    }
-
-    /// Returns whether a file of git named this working tree outside the workspace before.
-    pub(crate) fn has_tree(&self, path: &Path, target: &Path) -> bool {
-        self.has_target(&self.outside_trees, path, target)
-    }
-
-    fn has_target(
-        &self,
-        known: &BTreeMap<StoredPath, StoredPath>,
-        path: &Path,
-        target: &Path,
-    ) -> bool {
-        match known.get(path) {
+        match self.unsafe_links.get(path) {
             Some(before) => **before == *target,
             None => !self.is_complete && is_older(path, self.time),
         }
+    }
+
+    /// Returns whether a git directory had the same finding before.
+    pub(crate) fn has_finding(&self, finding: &(StoredPath, String)) -> bool {
+        self.git_state.contains(finding) || !self.is_complete && is_older(&finding.0, self.time)
     }
 
     /// Forgets what was not there at the time of `first`: it is new, and must not become read-only. What it named as

@@ -105,8 +105,8 @@ pub struct Confinement {
     pub readable: Vec<PathBuf>,
     /// Further paths that the command can write.
     pub writable: Vec<PathBuf>,
-    /// Paths inside the workspace that the command can read and not change. The supervisor adds those that depend on what
-    /// the workspace contains, such as hooks of git.
+    /// Paths that the command can read and not change, as far as they are in the workspace or lead there. The supervisor adds
+    /// those that depend on what the workspace contains, such as hooks of git.
     pub protected: Vec<PathBuf>,
     /// Paths that the command cannot see, wherever they are.
     pub hidden: Vec<PathBuf>,
@@ -188,6 +188,13 @@ const TOOL_HOME_VARIABLES: &[&str] = &["CARGO_HOME", "RUSTUP_HOME", "NVM_DIR", "
 
 /// Variables that name configuration files of git.
 const GIT_CONFIG_VARIABLES: &[&str] = &["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"];
+
+/// Directories below a home directory in which programs often find links to a repository of configuration files.
+const LINK_DIRECTORY_NAMES: &[&str] = &[".config", ".local/bin", "bin"];
+/// How many levels of directories there are searched for links that lead into the workspace.
+const CONFIG_LINK_DEPTH: usize = 3;
+/// How many levels of a home directory are searched for them, if their names start with a period.
+const HOME_LINK_DEPTH: usize = 2;
 
 /// Directories of a home directory that contain both programs and private data. Only these parts are readable.
 const SHARED_TOOL_NAMES: &[(&str, &[&str])] = &[
@@ -298,9 +305,12 @@ impl Confinement {
             .filter_map(|name| variable(name));
         confinement.git_configs = configs.map(PathBuf::from).chain(user).collect();
         if let Some(home) = home {
-            confinement.protect_links_of(home, |name| name.starts_with('.'));
-            confinement.protect_links_of(&home.join(".config"), |_| true);
+            confinement.protect_links_of(home, HOME_LINK_DEPTH, |name| name.starts_with('.'));
+            for name in LINK_DIRECTORY_NAMES {
+                confinement.protect_links_of(&home.join(name), CONFIG_LINK_DEPTH, |_| true);
+            }
         }
+        confinement.protect_links_of_workspace();
         Ok(confinement)
     }
 

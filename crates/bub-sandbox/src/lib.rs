@@ -8,7 +8,7 @@
 //! * [`Confinement`]: what a command may read, write and reach. On Linux, the kernel enforces it (`confine`); on macOS,
 //!   a Seatbelt profile (`seatbelt`). `protection` finds and restores what a command may not change in the workspace:
 //!   the git directories that `repositories` finds, and the `named_paths` in their `git_config`. `new_repositories` reviews
-//!   those that commands created, `links` the links, and [`enable_repository`] is for the user. Commands that run at the same time compare
+//!   those that commands created, `git_state`, `git_index` and `references` what git stores while it works, `links` the links, and [`enable_repository`] is for the user. Commands that run at the same time compare
 //!   with one `baseline`.
 //!   [`PathAccess`] is what a confinement allows at a path. [`hold_temp_directory`] keeps the temporary directory of a
 //!   command from being removed.
@@ -21,6 +21,8 @@ mod confinement;
 mod directory_index;
 mod enable;
 mod git_config;
+mod git_index;
+mod git_state;
 mod init;
 mod launcher;
 mod links;

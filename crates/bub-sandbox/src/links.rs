@@ -4,13 +4,14 @@
 //! the private temporary directory, a user would enter a repository that was never reviewed.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     fs,
     path::{Path, PathBuf},
 };
 
 use crate::{
     Confinement, baseline::StoredPath, directory_index::DirectoryIndex, named_paths::PathWalk,
+    repositories::ROOT,
 };
 
 /// Returns the links that a command must not leave behind, and where they lead. Also pipes in git directories, which lead
@@ -53,36 +54,87 @@ pub(crate) fn unsafe_links(
     found
 }
 
+/// How many directories are searched for links that lead into the workspace.
+const MAX_SEARCHED_COUNT: usize = 256;
+/// How deep the directories of the workspace are searched in which agents find instructions.
+const WORKSPACE_DEPTH: usize = 4;
+
 impl Confinement {
-    /// Protects the path in the workspace to which `directory` leads, and those to which links in it lead: programs outside
-    /// the sandbox use what is there. `is_used` tells which links matter, by their names.
-    pub fn protect_links_of(&mut self, directory: &Path, is_used: impl Fn(&str) -> bool) {
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        let links = entries.filter(|entry| {
-            entry.file_type().is_ok_and(|kind| kind.is_symlink())
-                && is_used(&entry.file_name().to_string_lossy())
+    /// Protects the paths in the workspace to which `directory` and the links in it lead: programs outside the sandbox use
+    /// what is there. `depth` is how many levels of directories are searched. `is_used` tells which entries of `directory`
+    /// matter, by their names.
+    pub fn protect_links_of(
+        &mut self,
+        directory: &Path,
+        depth: usize,
+        is_used: impl Fn(&str) -> bool,
+    ) {
+        let links = links_below(directory, depth, is_used);
+        let links = links.into_iter().chain([directory.to_owned()]);
+        let links = links.filter(|link| !link.starts_with(&self.workspace));
+        let links = links.filter(|link| !paths_inside(self, link).is_empty());
+        let links: Vec<_> = links.collect();
+        self.protected.extend(links);
+    }
+
+    /// Does so for the protected directories of the workspace.
+    pub(crate) fn protect_links_of_workspace(&mut self) {
+        let protected = self.protected.iter();
+        let links = protected.flat_map(|directory| {
+            let directory = directory.canonicalize().ok();
+            let inside = directory.filter(|path| path.starts_with(&self.workspace));
+            inside
+                .map(|directory| links_below(&directory, WORKSPACE_DEPTH, |_| true))
+                .unwrap_or_default()
         });
-        let paths = links.map(|entry| entry.path());
-        let paths = paths.chain([directory.to_owned()]);
-        let paths = paths.filter_map(|path| path_inside(&self.workspace, &path));
-        let paths: Vec<_> = paths.collect();
-        self.protected.extend(paths);
+        let links = links.filter(|link| {
+            let paths = paths_inside(self, link);
+            let mut protected = self.protected.iter();
+            // Most links lead to the same directory.
+            !protected.any(|root| paths.keys().all(|path| path.starts_with(root)))
+        });
+        let links: Vec<_> = links.collect();
+        self.protected.extend(links);
     }
 }
 
-/// Returns the path in the workspace to which a path outside leads, also if there is nothing yet.
-fn path_inside(workspace: &Path, path: &Path) -> Option<PathBuf> {
-    let missing = || {
-        let target = path.parent()?.join(fs::read_link(path).ok()?);
-        Some(
-            target
-                .parent()?
-                .canonicalize()
-                .ok()?
-                .join(target.file_name()?),
-        )
-    };
-    let real = path.canonicalize().ok().or_else(missing)?;
-    let is_inside = |path: &Path| path != workspace && path.starts_with(workspace);
-    (is_inside(&real) && !is_inside(path)).then_some(real)
+/// Returns the links in a directory and in those below it, the upper ones first. Does not search repositories.
+fn links_below(directory: &Path, depth: usize, is_used: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = VecDeque::from([(directory.to_owned(), depth)]);
+    for _ in 0..MAX_SEARCHED_COUNT {
+        let Some((current, depth)) = waiting.pop_front() else {
+            break;
+        };
+        let is_first = current == directory;
+        if !is_first && current.join(".git").exists() {
+            continue;
+        }
+        for entry in fs::read_dir(&current).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if is_first && !is_used(&entry.file_name().to_string_lossy()) {
+                continue;
+            }
+            if kind.is_symlink() {
+                found.push(entry.path());
+            } else if kind.is_dir() && depth > 1 {
+                waiting.push_back((entry.path(), depth - 1));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the paths in the workspace that decide where a path leads: links, its end, and directories that the path leaves
+/// by `..`. The flag is whether only a link there would change it.
+pub(crate) fn paths_inside(confinement: &Confinement, path: &Path) -> BTreeMap<PathBuf, bool> {
+    let workspace = &confinement.workspace;
+    let walk = PathWalk::new(ROOT.as_ref(), path, confinement);
+    let left = walk.left.into_iter().map(|path| (path, true));
+    let links = walk.links.into_iter().chain([walk.real]);
+    let all = left.chain(links.map(|path| (path, false)));
+    all.filter(|(path, _)| path != workspace && path.starts_with(workspace))
+        .collect()
 }

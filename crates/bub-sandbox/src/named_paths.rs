@@ -439,7 +439,9 @@ fn is_writable(confinement: &Confinement, path: &Path) -> bool {
 /// Where a path leads. It may not exist.
 #[derive(Debug)]
 pub(crate) struct PathWalk {
-    links: Vec<PathBuf>,
+    pub(crate) links: Vec<PathBuf>,
+    /// Directories that the path leaves by `..`.
+    pub(crate) left: Vec<PathBuf>,
     pub(crate) real: PathBuf,
     /// Whether the path leads elsewhere for another process.
     depends_on_process: bool,
@@ -454,6 +456,7 @@ impl PathWalk {
     fn at(real: PathBuf) -> Self {
         Self {
             links: Vec::new(),
+            left: Vec::new(),
             real,
             depends_on_process: false,
             obstacle: None,
@@ -461,7 +464,7 @@ impl PathWalk {
     }
 
     /// Resolves a path from `base`, a directory without links.
-    fn new(base: &Path, path: &Path, confinement: &Confinement) -> Self {
+    pub(crate) fn new(base: &Path, path: &Path, confinement: &Confinement) -> Self {
         Self::in_root(ROOT.as_ref(), base, path, confinement, |_| false)
     }
 
@@ -487,6 +490,7 @@ impl PathWalk {
                     if is_writable(confinement, &walk.real) && !base.starts_with(&walk.real) {
                         walk.obstacle.get_or_insert("is reached through `..`");
                     }
+                    walk.left.push(walk.real.clone());
                     walk.real.pop();
                     continue;
                 }

@@ -22,11 +22,13 @@ use crate::{
     Confinement,
     baseline::{Baseline, Baselines, StoredPath},
     directory_index::DirectoryIndex,
+    git_state::state_findings,
     hold_temp_directory,
+    links::paths_inside,
     named_paths::NamedPaths,
     new_repositories::{NewPlaces, Review},
     path_access::is_below,
-    references::{outside_trees, unsafe_references},
+    references::unsafe_references,
     repositories::{
         GIT_NAMES, GitPlace, ROOT, Search, Stamp, entries, git_directory_outside, is_git_directory,
         is_git_name,
@@ -200,10 +202,12 @@ impl WorkspaceRecord {
         let findings = new
             .iter()
             .map(|(path, place)| review.findings(path, **place));
+        let mut disabled = BTreeSet::new();
         for ((path, place), findings) in new.iter().zip(findings.collect::<Vec<_>>()) {
             let Some(finding) = findings.first() else {
                 continue;
             };
+            disabled.insert(*path);
             let parts = place.parts(path);
             let moved: Vec<_> = parts.iter().filter_map(|part| move_aside(part)).collect();
             let Some(((main, name), others)) = moved.split_first() else {
@@ -231,7 +235,7 @@ impl WorkspaceRecord {
             );
         }
         self.remove_links(&search, output);
-        let has_all_references = self.rename_references(&search, output);
+        let has_all_references = self.rename_state(&search, &disabled, output);
         self.new_places.save(new.iter().map(|(path, _)| *path));
         if !search.is_complete || !has_all_references {
             let _ = writeln!(
@@ -267,32 +271,37 @@ impl WorkspaceRecord {
         }
     }
 
-    /// Renames files of git directories that name a path where git must not write. Returns whether all were checked.
-    fn rename_references(&self, search: &Search, output: &mut impl Write) -> bool {
+    /// Renames files of git directories that git must not use. Those in `disabled` are for the user to check. Returns whether
+    /// all were checked.
+    fn rename_state(
+        &self,
+        search: &Search,
+        disabled: &BTreeSet<&PathBuf>,
+        output: &mut impl Write,
+    ) -> bool {
         let baselines = &self.baselines.all;
-        let trees = outside_trees(search, &self.confinement).into_iter();
-        let trees = trees.filter(|(path, target)| {
+        let state = state_findings(search, &self.confinement, disabled).into_iter();
+        let state = state.filter(|finding| {
             let mut before = baselines.iter();
-            !before.all(|baseline| baseline.has_tree(path, target))
+            !before.all(|baseline| baseline.has_finding(finding))
         });
-        let trees =
-            trees.map(|(path, target)| (path.to_path_buf(), target.to_string_lossy().into_owned()));
+        let state = state.map(|(path, finding)| (path.to_path_buf(), finding));
         let time = baselines.iter().map(|baseline| baseline.time).min();
         let time = time.unwrap_or(SystemTime::UNIX_EPOCH);
         let (references, has_all) = unsafe_references(search, time, FINAL_SEARCH_LIMIT);
-        for (path, target) in references.into_iter().chain(trees) {
-            // Git ignores names that start with a period.
+        for (path, finding) in references.into_iter().chain(state) {
+            // Git ignores names that start with a period. Another finding may have renamed it.
             let Some((path, name)) = move_to(&path, ".") else {
                 continue;
             };
-            let target: String = target.escape_debug().take(MAX_FINDING_CHARS).collect();
+            let finding: String = finding.chars().take(MAX_FINDING_CHARS).collect();
             let advice = path.file_name().filter(|name| *name == "HEAD");
             let advice = advice.map_or("", |_| {
                 "; to use the repository, write the reference of a branch to it, such as `ref: refs/heads/main`"
             });
             let _ = writeln!(
                 output,
-                "bub: the sandbox renamed `{}` to `{name}`: it names `{target}`, and git would write there{advice}",
+                "bub: the sandbox renamed `{}` to `{name}`: {finding}{advice}",
                 shown(&self.confinement, &path)
             );
         }
@@ -386,6 +395,13 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
     let Inspection { search, new, .. } = inspection;
     let workspace = &confinement.workspace;
     let mut protected: BTreeSet<PathBuf> = confinement.protected.iter().cloned().collect();
+    let links = protected
+        .iter()
+        .flat_map(|path| paths_inside(confinement, path));
+    let mut followed: BTreeMap<PathBuf, bool> = BTreeMap::new();
+    for (path, is_harmless) in links {
+        *followed.entry(path).or_insert(is_harmless) &= is_harmless;
+    }
     let (mut places, mut stamps) = (BTreeSet::new(), BTreeMap::new());
     for path in search.order.iter().filter(|path| !new.contains(*path)) {
         let Some(place) = search.places.get(path) else {
@@ -409,7 +425,16 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
     }
     let home_names = confinement.home_in_workspace().map(home_names);
     protected.extend(home_names.iter().flatten().cloned());
-    let named = inspection.named.paths.iter();
+    protected.extend(
+        followed
+            .iter()
+            .filter(|(_, flag)| !**flag)
+            .map(|(path, _)| path.clone()),
+    );
+    let named = followed
+        .iter()
+        .filter(|(_, flag)| **flag)
+        .chain(&inspection.named.paths);
     // Where git directories are checked after the command, their parts are.
     let compared = stamps.keys().flat_map(|git| {
         let parts = GIT_NAMES.iter().map(|name| git.join(name));
@@ -424,7 +449,7 @@ fn scan(confinement: &Confinement, inspection: &Inspection) -> Baseline {
         absent: BTreeMap::new(),
         links: BTreeMap::new(),
         unsafe_links: search.unsafe_links.clone(),
-        outside_trees: outside_trees(search, confinement),
+        git_state: state_findings(search, confinement, &BTreeSet::new()),
         places,
         stamps,
         is_complete: search.is_complete,
@@ -497,11 +522,11 @@ pub(crate) fn is_protected(confinement: &Confinement, path: &Path) -> bool {
     let below_home = below_home.and_then(|home| path.strip_prefix(home).ok());
     let is_dotfile = |path: &Path| path.as_os_str().as_encoded_bytes().starts_with(b".");
     let links = confinement.protected.iter();
-    let mut links = links.flat_map(|path| path.canonicalize());
+    let mut links = links.flat_map(|path| paths_inside(confinement, path));
     let mut named = confinement.protected.iter();
     below_home.is_some_and(is_dotfile)
         || named.any(|root| is_below(path, root))
-        || links.any(|root| root != *workspace && path.starts_with(root))
+        || links.any(|(root, is_harmless)| !is_harmless && path.starts_with(root))
         || is_named(confinement, path)
 }
 

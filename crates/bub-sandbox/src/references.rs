@@ -1,10 +1,9 @@
-//! Files of a git directory that name another path: symbolic references, and where the working trees of a repository are.
+//! Files of a git directory that name paths to which git writes: symbolic references, and the index.
 //!
 //! Git writes to a symbolic reference by writing to the path that it names, also through `..`. So such a file would let
 //! `git commit` or `git stash` change any file of the user.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
@@ -12,11 +11,8 @@ use std::{
 };
 
 use crate::{
-    Confinement,
-    baseline::StoredPath,
-    named_paths::PathWalk,
-    path_access::TEMP_DIRECTORIES,
-    repositories::{GitPlace, ROOT, Search, is_older, read_text},
+    git_index::index_finding,
+    repositories::{GitPlace, Search, is_older},
 };
 
 /// How a symbolic reference starts.
@@ -25,8 +21,9 @@ const MARK: &[u8; 4] = b"ref:";
 const DIRECTORY: &str = "refs";
 /// How much of a symbolic reference is read. No name is as long.
 const MAX_BYTES: u64 = 64 * 1024;
-/// The directory with the git directories of working trees in that of their repository.
-const WORKTREES: &str = "worktrees";
+/// The index, and how the name of a file starts that has a part of it.
+const INDEX: &str = "index";
+const INDEX_PART: &[u8] = b"sharedindex.";
 
 /// A directory in which references are.
 struct ReferenceDirectory {
@@ -37,8 +34,8 @@ struct ReferenceDirectory {
     is_new: bool,
 }
 
-/// Returns the symbolic references that git must not follow, and what they name, except for those that are older than
-/// `time`. Also returns whether all were read before `limit`.
+/// Returns the symbolic references and indexes that git must not use, and the reason, except for those that are older
+/// than `time`. Also returns whether all were read before `limit`.
 pub(crate) fn unsafe_references(
     search: &Search,
     time: SystemTime,
@@ -79,15 +76,20 @@ pub(crate) fn unsafe_references(
             // The name of a reference does not start with a period.
             let is_reference = kind.is_file() && !name.as_encoded_bytes().starts_with(b".");
             if is_reference && (is_new || !is_older(&path, time)) {
-                let target = unsafe_target(&path);
-                found.extend(target.map(|target| (path, target)));
+                let is_index = name == INDEX || name.as_encoded_bytes().starts_with(INDEX_PART);
+                let finding = if directory.is_root && is_index {
+                    index_finding(&directory.path, &path)
+                } else {
+                    unsafe_target(&path)
+                };
+                found.extend(finding.map(|finding| (path, finding)));
             }
         }
     }
     (found, true)
 }
 
-/// Returns what the file of a reference names, if that is not the name of a reference.
+/// Returns why git must not use the file of a reference: it names something else than a reference.
 fn unsafe_target(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut start = [0; MARK.len()];
@@ -99,7 +101,8 @@ fn unsafe_target(path: &Path) -> Option<String> {
     let count = file.take(MAX_BYTES).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(text.trim_ascii());
     let is_safe = (count as u64) < MAX_BYTES && is_reference_name(&text);
-    (!is_safe).then(|| text.into_owned())
+    let target = text.escape_debug();
+    (!is_safe).then(|| format!("it names `{target}`, and git would write there"))
 }
 
 /// Returns whether git finds what a reference names among the references of its repository.
@@ -109,34 +112,4 @@ fn is_reference_name(name: &str) -> bool {
         && parts.clone().next().is_some()
         && parts.all(|part| !["", ".", ".."].contains(&part))
         && !name.contains(char::is_control)
-}
-
-/// Returns the files that name a working tree outside the workspace, and what they name. A working tree in `/tmp` is that
-/// of a command if nothing is there outside.
-pub(crate) fn outside_trees(
-    search: &Search,
-    confinement: &Confinement,
-) -> BTreeMap<StoredPath, StoredPath> {
-    let directories = search.places.iter().filter(|(path, place)| {
-        let above = path.parent().and_then(Path::file_name);
-        **place == GitPlace::Directory && above.is_some_and(|name| name == WORKTREES)
-    });
-    let outside = directories.filter_map(|(git, _)| {
-        let file = git.join("gitdir");
-        let text = read_text(&file);
-        let target = Path::new(text.trim_end());
-        let root = &search.root;
-        let walk = PathWalk::in_root(root, git, target, confinement, |_| false);
-        let tree = walk.real.parent().unwrap_or(&walk.real);
-        let below_root = tree.strip_prefix(ROOT).unwrap_or(tree);
-        let is_private = || {
-            let mut temp = TEMP_DIRECTORIES.iter();
-            temp.any(|temp| walk.is_always_below(temp.as_ref())) && !root.join(below_root).exists()
-        };
-        let is_safe = target.as_os_str().is_empty()
-            || walk.is_always_below(&confinement.workspace)
-            || is_private();
-        (!is_safe).then(|| (file.into(), target.to_owned().into()))
-    });
-    outside.collect()
 }

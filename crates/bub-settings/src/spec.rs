@@ -365,6 +365,16 @@ impl Deref for RegisteredSetting {
 }
 
 impl Section {
+    /// Returns whether a variable sets one of the settings, ignoring case. A variable such as `BUB_OPENAI_API_KEY` does if
+    /// `is_provider` accepts the name of its provider.
+    pub fn has_variable(&self, name: &str, is_provider: impl Fn(&str) -> bool) -> bool {
+        self.settings.iter().any(|setting| {
+            let setting = setting.setting();
+            let provider = setting.provider_in_variable(name);
+            setting.is_variable(name) || provider.is_some_and(|provider| is_provider(&provider))
+        })
+    }
+
     /// Creates a section of settings that are declared in the program. Every key starts with
     /// `<name>.`.
     pub fn new(name: &'static str, keys: &[&'static dyn AnySetting]) -> Self {

@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(sanitize("x\u{e0041}"), "x\\u{e0041}");
     }
 
-    // Issue 22, point 8: text that is hidden in a row of invisible characters.
+    // Text that is hidden in a row of invisible characters.
     #[test]
     fn rows_of_invisible_characters_become_visible() {
         assert_eq!(sanitize("x\u{e0041}\u{e0042}"), "x\\u{e0041}\\u{e0042}");

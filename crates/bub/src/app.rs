@@ -347,7 +347,7 @@ impl App {
             && report.needs_answer()
             && prompt::has_terminal()
         {
-            trust::ask_user(trust, report)?;
+            trust::ask_user(trust, report, &self.sections)?;
         }
         let flags = command.setting_flags.map(|read| read(&matches));
         Ok((flags.unwrap_or_default(), command.needs_home))

@@ -517,7 +517,7 @@ mod tests {
         }
     }
 
-    // Issue 21: what a channel could not send, and what the routes of a plugin answer.
+    // What a channel could not send, and what the routes of a plugin answer.
     #[tokio::test(start_paused = true)]
     async fn failed_replies_and_routes_are_visible() {
         let message = ChannelMessage::new("deaf:1", "deaf", "hi").chat_id("1");

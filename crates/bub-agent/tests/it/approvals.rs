@@ -417,7 +417,7 @@ fn ask_member_rule(approvers: &[&str]) -> Value {
     json!({"roles": ["member"], "tools": ["bash"], "action": "ask", "approvers": approvers})
 }
 
-// Issue 22, point 4: a member approved their own shell.
+// A member approved their own shell.
 #[tokio::test(start_paused = true)]
 async fn a_member_never_approves_what_members_may_not_do() {
     const OWN: &str = "you may not answer your own request: another user must approve it";
@@ -480,7 +480,7 @@ async fn the_owner_at_the_terminal_accepts_the_content_of_a_webhook() {
     }
 }
 
-// Issue 22, point 4: only an owner adds rules, and only where a rule can be written.
+// Only an owner adds rules, and only where a rule can be written.
 #[tokio::test(start_paused = true)]
 async fn only_an_owner_approves_for_always() {
     const ONLY_OWNER: &str = "only an owner may approve a call for always: approve it once";
@@ -501,7 +501,7 @@ async fn only_an_owner_approves_for_always() {
     }
 }
 
-// Issue 22, point 4: a question that shows a part of the call is no question.
+// A question that shows a part of the call is no question.
 #[tokio::test(start_paused = true)]
 async fn a_call_with_a_secret_is_refused_in_a_chat_and_shown_at_the_terminal() {
     let yes = |approvals: &Approvals, request: &ApprovalRequest| {

@@ -248,7 +248,7 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
     }
 }
 
-// Issue 22, point 6: pages cannot be combined to a secret.
+// Pages cannot be combined to a secret.
 #[tokio::test]
 async fn no_page_of_an_output_shows_a_part_of_a_secret() {
     let fixture = BashFixture::with_secret("correct-horse-battery");

@@ -1,4 +1,4 @@
-//! Which files the tools of a sender may use. Issue 22, points 3 and 5.
+//! Which files the tools of a sender may use.
 
 use std::{
     fs,
@@ -76,7 +76,7 @@ async fn assert_refused(fixture: &FileFixture, context: &ToolContext, path: &str
     }
 }
 
-// Issue 22, point 3: a rename race read outside in 24 of 1,800 tries.
+// A rename race read outside in 24 of 1,800 tries.
 #[tokio::test]
 async fn a_swapped_directory_never_leads_out_of_the_workspace() {
     let fixture = FileFixture::of_a_member();
@@ -116,7 +116,7 @@ async fn a_swapped_directory_never_leads_out_of_the_workspace() {
     assert!(!outside.join("new").exists());
 }
 
-// Issue 22, point 3: `fs.write` could rewrite `config.yml` and undo the policy.
+// `fs.write` could rewrite `config.yml` and undo the policy.
 #[tokio::test]
 async fn no_tool_reaches_bubs_home_whatever_the_path_says() {
     for profile in ["off", "workspace", "read-only"] {
@@ -295,7 +295,7 @@ async fn the_temporary_directory_is_that_of_the_sessions_commands() {
     read_only.write(&name, "private").await.unwrap();
 }
 
-// Issue 22, point 2: the protected paths are those of the sandbox.
+// The protected paths are those of the sandbox.
 #[tokio::test]
 async fn protected_files_can_be_read_and_not_written() {
     let protected = [
@@ -399,7 +399,6 @@ async fn an_owner_can_allow_a_call_outside_the_profile_once() {
     assert_eq!(asked.lock().unwrap().len(), 2, "others are not asked");
 }
 
-// Issue 22, point 5.
 #[tokio::test]
 async fn members_see_no_dotfiles_and_no_keys() {
     let mut fixture = FileFixture::of_a_member();
@@ -445,7 +444,7 @@ async fn members_see_no_dotfiles_and_no_keys() {
     }
 }
 
-// Issue 22, point 5: also if a rule allows the tools.
+// Also if a rule allows the tools.
 #[tokio::test]
 async fn a_workspace_with_private_files_is_closed_to_members() {
     let mut fixture = FileFixture::of_a_member();

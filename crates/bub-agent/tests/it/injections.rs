@@ -1,4 +1,4 @@
-//! Injections: text of others tells the model what to do, and the model obeys (issue 22, points 4 and 5).
+//! Injections: text of others tells the model what to do, and the model obeys.
 //!
 //! The model of these tests makes every call that it reads, wherever it reads it. A call is written as
 //! `[[tool|argument=value]]`. A call within an argument is in `{{…}}`, and one within that in `((…))`. Each case says what reaches the model, and whether the call runs.
@@ -704,7 +704,7 @@ fn ask_rule(roles: &str) -> String {
     )
 }
 
-// Issue 22, point 4: the answer `session` is for the same call, session, and role.
+// The answer `session` is for the same call, session, and role.
 #[tokio::test]
 async fn an_approval_for_the_session_is_for_the_same_call_in_the_same_session() -> Result<()> {
     let rules = ask_rule(r#"["owner", "member"]"#);
@@ -734,7 +734,7 @@ async fn an_approval_for_the_session_is_for_the_same_call_in_the_same_session() 
     Ok(())
 }
 
-// Issue 22, point 4: the answer `always` adds a rule for exactly this call.
+// The answer `always` adds a rule for exactly this call.
 #[tokio::test]
 async fn an_approval_for_always_adds_a_rule_to_the_config_file() {
     let config = "# my rules\npolicy:\n  rules:\n    - roles: [owner]\n      tools: [bash]\n      action: ask\n";

@@ -444,7 +444,7 @@ fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     assert!(!files.is_confined(&Sender::terminal()));
 }
 
-// Issue 22, point 4: a rule that asks everyone let members use the shell.
+// A rule that asks everyone let members use the shell.
 #[test]
 fn a_rule_that_asks_does_not_loosen_a_default_deny_unless_it_names_the_role() {
     let for_all = policy(&json!([{"tools": ["bash", "help"], "action": "ask"}]));
@@ -479,7 +479,7 @@ fn a_rule_that_asks_does_not_loosen_a_default_deny_unless_it_names_the_role() {
     );
 }
 
-// Issue 22, point 4: `bub doctor` reports these rules.
+// `bub doctor` reports these rules.
 #[test]
 fn dangerous_rules_are_recognized() {
     for (rule, risk) in [

@@ -518,7 +518,6 @@ async fn the_environment_has_no_secrets_but_what_was_granted() {
     let secrets = [
         ("BUB_API_KEY", "sk-secret-1"),
         ("BUB_TELEGRAM_TOKEN", "secret-2"),
-        // Issue 22, point 6.
         ("GH_PAT", "secret-3"),
         ("NPM_AUTH", "secret-4"),
         ("DATABASE_URL", "postgres://me:secret-5@db/x"),

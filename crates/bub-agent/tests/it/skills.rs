@@ -163,7 +163,7 @@ fn the_first_skill_of_a_name_wins_and_the_list_is_sorted() {
     assert_eq!(fixture.problems(), [""; 0]);
 }
 
-// Issue 22, point 8: a message of Telegram loads the skill `telegram` without a request, so a workspace must not replace
+// A message of Telegram loads the skill `telegram` without a request, so a workspace must not replace
 // it. The user's own skill can.
 #[test]
 fn a_project_skill_cannot_replace_the_skill_of_a_channel() {

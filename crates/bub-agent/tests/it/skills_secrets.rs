@@ -38,7 +38,7 @@ fn secrets_are_never_filled_in() {
     }
 }
 
-// Issue 22: a skill of an untrusted workspace is not used, also if the workspace changes while bub runs.
+// A skill of an untrusted workspace is not used, also if the workspace changes while bub runs.
 #[test]
 fn a_skill_of_the_workspace_is_used_only_while_the_workspace_is_trusted() {
     let fixture = SkillFixture::new();

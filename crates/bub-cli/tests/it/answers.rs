@@ -53,7 +53,7 @@ fn a_whole_answer_is_printed_and_nothing_else() {
     assert_eq!(run.ok(), "Hello\n");
 }
 
-// Issue 22, point 8: a pipe may end at a terminal (`bub run … | cat`).
+// A pipe may end at a terminal (`bub run … | cat`).
 #[test]
 fn control_sequences_are_shown_in_a_pipe_unless_raw_is_given() {
     let text = "\x1b]0;title\x07\x1b[2J\u{202e}x\u{e0041}\u{e0042} ❤️\n\tend";

@@ -180,7 +180,7 @@ fn a_denial_reaches_the_model_with_its_reason() {
     chat.gateway.stop();
 }
 
-// Issue 22, point 4: members and guests approved their own calls.
+// Members and guests approved their own calls.
 #[test]
 fn a_call_that_no_one_in_the_chat_may_approve_is_denied_with_the_reason() {
     for role in ["member", "guest"] {
@@ -230,7 +230,7 @@ fn silence_is_a_no() {
     chat.gateway.stop();
 }
 
-// Issue 22, point 4: the answer `session` is remembered for the same call.
+// The answer `session` is remembered for the same call.
 #[test]
 fn a_call_approved_for_the_session_is_not_asked_about_again() {
     let chat = ApprovalFixture::open(&[]);
@@ -250,7 +250,7 @@ fn a_call_approved_for_the_session_is_not_asked_about_again() {
     chat.gateway.stop();
 }
 
-// Issue 22, point 5: the content of a webhook does not use the shell of an owner, without any rule.
+// The content of a webhook does not use the shell of an owner, without any rule.
 #[test]
 fn a_webhook_with_the_role_owner_gets_no_shell_by_default() {
     let chat = ApprovalFixture::open(&[("BUB_POLICY_RULES", "[]")]);

@@ -134,7 +134,7 @@ fn rules_of_the_policy_that_never_fit_are_found() {
     }
 }
 
-// Issue 22, point 4: a rule that gives others what only owners may do is reported.
+// A rule that gives others what only owners may do is reported.
 #[test]
 fn dangerous_policy_rules_are_reported() {
     let sandbox = Sandbox::new();
@@ -156,7 +156,7 @@ fn dangerous_policy_rules_are_reported() {
     }
 }
 
-// Issue 22, point 4: `bub policy explain` reported a guest for a member of the channel's settings.
+// `bub policy explain` reported a guest for a member of the channel's settings.
 #[test]
 fn policy_explain_uses_the_role_that_the_channel_gives() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Tests which files the tools reach, through the program. Issue 22, points 3 and 5.
+//! Tests which files the tools reach, through the program.
 
 use bub_testkit::{
     model::{ModelServer, Reply},
@@ -91,7 +91,7 @@ fn file_tools_and_commands_reach_the_same_files() {
     }
 }
 
-// Issue 22, point 3: a secret leaves by no file, and no file from outside leaves at all.
+// A secret leaves by no file, and no file from outside leaves at all.
 #[test]
 fn telegram_sends_no_files_with_secrets_or_from_outside() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -129,7 +129,7 @@ fn telegram_sends_no_files_with_secrets_or_from_outside() {
     gateway.stop();
 }
 
-// Issue 22, point 3: another chat needs an approval, or a rule.
+// Another chat needs an approval, or a rule.
 #[test]
 fn another_chat_needs_an_approval() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
@@ -157,7 +157,7 @@ fn another_chat_needs_an_approval() {
     gateway.stop();
 }
 
-// Issue 22, point 5: also if a rule allows files and commands.
+// Also if a rule allows files and commands.
 #[test]
 fn a_gateway_in_the_home_directory_warns_and_closes_it_to_members() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());

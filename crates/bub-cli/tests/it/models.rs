@@ -110,7 +110,6 @@ fn model_server() -> (ModelServer, String) {
     (server, address)
 }
 
-// Issue 22, point 7.
 #[test]
 fn a_server_on_this_computer_is_found_and_not_adopted() {
     let (_server, address) = model_server();
@@ -135,7 +134,7 @@ fn a_server_on_this_computer_is_found_and_not_adopted() {
     assert!(text.contains(&found), "{text}");
 }
 
-// Issue 22, point 7: without a terminal, bub says what it found, and sends nothing.
+// Without a terminal, bub says what it found, and sends nothing.
 #[test]
 fn a_server_gets_no_message_before_it_is_adopted() {
     let (server, address) = model_server();
@@ -162,7 +161,7 @@ fn a_server_gets_no_message_before_it_is_adopted() {
     assert!(!text.contains("not adopted"), "{text}");
 }
 
-// Issue 22, point 7: at a terminal, bub asks.
+// At a terminal, bub asks.
 #[test]
 fn a_server_is_adopted_after_a_question() {
     let (server, address) = model_server();

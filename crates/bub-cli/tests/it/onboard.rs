@@ -477,7 +477,7 @@ fn without_a_terminal_flags_are_enough() {
         std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    // Again, without changes. Issue 22, point 8: a file that others could read becomes private.
+    // Again, without changes. A file that others could read becomes private.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let mut command = sandbox.command(&bub());
     let again = Run::from_output(

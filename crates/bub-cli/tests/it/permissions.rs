@@ -118,7 +118,7 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
     check("the end of the gateway");
 }
 
-// Issue 22, point 8: a user who can write to the home can choose the model and add plugins.
+// A user who can write to the home can choose the model and add plugins.
 #[test]
 fn a_home_or_config_file_that_others_can_change_is_refused() {
     let sandbox = Sandbox::new();
@@ -160,7 +160,7 @@ fn a_home_or_config_file_that_others_can_change_is_refused() {
     );
 }
 
-// Issue 22, point 8. Only root can create files of another user, so root tests with another user id.
+// Only root can create files of another user, so root tests with another user id.
 #[test]
 fn a_home_or_config_file_of_another_user_is_refused_except_by_root() {
     let sandbox = Sandbox::new();

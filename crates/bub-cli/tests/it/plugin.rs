@@ -840,7 +840,7 @@ fn plugins_that_cannot_be_meant_are_distinguished() {
     );
 }
 
-// Issue 22, point 2: the process of a plugin is confined, and what it needs beyond that is declared and shown.
+// The process of a plugin is confined, and what it needs beyond that is declared and shown.
 #[test]
 fn a_plugin_runs_in_a_sandbox_and_declares_what_it_needs() {
     let probe = |permissions: &str, config: &str| {

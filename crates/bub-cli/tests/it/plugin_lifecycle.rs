@@ -119,7 +119,7 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         .ok();
 }
 
-// Issue 22, point 8: a plugin imports what lies beside it, also a directory that did not exist when it was added.
+// A plugin imports what lies beside it, also a directory that did not exist when it was added.
 #[test]
 fn a_file_that_appears_later_is_a_change_of_the_plugin() {
     let sandbox = Sandbox::new();

@@ -63,7 +63,7 @@ fn a_new_rust_project_passes_its_tests_and_serves_its_hook_and_tool() {
     assert_eq!(counted.ok(), "3\n");
 }
 
-// Issue 21: `cargo fmt --check` passes in a new project, whatever its name is.
+// `cargo fmt --check` passes in a new project, whatever its name is.
 #[test]
 fn a_new_rust_project_is_formatted() {
     for name in ["a", "hello-rs", "zoo", "a-plugin-with-a-rather-long-name"] {

@@ -297,7 +297,7 @@ fn a_broken_home_is_reported_without_its_paths() {
     assert_eq!(server.pending(), 0);
 }
 
-// Issue 22, point 4: a member approved their own shell.
+// A member approved their own shell.
 #[test]
 fn a_question_has_buttons_and_only_an_owner_can_press_them() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());

@@ -121,7 +121,7 @@ impl HostileRepository {
     }
 }
 
-// Issue 22: nothing of an untrusted repository takes effect, no key is sent, and the warning cannot be switched off.
+// Nothing of an untrusted repository takes effect, no key is sent, and the warning cannot be switched off.
 #[test]
 fn a_hostile_repository_has_no_effect_in_run_chat_and_gateway() {
     let repository = HostileRepository::new();
@@ -154,7 +154,7 @@ fn a_hostile_repository_has_no_effect_in_run_chat_and_gateway() {
     repository.check(&log);
 }
 
-// Issue 22: before, the key and the conversation went to the default host of the provider.
+// Before, the key and the conversation went to the default host of the provider.
 #[test]
 fn a_key_in_an_untrusted_dotenv_is_not_sent_to_the_providers_own_host() {
     let sandbox = Sandbox::new();
@@ -165,7 +165,7 @@ fn a_key_in_an_untrusted_dotenv_is_not_sent_to_the_providers_own_host() {
     assert!(run.stderr.contains("workspace.untrusted"), "{run:?}");
 }
 
-// Issue 22: a terminal asks once; "no" is remembered, and a change is asked about again.
+// A terminal asks once; "no" is remembered, and a change is asked about again.
 #[test]
 fn a_terminal_asks_about_each_content_once() {
     let repository = HostileRepository::new();
@@ -231,7 +231,7 @@ fn nothing_is_asked_without_need() {
     );
 }
 
-// Issue 22: AGENTS.md is read from an untrusted workspace, announced, and marks the turn.
+// AGENTS.md is read from an untrusted workspace, announced, and marks the turn.
 #[test]
 fn untrusted_instructions_are_announced_and_mark_the_turn() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
@@ -343,6 +343,33 @@ fn all_settings_and_keys_of_a_dotenv_are_shown_first() {
         "{shown}"
     );
     assert!(shown.contains("A19, and 10 more\n"), "{shown}");
+}
+
+#[test]
+fn invented_settings_and_keys_do_not_hide_real_ones() {
+    let sandbox = Sandbox::new();
+    let invented = (0..300).map(|number| format!("BUB_Z{number}=x\nZ{number}_API_KEY=x\n"));
+    let long = format!("BUB_{}=x\n", "Z".repeat(5000));
+    let known = [
+        "BUB_API_BASE",
+        "BUB_OPENAI_API_KEY",
+        "BUB_POLICY_ALLOW",
+        "ANTHROPIC_API_KEY",
+        "OPENAI_BASE_URL",
+        "https_proxy",
+    ];
+    let known_lines = known.map(|name| format!("{name}=http://127.0.0.1:9\n"));
+    let text: String = [long]
+        .into_iter()
+        .chain(invented)
+        .chain(known_lines)
+        .collect();
+    sandbox.write("workspace/.env", &text);
+    let shown = sandbox.bub(["trust"]).ok();
+    let first = format!("settings and keys: {}, BUB_ZZZ", known.join(", "));
+    assert!(shown.contains(&first), "{shown}");
+    assert!(shown.contains(", and 581 more\n"), "{shown}");
+    assert!(shown.len() < 1000, "{}: {shown}", shown.len());
 }
 
 // A large tree does not delay the start; it cannot be trusted.

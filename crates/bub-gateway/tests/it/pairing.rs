@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use bub_gateway::pairing::Pairings;
 
-// Issue 22, point 8: strangers neither take the place of a user who waits nor keep the next user from getting a code.
+// Strangers neither take the place of a user who waits nor keep the next user from getting a code.
 #[test]
 fn a_crowd_of_strangers_does_not_affect_other_users() {
     let home = tempfile::tempdir().unwrap();

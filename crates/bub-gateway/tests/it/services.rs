@@ -75,7 +75,7 @@ async fn a_service_runs_until_the_gateway_stops_and_its_messages_get_turns() {
     assert!(started.elapsed() < Duration::from_secs(30), "it ends early");
 }
 
-// Issue 21: an exporter or a scheduler needs no channel.
+// An exporter or a scheduler needs no channel.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_runs_a_service_without_a_channel() {
     let dir = tempfile::tempdir().unwrap();

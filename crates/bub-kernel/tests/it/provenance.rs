@@ -1,4 +1,4 @@
-//! Whose text a turn contains, and how later turns know it (issue 22, point 5).
+//! Whose text a turn contains, and how later turns know it.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Secrets in model streams (issue 22, point 6): no reader sees one, however the stream is split.
+//! Secrets in model streams: no reader sees one, however the stream is split.
 
 use bub_kernel::{
     Framework, Inbound, ModelStream, Result, StreamEvent, hooks,

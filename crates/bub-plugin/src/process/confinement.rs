@@ -38,7 +38,7 @@ pub(super) fn plugin_confinement(
         None => resolve(Path::new(path)),
     };
     confinement.hidden.push(resolve(settings.home()));
-    confinement.protect_links_of(settings.home(), |_| true);
+    confinement.protect_links_of(settings.home(), 1, |_| true);
     confinement
         .readable
         .extend(permissions.read.iter().map(declared));

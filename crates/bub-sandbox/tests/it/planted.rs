@@ -1,4 +1,4 @@
-//! L7: ways to make git outside the sandbox run a planted program that need more than one command, or a link, or a
+//! Ways to make git outside the sandbox run a planted program that need more than one command, or a link, or a
 //! configuration that is hard to read. What cannot be protected is refused.
 
 use bub_sandbox::{Confinement, SandboxProfile, enable_repository};
@@ -428,6 +428,104 @@ const ATTACKS: &[Attack] = &[
         commands: &["echo $(cd $W/..; pwd)/outer/.git > .git/worktrees/tree/gitdir"],
         git: "worktree repair; ! ls ../outer/.git || touch owned",
     },
+    Attack {
+        setup: "mkdir ../outer",
+        commands: &[
+            "mkdir .git/worktrees/new; echo $(cd $W/..; pwd)/outer/.git > .git/worktrees/new/gitdir",
+        ],
+        git: "worktree repair; ! ls ../outer/.git || touch owned",
+    },
+    // Recorded resolutions, by which git copies a file of the user.
+    Attack {
+        setup: "",
+        commands: &[
+            "H=$(printf %040d 1); mkdir -p .git/rr-cache/$H; echo x > .git/rr-cache/$H/preimage; printf '%s\\t../secret\\0' $H > .git/MERGE_RR",
+        ],
+        git: "commit -q --allow-empty -m x; ! grep -rq canary .git/rr-cache || touch owned",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "H=$(printf %040d 1); mkdir -p .git/rr-cache/$H; echo x > .git/rr-cache/$H/preimage; printf '%s\\tl\\0' $H > .git/MERGE_RR; mkdir l",
+            "rmdir l; ln -s ../secret l",
+        ],
+        git: "commit -q --allow-empty -m x; ! grep -rq canary .git/rr-cache || touch owned",
+    },
+    // Commands and options in the state of an interrupted work.
+    Attack {
+        setup: "",
+        commands: &[
+            "export EVIL; GIT_SEQUENCE_EDITOR='printf \"break\\nexec %s\\n\" \"$EVIL\" >' git rebase -q -i HEAD~1",
+        ],
+        git: "rebase --continue",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i HEAD~1",
+            "printf '\\tx\\t%s\\n' \"$EVIL\" > .git/rebase-merge/git-rebase-todo",
+        ],
+        git: "rebase --continue",
+    },
+    Attack {
+        setup: "for n in n1 n2; do echo $n > $n; git add $n; git commit -qm $n; done",
+        commands: &[
+            "GIT_SEQUENCE_EDITOR='sed -i 1s/.*/break/' git rebase -q -i HEAD~2; mkdir git-merge-x; plant evil; echo x/../evil > .git/rebase-merge/strategy",
+        ],
+        git: "rebase --continue",
+    },
+    Attack {
+        setup: "for n in n1 n2; do echo $n > $n; git add $n; git commit -qm $n; done; git checkout -q HEAD~2; echo c > n1",
+        commands: &[
+            "git add n1; git commit -qm c; git cherry-pick main~1 main; git checkout -q HEAD n1; mkdir git-merge-x; plant evil; printf '[options]\\n\\tstrategy = x/../evil\\n' > .git/sequencer/opts",
+        ],
+        git: "cherry-pick --skip",
+    },
+    Attack {
+        setup: "mkdir hidden; for n in 1 2 3; do echo $n > n; git add n; git commit -qm $n; [ $n != 2 ] || git format-patch -q -1; done",
+        commands: &[
+            "git am -3 *.patch; echo \"'--build-fake-ancestor=$W/hidden/x'\" > .git/rebase-apply/apply-opt; git checkout -q HEAD~1 .; git reset -q --soft HEAD~1",
+        ],
+        git: "am --retry || git am --resolved; ! ls hidden/x || touch owned",
+    },
+    // Names in the index, which git does not check.
+    Attack {
+        setup: "",
+        commands: &[
+            "plant zgit/hooks/pre-commit; git add zgit; sed -i s#zgit/hooks#.git/hooks# .git/index",
+        ],
+        git: "checkout -- .; git commit -q --allow-empty -m x",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "mkdir zz; touch zz/outer; git add zz; git update-index --index-version 4; sed -i s#zz/outer#../outer# .git/index",
+        ],
+        git: "restore .; ! ls ../outer || touch owned",
+    },
+    Attack {
+        setup: "",
+        commands: &[
+            "git init -q new; cd new; mkdir zz; touch zz/outer; git add zz; git update-index --split-index; sed -i s#zz/outer#../outer# .git/sharedindex.*",
+        ],
+        git: "-C new restore .; ! ls outer || touch owned",
+    },
+    // Objects of another repository, which git copies.
+    Attack {
+        setup: "git init -q ../outer; cat ../secret | git -C ../outer hash-object -w --stdin",
+        commands: &[
+            "(cd $W/..; pwd) | sed s#\\$#/outer/.git/objects# > .git/objects/info/alternates",
+        ],
+        git: "fsck --lost-found; ! grep -rq canary .git/lost-found || touch owned",
+    },
+    Attack {
+        setup: "git init -q ../outer; cat ../secret | git -C ../outer hash-object -w --stdin",
+        commands: &[
+            "mkdir -p more/info; echo ../../../more > .git/objects/info/alternates; ln -s more .git/x",
+            "(cd $W/..; pwd) | sed s#\\$#/outer/.git/objects# > more/info/alternates; echo ../../more > .git/objects/info/alternates",
+        ],
+        git: "fsck --lost-found; ! grep -rq canary .git/lost-found || touch owned",
+    },
     // A working tree of a repository outside.
     Attack {
         setup: "git init -q ../outer; git -C ../outer commit -q --allow-empty -m x; git -C ../outer config core.hooksPath h; git -C ../outer worktree add -q $W/inner",
@@ -653,6 +751,106 @@ fn a_symbolic_reference_that_leads_elsewhere_is_renamed() {
         let confinement = fixture.confinement(SandboxProfile::Workspace);
         let output = script(&fixture, Some(&confinement), "git branch -q next");
         assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+/// Creates a file in the git directory that no git reads safely.
+const UNSAFE_STATE: &[(&str, &str)] = &[
+    ("svn/.metadata", "x"),
+    ("git-daemon-export-ok", ""),
+    ("info/grafts", "x"),
+    ("objects/info/http-alternates", "/x"),
+    ("BISECT_START", "--orphan=x"),
+    ("BISECT_NAMES", " $(touch x)"),
+    ("BISECT_TERMS", "../../x"),
+    ("MERGE_AUTOSTASH", "--index"),
+    ("rebase-apply/author-script", "GIT_AUTHOR_NAME=x; touch x"),
+    ("rebase-apply/apply-opt", "--unsafe-paths"),
+    ("rebase-merge/head-name", "refs/heads/../../x"),
+    ("rebase-merge/strategy", "../x"),
+    ("rebase-merge/git-rebase-todo.backup", "exec x"),
+    ("sequencer/todo", "x touch x"),
+    ("reftable/tables.list", "../x"),
+];
+
+#[test]
+fn what_git_would_run_or_use_later_is_renamed() {
+    for fixture in SandboxFixture::for_each_user() {
+        let create = UNSAFE_STATE.iter().map(|(name, text)| {
+            format!("mkdir -p .git/$(dirname {name}); echo '{text}' > .git/{name}\n")
+        });
+        let create: String = create.collect();
+        let (is_success, text) = run_after(&fixture, "true", &[&create]);
+        assert!(is_success, "{text}");
+        for (name, _) in UNSAFE_STATE {
+            let git = fixture.path("home/work/.git");
+            assert!(!git.join(name).exists(), "{name}: {text}");
+        }
+        assert_eq!(text.lines().count(), UNSAFE_STATE.len(), "{text}");
+        // It is renamed once.
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        let output = script(&fixture, Some(&confinement), "git branch -q next");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+// The state of the user stays, also if a command continues the work.
+#[test]
+fn what_the_user_left_in_a_git_directory_stays() {
+    let setup = "echo a > .git/mine; git init -q ../outer; echo $(cd ..; pwd)/outer/.git/objects > .git/objects/info/alternates; for n in a b; do echo $n > $n; git add $n; git commit -qm $n; done; GIT_SEQUENCE_EDITOR='printf \"break\\npick main\\nexec touch ran\\nexec touch other\\n\" >' git rebase -q -i HEAD~1; touch keep";
+    for fixture in SandboxFixture::for_each_user() {
+        let commands = [
+            "echo b >> .git/mine; sed -i 1d .git/rebase-merge/git-rebase-todo; git commit -q --allow-empty -m x",
+        ];
+        let (is_success, text) = run_after(&fixture, setup, &commands);
+        assert!(is_success, "{text}");
+        assert!(!text.contains("bub:"), "{text}");
+        assert_outside(
+            &fixture,
+            "test -f keep -a -f .git/mine -a -f .git/objects/info/alternates && git rebase --continue && test -f ran -a -f other",
+        );
+        assert_outside(&fixture, "rm -rf ../outer");
+    }
+}
+
+/// Work that takes several commands, and ordinary work of git.
+const ORDINARY_WORK: &[&str] = &[
+    "git rebase -q side || true",
+    "test -d .git/rebase-merge && echo x > f && git add f && GIT_EDITOR=true git rebase --continue || true",
+    "git rebase --abort && git status --porcelain",
+    "git rebase -q -s ort -X theirs --apply side || true",
+    "git rebase --quit 2>&1 || true; git checkout -qf main",
+    "git merge -q side || test -s .git/MERGE_RR",
+    "echo y > f; git add f; git commit -qm merged",
+    "git cherry-pick side HEAD~2 || true",
+    "git cherry-pick --abort",
+    "git revert --no-edit HEAD~2 HEAD~3 || true",
+    "git revert --abort || git revert --quit; git reset -q --hard",
+    "git bisect start -- f \"it's\" && git bisect bad && git bisect good HEAD~4",
+    "git bisect good; git bisect reset",
+    "git format-patch -q -1 side -o p && git am -3 --whitespace=fix -C1 p/* || true",
+    "git am --abort; rm -r p; echo z > f; git stash -q; git stash pop -q; git checkout -q f",
+    "git notes add -m x; git tag -a v1 -m x; git gc -q; git fetch -q . side:other; git pull -q . side || true",
+    "git update-index --index-version 4; git status; git update-index --split-index; git status; git update-index --no-split-index; git -c index.threads=2 update-index --index-version 3",
+    "git sparse-checkout list || true; git worktree add -q tree; git -C tree commit -q --allow-empty -m x; git worktree remove tree || true",
+    "git clone -q --shared . copy && git -C copy log -1 && git -C copy commit -q --allow-empty -m x; git fsck --lost-found; git maintenance run --task=commit-graph; git init -q --object-format=sha256 long; cd long; touch a b; git add a; git commit -qm x; git add b",
+];
+
+#[test]
+fn the_state_of_ordinary_work_stays() {
+    let setup = "git config rerere.enabled true; for n in 1 2 3 4 5 6; do echo $n > f; git add f; git commit -qm $n; done; git checkout -q -b side HEAD~3; echo side > f; git commit -qam side; git checkout -q main";
+    for fixture in SandboxFixture::for_each_user() {
+        assert_outside(
+            &fixture,
+            &format!("rm -rf .git; git init -q; git commit -q --allow-empty -m x; {setup}"),
+        );
+        let confinement = fixture.confinement(SandboxProfile::Workspace);
+        for command in ORDINARY_WORK {
+            let output = script(&fixture, Some(&confinement), command);
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command}: {output:?}");
+            assert!(!text.contains("bub:"), "{command}: {text}");
+        }
     }
 }
 

@@ -63,6 +63,61 @@ fn files_that_the_home_directory_links_to_are_protected() {
     );
 }
 
+// A link that a command replaces leads programs of the user elsewhere.
+#[test]
+fn every_link_on_the_way_to_a_protected_file_is_protected() {
+    for_each_run(
+        |fixture| {
+            let home = fixture.path("home");
+            let work = home.join("work");
+            for name in [
+                ".config/fish/conf.d",
+                ".vim",
+                "work/.agents",
+                "work/.claude/skills/a",
+                "work/skills",
+                "work/d",
+                "work/deep/er",
+            ] {
+                fs::create_dir_all(home.join(name)).unwrap();
+            }
+            for name in ["real", "x.fish", "vimrc", "end.md", "notes", "skills/SKILL.md"] {
+                fs::write(work.join(name), "").unwrap();
+            }
+            for (target, link) in [
+                ("work/l", ".bashrc"),
+                ("real", "work/l"),
+                ("../../../work/x.fish", ".config/fish/conf.d/x.fish"),
+                ("../work/d/../vimrc", ".vim/vimrc"),
+                ("../skills", "work/.agents/skills"),
+                ("../../../notes", "work/.claude/skills/a/SKILL.md"),
+                ("mid.md", "work/AGENTS.md"),
+                ("end.md", "work/mid.md"),
+            ] {
+                symlink(target, home.join(link)).unwrap();
+            }
+        },
+        "rm l; echo evil > l; rm mid.md; echo evil > mid.md; rmdir d; ln -s deep/er d; echo evil > deep/vimrc
+        for n in real x.fish vimrc end.md notes skills/SKILL.md skills/new; do echo evil > $n; done",
+        |fixture, output| {
+            let home = fixture.path("home");
+            for name in [
+                ".bashrc",
+                ".config/fish/conf.d/x.fish",
+                "work/.agents/skills/SKILL.md",
+                "work/.claude/skills/a/SKILL.md",
+                "work/AGENTS.md",
+            ] {
+                let text = fs::read_to_string(home.join(name)).unwrap();
+                assert_eq!(text, "", "{name}: {output:?}");
+            }
+            // The directory is gone, and no link is in its place.
+            assert!(fs::read_to_string(home.join(".vim/vimrc")).is_err());
+            assert!(!home.join("work/skills/new").exists(), "{output:?}");
+        },
+    );
+}
+
 // Protected paths that did not exist.
 #[test]
 fn a_protected_path_that_a_command_creates_gets_another_name() {

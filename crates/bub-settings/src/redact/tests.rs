@@ -144,7 +144,7 @@ fn short_values_are_left_alone() {
     let text = "12345 true";
     assert!(matches!(redactor.redact(text), Cow::Borrowed(same) if same == text));
     assert_eq!(knowing(&["123456"]).redact("x123456x"), "x***x");
-    // Issue 22, point 6: a value of one character is no secret, also as a line of a longer one.
+    // A value of one character is no secret, also as a line of a longer one.
     let redactor = knowing(&["aaaaaaaaaa", "  ------  \n", "äääääää", "======\nswordfish"]);
     let text = "aaaaaaaaaa ------ äääääää ======";
     assert_eq!(redactor.redact(text), text);
@@ -334,7 +334,7 @@ fn count_work(secrets: &[String], text: &str) -> (usize, usize) {
     (automaton::STEPS.get(), patterns + 2 * text.len())
 }
 
-// Issue 22, point 6: a value of 16,000 equal letters stopped the program.
+// A value of 16,000 equal letters stopped the program.
 #[test]
 fn the_work_is_linear_for_every_input() {
     for (name, secrets, text) in adversarial_inputs(4 * 1024) {
@@ -435,7 +435,7 @@ proptest! {
         }
     }
 
-    // Issue 22, point 6: nothing is lost or reordered, and no flush shows a whole secret.
+    // Nothing is lost or reordered, and no flush shows a whole secret.
     #[test]
     fn a_stream_shows_no_secret_however_it_is_split(
         (secrets, text) in cases(),

@@ -443,7 +443,7 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
     assert_eq!(read["flow"], value);
 }
 
-// W-13; issue 22, point 8: also a file that others could read, and without a secret in it.
+// W-13: also a file that others could read, and without a secret in it.
 #[test]
 fn a_file_is_replaced_whole_through_links_and_becomes_private() {
     let fixture = settings_fixture().file("elsewhere/real.yml", "model: x # mine\n");

@@ -33,7 +33,6 @@ fn trust(fixture: &SettingsFixture) {
     assert!(report.is_trusted() && inspect(fixture).is_trusted());
 }
 
-// Issue 22
 #[test]
 fn everything_that_changes_how_bub_works_needs_trust() {
     let fixture = full_fixture();
@@ -63,7 +62,7 @@ fn a_workspace_with_nothing_to_trust_is_not_asked_about() {
     assert!(!fixture.path("user/.bub/trust.json").exists());
 }
 
-// Issue 22: a change is asked about again.
+// A change is asked about again.
 #[test]
 fn any_change_ends_the_trust_in_the_whole_workspace() {
     let changes: [fn(&SettingsFixture); 7] = [
@@ -110,7 +109,7 @@ fn a_content_behind_a_link_is_part_of_the_digest() {
     assert!(!inspect(&fixture).is_trusted());
 }
 
-// Issue 22: "no" is remembered for this digest.
+// "no" is remembered for this digest.
 #[test]
 fn a_declined_workspace_is_not_asked_about_until_it_changes() {
     let fixture = full_fixture();
@@ -200,7 +199,7 @@ fn decisions_that_others_can_change_do_not_count() {
     );
 }
 
-// Issue 22: a `.env` cannot choose the home that has the decisions.
+// A `.env` cannot choose the home that has the decisions.
 #[test]
 fn a_dotenv_cannot_bring_its_own_decisions() {
     let fixture = full_fixture();
@@ -216,7 +215,7 @@ fn a_dotenv_cannot_bring_its_own_decisions() {
     );
 }
 
-// Issue 22: a huge tree does not delay the start, and cannot be trusted.
+// A huge tree does not delay the start, and cannot be trusted.
 #[test]
 fn too_large_trees_are_untrusted_and_cost_little() {
     let fixture = settings_fixture().file("work/.agents/skills/x/SKILL.md", "text");

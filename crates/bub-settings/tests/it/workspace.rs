@@ -14,7 +14,7 @@ fn dotenv_never_overrides_the_process_environment() {
     assert_eq!(settings.get(&sample::MAX_TOKENS), 7);
 }
 
-// Issue 22: nothing of an untrusted `.env` is used, not even what looks harmless.
+// Nothing of an untrusted `.env` is used, not even what looks harmless.
 #[test]
 fn an_untrusted_dotenv_sets_nothing() {
     let text = "BUB_API_BASE=http://evil\nBUB_OPENAI_API_BASE=http://evil\nBUB_HOME=/evil\nBUB_CLIENT_ARGS={}\n\
@@ -42,7 +42,7 @@ fn an_untrusted_dotenv_sets_nothing() {
     assert!(base.1.to_string().ends_with("work/.env:10 (GROQ_API_BASE)"));
 }
 
-// Issue 22: the agent can read the file, so its secrets must not leak.
+// The agent can read the file, so its secrets must not leak.
 #[test]
 fn secrets_in_an_untrusted_dotenv_are_masked() {
     let text = "BUB_API_KEY='{\"openai\": \"correct-horse-1\"}'\nDB_PASSWORD=correct-horse-2\n\

@@ -42,7 +42,7 @@ fn the_answer_and_nothing_else_is_printed() {
     assert_eq!(run.ok(), "**Hello**\n\nyou\n");
 }
 
-// Issue 22, point 8; however the stream is cut, an emoji stays whole.
+// However the stream is cut, an emoji stays whole.
 #[test]
 fn control_sequences_are_shown_unless_raw_is_given() {
     let text = "\x1b[2J❤\u{fe0f} x\u{e0041}\u{e0042}\n";

@@ -62,7 +62,7 @@ async fn keys_come_from_environment_dotenv_and_config() {
     );
 }
 
-// L7, issue 22: a cloned repository must not decide which provider gets the user's key. A trusted one does, as in the
+// L7: a cloned repository must not decide which provider gets the user's key. A trusted one does, as in the
 // Python version.
 #[tokio::test]
 async fn a_model_from_a_trusted_dotenv_gets_a_plain_key() {

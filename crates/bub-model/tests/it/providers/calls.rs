@@ -116,7 +116,7 @@ async fn a_local_server_is_found_and_answers_once_it_is_adopted() {
     let fixture = models_fixture().env("OLLAMA_HOST", server.address().to_string()).config(&format!(
         "api_base: {{lmstudio: '{unused}', llamacpp: '{unused}', llamafile: '{unused}', vllm: '{unused}'}}\n"
     ));
-    // Issue 22, point 7: without the setting, the server gets no message.
+    // Without the setting, the server gets no message.
     assert!(call(&fixture).await.is_err());
     assert_eq!(server.requests().len(), 1);
     let fixture = fixture.env("BUB_MODEL", "ollama:qwen3:8b");

@@ -121,7 +121,7 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_offered() 
         )
         .responds("http://127.0.0.1:11434/v1/models", 200, MODELS);
     let choice = fixture.choice().await;
-    // Issue 22, point 7: bub does not use a model only because a program listens on this machine.
+    // Bub does not use a model only because a program listens on this machine.
     assert_eq!((&choice.model, choice.candidates().len()), (&None, 0));
     assert_eq!(
         choice.reason.to_string(),
@@ -137,7 +137,7 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_offered() 
     );
 }
 
-// Issue 22, point 7: another user of the machine may listen on the port.
+// Another user of the machine may listen on the port.
 #[tokio::test]
 async fn a_server_of_another_user_is_not_even_asked() {
     let fixture = models_fixture()
