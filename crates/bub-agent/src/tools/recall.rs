@@ -103,6 +103,7 @@ impl MemoryTools {
         let tapes = self.visible_tapes(context).await?;
         let store = context.tape().store();
         let search = Search::new(query).limit(limit as usize);
+        let search = search.outside_of_turn(context.tape().name(), context.run_id().as_str());
         let results = search.run(&**store, &tapes).await.map_err(tape_error)?;
         let mut sessions: Vec<(TapeName, Vec<Value>)> = Vec::new();
         for hit in &results.hits {

@@ -82,6 +82,7 @@ pub async fn tape_search(
         ..Query::new().kinds(kinds)
     };
     let search = Search::new(query).within(filter).limit(limit as usize);
+    let search = search.outside_of_turn(context.tape().name(), context.run_id().as_str());
     let result = context.tape().search(&search).await?;
     for hit in &result.hits {
         context.turn.add_entry_provenance(&hit.entry);

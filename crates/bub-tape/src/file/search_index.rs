@@ -39,7 +39,7 @@ use crate::{
     },
 };
 
-const CATALOG_VERSION: u32 = 1;
+const CATALOG_VERSION: u32 = 2;
 /// Number of bytes that are indexed in memory for each search instead of being saved.
 const MAX_UNSAVED_BYTES: u64 = 256 * 1024;
 /// Number of attempts to open the segments of the catalog before the index counts as damaged.
