@@ -191,6 +191,9 @@ pub struct SearchResults {
     pub hits: Vec<SearchHit>,
     /// Number of omitted matches that contain search output.
     pub filtered: usize,
+    /// Number of bytes of the tapes that were not searched, because they are not indexed yet. The next search indexes
+    /// more of them.
+    pub unindexed_bytes: u64,
 }
 
 /// An entry that matches.
@@ -271,7 +274,8 @@ impl SearchParts {
                     scorer.add(tape, entry, score);
                 }
             }
-            let results = scorer.into_results(&ranking, limit, fuzzy);
+            let mut results = scorer.into_results(&ranking, limit, fuzzy);
+            results.unindexed_bytes = self.unindexed_bytes;
             if results.hits.len() >= limit || !ranking.is_truncated || count >= MAX_SCORED_ENTRIES {
                 return Ok(results);
             }
@@ -365,6 +369,7 @@ impl HitCollector {
         SearchResults {
             hits: hits.take(limit).collect(),
             filtered: self.filtered + ranking.filtered,
+            unindexed_bytes: 0,
         }
     }
 }
