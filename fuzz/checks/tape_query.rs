@@ -195,6 +195,7 @@ pub(crate) fn check(bytes: &[u8]) {
         within: query.clone(),
         limit: 3,
         fuzzy: true,
+        running_turn: None,
     };
     let options = ViewOptions::new();
     let answers: Vec<_> = [false, true]

@@ -58,7 +58,7 @@ use std::{
     collections::HashSet,
     io,
     path::PathBuf,
-    sync::{Arc, LazyLock, Weak},
+    sync::{Arc, LazyLock, Weak, atomic::Ordering},
 };
 
 use async_trait::async_trait;
@@ -139,6 +139,13 @@ impl FileStore {
     #[must_use]
     pub fn with_chain(self) -> Self {
         self.store.set_chained();
+        self
+    }
+
+    /// Limits how many bytes of tapes a search indexes; 256 MB by default. The rest is left for the next search.
+    #[must_use]
+    pub fn with_index_limit(self, bytes: u64) -> Self {
+        self.store.index_limit.store(bytes, Ordering::Relaxed);
         self
     }
 

@@ -26,6 +26,8 @@ use std::{
     sync::Arc,
 };
 
+use serde_json::Value;
+
 use self::{
     rank::{Candidate, DocumentFilter, Ranker, Ranking},
     score::{EntryScore, MatchLevel, score_entry},
@@ -55,6 +57,8 @@ const MAX_SCORED_ENTRIES: usize = 20_000;
 /// How much the best match near an entry adds to its score if the entry lacks words. An answer often lacks the words of
 /// its question.
 const NEIGHBOR_WEIGHT: f32 = 0.2;
+/// Weight of a question that says hardly more than the search text. It is no answer.
+const ECHO_WEIGHT: f32 = 0.35;
 /// Maximum difference of the ids of entries that are near each other.
 const NEIGHBOR_DISTANCE: i64 = 3;
 /// How much more the newest entry counts than the oldest.
@@ -85,6 +89,9 @@ pub struct Search {
     pub limit: usize,
     /// Whether entries that lack words, or have other forms of them, are found too.
     pub fuzzy: bool,
+    /// The tape and the id of the running turn, for a search of its model. The messages of its user, its tool calls,
+    /// and what the model still sees of the turn are not found.
+    pub running_turn: Option<(TapeName, String)>,
 }
 
 impl Search {
@@ -96,6 +103,7 @@ impl Search {
             within,
             limit: DEFAULT_SEARCH_LIMIT,
             fuzzy: true,
+            running_turn: None,
         }
     }
 
@@ -114,6 +122,12 @@ impl Search {
     /// Finds only exact matches.
     pub fn exact_only(mut self) -> Self {
         self.fuzzy = false;
+        self
+    }
+
+    /// Omits what the model of a turn knows anyway; see [`running_turn`](Self::running_turn).
+    pub fn outside_of_turn(mut self, tape: &TapeName, id: impl Into<String>) -> Self {
+        self.running_turn = Some((tape.clone(), id.into()));
         self
     }
 
@@ -136,14 +150,25 @@ impl Search {
                 },
             ));
         }
-        let (limit, fuzzy) = (self.limit, self.fuzzy);
-        let prepared = Arc::new((text, meta_filter));
+        let hidden = match &self.running_turn {
+            Some((tape, id)) => Some(HiddenTurn {
+                id: id.clone(),
+                anchor: store.anchors(tape, AnchorQuery::Latest(1)).await?.pop(),
+            }),
+            None => None,
+        };
+        let prepared = Arc::new(PreparedSearch {
+            text,
+            meta_filter,
+            hidden,
+            limit: self.limit,
+            fuzzy: self.fuzzy,
+        });
         for is_last in [false, true] {
             let parts = store.search_parts(&scopes).await?;
             let prepared = Arc::clone(&prepared);
             let work = move || {
-                let (text, meta_filter) = &*prepared;
-                let results = parts.search(text, meta_filter, limit, fuzzy);
+                let results = parts.search(&prepared);
                 results.inspect_err(|error| parts.remove_invalid_index(error))
             };
             match run_blocking(work).await {
@@ -166,6 +191,9 @@ pub struct SearchResults {
     pub hits: Vec<SearchHit>,
     /// Number of omitted matches that contain search output.
     pub filtered: usize,
+    /// Number of bytes of the tapes that were not searched, because they are not indexed yet. The next search indexes
+    /// more of them.
+    pub unindexed_bytes: u64,
 }
 
 /// An entry that matches.
@@ -194,17 +222,41 @@ impl Tape {
     }
 }
 
+/// A search without its store.
+#[derive(Debug)]
+struct PreparedSearch {
+    text: ParsedText,
+    meta_filter: LineMetaFilter,
+    hidden: Option<HiddenTurn>,
+    limit: usize,
+    fuzzy: bool,
+}
+
+/// A running turn, whose model does not find what it sees.
+#[derive(Debug)]
+struct HiddenTurn {
+    id: String,
+    /// The latest anchor of the turn's tape. A handoff during the turn hides earlier entries from the model.
+    anchor: Option<AnchorMark>,
+}
+
+impl HiddenTurn {
+    fn has(&self, entry: &Entry) -> bool {
+        let run_id = entry.meta.get("run_id").and_then(Value::as_str);
+        let is_handed_off = |anchor: &AnchorMark| entry.id < anchor.id;
+        let is_asked = entry.kind == EntryKind::ToolCall
+            || entry.payload.get("role").and_then(Value::as_str) == Some("user");
+        run_id == Some(self.id.as_str())
+            && (is_asked || !self.anchor.as_ref().is_some_and(is_handed_off))
+    }
+}
+
 impl SearchParts {
-    fn search(
-        &self,
-        text: &ParsedText,
-        meta_filter: &LineMetaFilter,
-        limit: usize,
-        fuzzy: bool,
-    ) -> Result<SearchResults> {
+    fn search(&self, search: &PreparedSearch) -> Result<SearchResults> {
+        let (text, limit, fuzzy) = (&search.text, search.limit, search.fuzzy);
         let filter = DocumentFilter {
-            kinds: meta_filter.kinds.clone(),
-            seconds: meta_filter.dates.to_seconds(),
+            kinds: search.meta_filter.kinds.clone(),
+            seconds: search.meta_filter.dates.to_seconds(),
             all_words: !fuzzy,
             fuzzy,
         };
@@ -215,13 +267,15 @@ impl SearchParts {
             let mut scorer = HitCollector::default();
             for candidate in &ranking.candidates {
                 if let Some((tape, entry)) = self.read_candidate(candidate)?
-                    && meta_filter.matches(&entry)
+                    && search.meta_filter.matches(&entry)
+                    && !search.hidden.as_ref().is_some_and(|turn| turn.has(&entry))
                     && let Some(score) = score_entry(&entry, text, &ranking)
                 {
                     scorer.add(tape, entry, score);
                 }
             }
-            let results = scorer.into_results(&ranking, limit, fuzzy);
+            let mut results = scorer.into_results(&ranking, limit, fuzzy);
+            results.unindexed_bytes = self.unindexed_bytes;
             if results.hits.len() >= limit || !ranking.is_truncated || count >= MAX_SCORED_ENTRIES {
                 return Ok(results);
             }
@@ -248,12 +302,12 @@ fn index_error(error: io::Error) -> TapeError {
 /// The entries that match, with their scores.
 #[derive(Default)]
 struct HitCollector {
-    hits: Vec<(SearchHit, MatchLevel, f32)>,
+    hits: Vec<(SearchHit, EntryScore)>,
     filtered: usize,
 }
 
 impl HitCollector {
-    fn add(&mut self, tape: TapeName, entry: Entry, score: EntryScore) {
+    fn add(&mut self, tape: TapeName, entry: Entry, mut score: EntryScore) {
         if codec::to_python_json(&entry.meta).contains(SEARCH_MARKER) {
             self.filtered += 1;
             return;
@@ -261,48 +315,48 @@ impl HitCollector {
         let hit = SearchHit {
             tape,
             entry,
-            snippet: score.snippet,
+            snippet: std::mem::take(&mut score.snippet),
             exact: score.level >= MatchLevel::All,
-            author: score.author,
+            author: score.author.take(),
             phase: None,
         };
-        self.hits.push((hit, score.level, score.score));
+        self.hits.push((hit, score));
+    }
+
+    /// Adds what the places and dates of the entries say to their scores.
+    fn adjust_scores(&mut self) {
+        let seconds = |hit: &SearchHit| entry_text::date_seconds(&hit.entry.date);
+        let newest = self.hits.iter().map(|(hit, _)| seconds(hit)).max();
+        let newest = newest.unwrap_or(0);
+        let own = self.hits.iter();
+        let own = own.map(|(hit, score)| ((hit.tape.clone(), hit.entry.id), score.score));
+        let own: HashMap<_, _> = own.collect();
+        for (hit, score) in &mut self.hits {
+            let id = hit.entry.id.get();
+            let near = (id.saturating_sub(NEIGHBOR_DISTANCE)
+                ..=id.saturating_add(NEIGHBOR_DISTANCE))
+                .filter(|other| *other != id);
+            let near = near.filter_map(|other| own.get(&(hit.tape.clone(), EntryId::new(other))));
+            if score.is_echo {
+                score.score *= ECHO_WEIGHT;
+            } else if score.level == MatchLevel::Some {
+                score.score += NEIGHBOR_WEIGHT * near.copied().fold(0.0, f32::max);
+            }
+            let days = (newest - seconds(hit)) as f32 / 86_400.0;
+            score.score *= 1.0 + RECENCY_BONUS * 0.5_f32.powf(days / RECENCY_HALF_LIFE_DAYS);
+        }
     }
 
     fn into_results(mut self, ranking: &Ranking, limit: usize, fuzzy: bool) -> SearchResults {
-        let seconds = |hit: &SearchHit| entry_text::date_seconds(&hit.entry.date);
-        let newest = self
-            .hits
-            .iter()
-            .map(|(hit, ..)| seconds(hit))
-            .max()
-            .unwrap_or(0);
-        let own = self
-            .hits
-            .iter()
-            .map(|(hit, _, score)| ((hit.tape.clone(), hit.entry.id), *score));
-        let own: HashMap<_, _> = own.collect();
-        for (hit, level, score) in &mut self.hits {
-            let id = hit.entry.id.get();
-            let neighbors = (id.saturating_sub(NEIGHBOR_DISTANCE)
-                ..=id.saturating_add(NEIGHBOR_DISTANCE))
-                .filter(|other| *other != id)
-                .filter_map(|other| own.get(&(hit.tape.clone(), EntryId::new(other))));
-            if *level == MatchLevel::Some {
-                *score += NEIGHBOR_WEIGHT * neighbors.copied().fold(0.0, f32::max);
-            }
-            let days = (newest - seconds(hit)) as f32 / 86_400.0;
-            *score *= 1.0 + RECENCY_BONUS * 0.5_f32.powf(days / RECENCY_HALF_LIFE_DAYS);
-        }
-        self.hits.sort_by(
-            |(left, left_level, left_score), (right, right_level, right_score)| {
-                right_level
-                    .cmp(left_level)
-                    .then(right_score.total_cmp(left_score))
+        self.adjust_scores();
+        self.hits
+            .sort_by(|(left, left_score), (right, right_score)| {
+                let by_level = right_score.level.cmp(&left_score.level);
+                by_level
+                    .then(right_score.score.total_cmp(&left_score.score))
                     .then_with(|| right.entry.timestamp().cmp(&left.entry.timestamp()))
                     .then_with(|| (&right.tape, right.entry.id).cmp(&(&left.tape, left.entry.id)))
-            },
-        );
+            });
         let mut payloads = HashSet::new();
         let hits = self
             .hits
@@ -315,6 +369,7 @@ impl HitCollector {
         SearchResults {
             hits: hits.take(limit).collect(),
             filtered: self.filtered + ranking.filtered,
+            unindexed_bytes: 0,
         }
     }
 }

@@ -9,7 +9,11 @@ use bub_tape::{
 };
 use serde_json::{Value, json};
 
-use super::{object_schema, tape::hit_value, titled_schema};
+use super::{
+    object_schema,
+    tape::{hit_value, render_counts, with_unindexed},
+    titled_schema,
+};
 use crate::{agent::Agent, sessions, truncate};
 
 /// Maximum number of entries that are shown before and after an entry.
@@ -103,6 +107,7 @@ impl MemoryTools {
         let tapes = self.visible_tapes(context).await?;
         let store = context.tape().store();
         let search = Search::new(query).limit(limit as usize);
+        let search = search.outside_of_turn(context.tape().name(), context.run_id().as_str());
         let results = search.run(&**store, &tapes).await.map_err(tape_error)?;
         let mut sessions: Vec<(TapeName, Vec<Value>)> = Vec::new();
         for hit in &results.hits {
@@ -119,7 +124,8 @@ impl MemoryTools {
             let session = session.map_or(tape.to_string(), |session| session.session_id);
             groups.push(json!({"session": session, "matches": matches}));
         }
-        Ok(json!({"sessions": groups, "filtered": results.filtered}))
+        let value = json!({"sessions": groups, "filtered": results.filtered});
+        Ok(with_unindexed(value, results.unindexed_bytes))
     }
 }
 
@@ -170,16 +176,14 @@ fn add_to_session(sessions: &mut Vec<(TapeName, Vec<Value>)>, hit: &SearchHit) {
 
 /// Returns the counts, then for each session its id and one line per match.
 fn render_sessions(result: &Value) -> Option<String> {
-    let (sessions, filtered) = (result.get("sessions")?.as_array()?, result.get("filtered")?);
+    let sessions = result.get("sessions")?.as_array()?;
     let matches = |session: &Value| session.get("matches")?.as_array().cloned();
     let count: usize = sessions
         .iter()
         .filter_map(matches)
         .map(|matches| matches.len())
         .sum();
-    let mut lines = vec![format!(
-        "{SEARCH_MARKER}: {count} matches ({filtered} filtered)"
-    )];
+    let mut lines = vec![render_counts(count, result)?];
     for session in sessions {
         lines.push(session.get("session")?.as_str()?.to_owned());
         lines.extend(matches(session)?.iter().map(Value::to_string));

@@ -82,21 +82,40 @@ pub async fn tape_search(
         ..Query::new().kinds(kinds)
     };
     let search = Search::new(query).within(filter).limit(limit as usize);
+    let search = search.outside_of_turn(context.tape().name(), context.run_id().as_str());
     let result = context.tape().search(&search).await?;
     for hit in &result.hits {
         context.turn.add_entry_provenance(&hit.entry);
     }
     let matches: Vec<Value> = result.hits.iter().map(hit_value).collect();
-    Ok(json!({"matches": matches, "filtered": result.filtered}))
+    let value = json!({"matches": matches, "filtered": result.filtered});
+    Ok(with_unindexed(value, result.unindexed_bytes))
+}
+
+/// Adds the number of bytes that were not searched, if there are any.
+pub(super) fn with_unindexed(mut value: Value, bytes: u64) -> Value {
+    if let Some(fields) = value.as_object_mut().filter(|_| bytes > 0) {
+        fields.insert("unindexed_bytes".to_owned(), bytes.into());
+    }
+    value
+}
+
+/// Returns the first line of the output of a search.
+pub(super) fn render_counts(count: usize, result: &Value) -> Option<String> {
+    let filtered = result.get("filtered")?;
+    let line = format!("{SEARCH_MARKER}: {count} matches ({filtered} filtered)");
+    Some(match result.get("unindexed_bytes") {
+        Some(bytes) => {
+            format!("{line}; {bytes} bytes are not indexed yet, search again to include more")
+        }
+        None => line,
+    })
 }
 
 /// Returns the counts, and one line per match.
 fn render_search(result: &Value) -> Option<String> {
-    let (matches, filtered) = (result.get("matches")?.as_array()?, result.get("filtered")?);
-    let count = matches.len();
-    let mut lines = vec![format!(
-        "{SEARCH_MARKER}: {count} matches ({filtered} filtered)"
-    )];
+    let matches = result.get("matches")?.as_array()?;
+    let mut lines = vec![render_counts(matches.len(), result)?];
     lines.extend(matches.iter().map(Value::to_string));
     Some(lines.join("\n"))
 }

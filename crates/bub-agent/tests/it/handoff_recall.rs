@@ -185,23 +185,26 @@ fn summary(transcript: &str) -> String {
     )
 }
 
-/// Returns the share of questions in percent that the agent answers. Each question is asked in a copy of the session, so
-/// that no question is part of the conversation.
+/// Returns the share of questions in percent that the agent answers in a session. With a conversation, each question is
+/// asked in a copy of it, so that no question is part of the conversation.
 async fn share_answered(
     name: &str,
     fixture: &AgentFixture,
-    conversation: &[Entry],
+    conversation: Option<&[Entry]>,
     facts: &[Fact],
 ) -> usize {
     let mut answered = 0;
     for fact in facts {
-        let session = format!("{name}: {}", fact.question);
-        let info = SessionInfo::new(session.as_str());
-        let (source, target) = (tape_of(fixture, "s"), tape_of(fixture, &session));
-        source
-            .copy_to(&target, conversation.to_vec(), &info)
-            .await
-            .unwrap();
+        let mut session = name.to_owned();
+        if let Some(conversation) = conversation {
+            session = format!("{name}: {}", fact.question);
+            let info = SessionInfo::new(session.as_str());
+            let (source, target) = (tape_of(fixture, "s"), tape_of(fixture, &session));
+            source
+                .copy_to(&target, conversation.to_vec(), &info)
+                .await
+                .unwrap();
+        }
         let message = ChannelMessage::new(&session, "lab", fact.question.clone());
         let result = fixture.own_turn(message).await.unwrap();
         answered += usize::from(result.model_output.contains(&fact.value));
@@ -241,11 +244,16 @@ async fn a_small_window_answers_questions_about_a_long_conversation() {
     let handoffs = count(EntryKind::Anchor) - 1;
     let conversation = tape.iter().filter(|entry| entry.kind != EntryKind::Event);
     let conversation: Vec<Entry> = conversation.cloned().collect();
-    let without = share_answered("without", &fixture, &conversation, &facts).await;
+    let without = share_answered("without", &fixture, Some(&conversation), &facts).await;
     has_recall.store(true, Ordering::Relaxed);
-    let with = share_answered("with", &fixture, &conversation, &facts).await;
-    println!("{handoffs} handoffs; answered without recall: {without} %, with recall: {with} %");
+    let with = share_answered("with", &fixture, Some(&conversation), &facts).await;
+    // All questions in the session of the conversation: the earlier questions must not hide the answers.
+    let in_session = share_answered("s", &fixture, None, &facts).await;
+    println!(
+        "{handoffs} handoffs; answered without recall: {without} %, with recall: {with} %, in one session: {in_session} %"
+    );
     running.close().await.unwrap();
     assert!(without <= MAX_WITHOUT_RECALL, "{without} %");
     assert!(with >= MIN_WITH_RECALL, "{with} %");
+    assert!(in_session >= MIN_WITH_RECALL, "{in_session} %");
 }

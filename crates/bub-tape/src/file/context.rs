@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -15,6 +15,8 @@ use crate::{
     fs::{FileStat, Fs, FsFile, OpenMode},
 };
 
+/// Number of bytes that a search indexes at most. It takes about two seconds.
+const DEFAULT_INDEX_LIMIT: u64 = 256 * 1024 * 1024;
 /// The error code for "too many open files" on all systems bub supports.
 const EMFILE: i32 = 24;
 
@@ -27,6 +29,8 @@ pub(crate) struct StoreContext {
     pub(crate) paths: StorePaths,
     pub(crate) durability: Durability,
     is_chained: AtomicBool,
+    /// Number of bytes that a search indexes at most.
+    pub(crate) index_limit: AtomicU64,
 }
 
 impl StoreContext {
@@ -42,6 +46,7 @@ impl StoreContext {
             paths: StorePaths::new(root),
             durability,
             is_chained: AtomicBool::new(false),
+            index_limit: AtomicU64::new(DEFAULT_INDEX_LIMIT),
         }
     }
 

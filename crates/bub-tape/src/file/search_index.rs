@@ -9,7 +9,8 @@
 //! All files may be deleted at any time. Nothing is indexed when a tape is written. A search compares the size of each
 //! tape with the catalog and indexes the lines that are missing: in memory if they are few, else in new segments.
 //! Segments never change. The catalog is replaced as a whole after a segment was written, so the end of the process at
-//! any moment leaves a valid index. When there are many small segments, their lines are indexed again as one segment.
+//! any moment leaves a valid index. A search indexes a limited number of bytes and reports the rest, so that it never
+//! blocks a turn for long. When there are many small segments, their lines are indexed again as one segment.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,7 @@ use std::{
     io::{self, BufRead as _},
     ops::Range,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant, UNIX_EPOCH},
 };
@@ -39,7 +40,7 @@ use crate::{
     },
 };
 
-const CATALOG_VERSION: u32 = 1;
+const CATALOG_VERSION: u32 = 2;
 /// Number of bytes that are indexed in memory for each search instead of being saved.
 const MAX_UNSAVED_BYTES: u64 = 256 * 1024;
 /// Number of attempts to open the segments of the catalog before the index counts as damaged.
@@ -176,28 +177,32 @@ impl<'a> SearchIndex<'a> {
             store,
         };
         let mut tails = index.find_tails(scopes)?;
-        let missing = |tails: &[Tail]| {
-            tails
-                .iter()
-                .map(|tail| tail.bytes.end - tail.bytes.start)
-                .sum::<u64>()
-        };
-        if missing(&tails) > MAX_UNSAVED_BYTES
+        let mut unindexed = 0;
+        if missing_bytes(&tails) > MAX_UNSAVED_BYTES
             && let Ok(Some(_lock)) = index.lock()
         {
             // Another process may have indexed the lines meanwhile.
             index.catalog = Catalog::load(store);
             tails = index.find_tails(scopes)?;
-            if missing(&tails) > MAX_UNSAVED_BYTES {
-                if let Err(error) = index.save_tails(tails) {
+            if missing_bytes(&tails) > MAX_UNSAVED_BYTES {
+                let limit = store.index_limit.load(Ordering::Relaxed).max(1);
+                limit_tails(&mut tails, limit);
+                let saved = index.save_tails(tails, limit);
+                if let Err(error) = &saved {
                     // Search without saving, for example if the disk is full.
                     tracing::warn!(%error, "search.index_save_failed");
                     index.catalog = Catalog::load(store);
                 }
                 tails = index.find_tails(scopes)?;
+                if saved.is_ok() && missing_bytes(&tails) > MAX_UNSAVED_BYTES {
+                    unindexed = missing_bytes(&tails);
+                    tails.clear();
+                }
             }
         }
-        index.open_parts(scopes, &tails)
+        let mut parts = index.open_parts(scopes, &tails)?;
+        parts.unindexed_bytes = unindexed;
+        Ok(parts)
     }
 
     /// Removes all files of the index.
@@ -269,8 +274,8 @@ impl<'a> SearchIndex<'a> {
     }
 
     /// Indexes lines and saves them in new segments, together with the lines of small segments. The caller must hold
-    /// the lock.
-    fn save_tails(&mut self, mut tails: Vec<Tail>) -> Result<()> {
+    /// the lock. Stops after `limit` bytes, unless segments are merged, which must be complete.
+    fn save_tails(&mut self, mut tails: Vec<Tail>, limit: u64) -> Result<()> {
         let names: Vec<String> = self.catalog.tapes.keys().cloned().collect();
         for name in names {
             let tape = TapeName::new(&name).ok();
@@ -300,7 +305,8 @@ impl<'a> SearchIndex<'a> {
             (&left.tape, left.bytes.start).cmp(&(&right.tape, right.bytes.start))
         });
         let mut new = Vec::new();
-        build_segments(self.store, &tails, |built| {
+        let limit = if replaced.is_empty() { limit } else { u64::MAX };
+        build_segments(self.store, &tails, limit, |built| {
             let number = self.catalog.next_segment;
             self.catalog.next_segment += 1;
             let path = self.store.paths.search_file(&format!("{number}.seg"));
@@ -372,7 +378,7 @@ impl<'a> SearchIndex<'a> {
             };
             add(SegmentData::File(file.into()), chunks, path)?;
         }
-        build_segments(self.store, tails, |built| {
+        build_segments(self.store, tails, u64::MAX, |built| {
             let chunks = chunks(&built.chunks);
             add(
                 SegmentData::Memory(built.content.into()),
@@ -380,7 +386,10 @@ impl<'a> SearchIndex<'a> {
                 self.store.paths.search_file(""),
             )
         })?;
-        Ok(SearchParts { parts })
+        Ok(SearchParts {
+            parts,
+            unindexed_bytes: 0,
+        })
     }
 }
 
@@ -469,6 +478,24 @@ impl Catalog {
     }
 }
 
+/// Keeps tails with about this number of bytes. The smallest are kept: they belong to most of the tapes.
+fn limit_tails(tails: &mut Vec<Tail>, limit: u64) {
+    tails.sort_by_key(|tail| tail.bytes.end - tail.bytes.start);
+    let mut kept = 0;
+    tails.retain(|tail| {
+        let is_kept = kept < limit;
+        kept += tail.bytes.end - tail.bytes.start;
+        is_kept
+    });
+}
+
+fn missing_bytes(tails: &[Tail]) -> u64 {
+    tails
+        .iter()
+        .map(|tail| tail.bytes.end - tail.bytes.start)
+        .sum()
+}
+
 impl ChunkRecord {
     fn length(&self) -> u64 {
         self.bytes.end.saturating_sub(self.bytes.start)
@@ -514,16 +541,20 @@ fn modified_nanos(stat: &FileStat) -> u64 {
 }
 
 /// Indexes lines. Calls `on_segment` with each segment that is full, and with the last one. Skips tapes that were
-/// replaced meanwhile.
+/// replaced meanwhile. Stops after `limit` bytes.
 fn build_segments(
     store: &StoreContext,
     tails: &[Tail],
+    limit: u64,
     mut on_segment: impl FnMut(BuiltSegment) -> Result<()>,
 ) -> Result<()> {
     let mut builder = SegmentBuilder::default();
     let mut built = BuiltSegment::default();
-    let mut line = Vec::new();
+    let (mut line, mut total) = (Vec::new(), 0);
     for tail in tails {
+        if total >= limit {
+            break;
+        }
         let path = store.paths.tape_file(&tail.tape);
         let Some(file) = store.open_existing(&path)? else {
             continue;
@@ -547,9 +578,11 @@ fn build_segments(
                 builder.add_line(start, &line);
                 chunk.bytes.end += length as u64;
                 chunk.documents.end = builder.documents();
+                total += length as u64;
             }
             let is_full = builder.is_full();
-            if (length == 0 || is_full) && !chunk.documents.is_empty() {
+            let is_last = length == 0 || total >= limit;
+            if (is_last || is_full) && !chunk.documents.is_empty() {
                 let record = TapeRecord::new(&*file, chunk.bytes.end).describe("read", &path)?;
                 let end = chunk.bytes.end;
                 let next = ChunkRecord {
@@ -565,7 +598,7 @@ fn build_segments(
                 built.is_full = true;
                 on_segment(std::mem::take(&mut built))?;
             }
-            if length == 0 {
+            if is_last {
                 break;
             }
         }

@@ -29,8 +29,9 @@ const KINDS: [EntryKind; 7] = [
 pub(super) const NO_ENTRY: u8 = u8::MAX;
 /// Maximum distance of a colon after the name of a speaker from the start of a message.
 const MAX_SPEAKER_BYTES: usize = 40;
-/// The end of the context line of a message, which names the sender.
+/// The end of the context of a message, which names the sender. The date and [`DATE_END`] follow.
 const CONTEXT_END: &str = "\n---Date: ";
+const DATE_END: &str = "---\n";
 
 /// The kind and date of an entry as the index stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,31 +82,45 @@ pub(super) fn visit_entry(entry: &Entry, visit: &mut dyn FnMut(EntryText<'_>)) -
     }
 }
 
-/// Visits one text of a payload.
+/// Visits one text of a payload. The context of a message names its authors, but is not part of the text.
 fn visit_text(key: &str, text: &str, visit: &mut dyn FnMut(EntryText<'_>)) {
+    let mut content = text;
     match key {
         "type" => return,
         "role" => return visit(EntryText::Author(text)),
         "name" => visit(EntryText::Author(text)),
-        "content" | "text" => visit_authors(text, visit),
+        "content" | "text" => {
+            let (context, body) = split_context(text);
+            visit_authors(context, body, visit);
+            content = body;
+        }
         _ => {}
     }
-    visit(EntryText::Content(text));
+    visit(EntryText::Content(content));
 }
 
-/// Visits the names of the sender in the context line of a message, or the name before a colon at its start.
-fn visit_authors(text: &str, visit: &mut dyn FnMut(EntryText<'_>)) {
-    if let Some((context, _)) = text.split_once(CONTEXT_END) {
-        let pairs = context.split('|').filter_map(|pair| pair.split_once('='));
-        let is_sender = |key: &str| {
-            ["sender", "user", "name", "from"]
-                .iter()
-                .any(|word| key.contains(word))
-        };
-        for (_, value) in pairs.filter(|(key, _)| is_sender(key)) {
-            visit(EntryText::Author(value));
-        }
-        return;
+/// Splits a message after its context, such as `sender_id=ada|channel=$telegram`, and date. The context is empty if
+/// there is none.
+fn split_context(text: &str) -> (&str, &str) {
+    let name = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let name = name.into_iter().next().unwrap_or_default();
+    let has_pair = !name.is_empty() && text.as_bytes().get(name.len()) == Some(&b'=');
+    let dated = has_pair.then(|| text.split_once(CONTEXT_END)).flatten();
+    dated
+        .and_then(|(context, rest)| Some((context, rest.split_once(DATE_END)?.1)))
+        .unwrap_or(("", text))
+}
+
+/// Visits the names of the sender in the context of a message, or the name before a colon at its start.
+fn visit_authors(context: &str, text: &str, visit: &mut dyn FnMut(EntryText<'_>)) {
+    let pairs = context.split('|').filter_map(|pair| pair.split_once('='));
+    let is_sender = |key: &str| {
+        ["sender", "user", "name", "from"]
+            .iter()
+            .any(|word| key.contains(word))
+    };
+    for (_, value) in pairs.filter(|(key, _)| is_sender(key)) {
+        visit(EntryText::Author(value));
     }
     let start = text.as_bytes().get(..text.len().min(MAX_SPEAKER_BYTES));
     let colon = memchr(b':', start.unwrap_or_default());

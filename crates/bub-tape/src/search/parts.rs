@@ -16,6 +16,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct SearchParts {
     pub(crate) parts: Vec<SearchPart>,
+    /// Number of bytes of the tapes that are in no part, because indexing them takes too long for one search.
+    pub(crate) unindexed_bytes: u64,
 }
 
 /// A segment with the documents of one or more tapes.

@@ -26,6 +26,8 @@ pub(super) const LENGTH_WEIGHT: f32 = 0.5;
 const EXCLUDED_BIT: u32 = 1 << 31;
 /// Bit of a document with a requested author.
 const AUTHOR_BIT: u32 = 1 << 30;
+/// Weight of a word with a similar meaning.
+const SIMILAR_WEIGHT: f32 = 0.4;
 /// Maximum number of segments in which similar words are looked up, over all words.
 const MAX_TYPO_SEGMENTS: usize = 32;
 /// Maximum number of similar words for a word.
@@ -185,6 +187,12 @@ impl<'a> Ranker<'a> {
         let mut documents = 0;
         for alternative in &alternatives {
             documents += self.count_in_all_parts(alternative.hash)?;
+        }
+        if self.filter.fuzzy {
+            alternatives.extend(word.similar.iter().map(|similar| Alternative {
+                hash: *similar,
+                weight: SIMILAR_WEIGHT,
+            }));
         }
         Ok(RankedWord {
             word: word.clone(),

@@ -3,6 +3,7 @@
 use super::{
     entry_text::{EntryText, visit_entry},
     rank::{RankedWord, Ranking, SATURATION, kind_weight, length_norm},
+    stem::is_stop_word,
     syntax::{ParsedText, SearchWord},
     tokens::{for_each_token, hash_term, normalize},
 };
@@ -19,6 +20,12 @@ const SNIPPET_MATCH_BYTES: usize = 140;
 const MAX_SPREAD_TERMS: usize = 64;
 /// Weight of a word that occurs only in another form.
 const FORM_WEIGHT: f32 = 0.85;
+/// Minimum number of words of a search text that questions can repeat. A shorter text is no question.
+const MIN_ECHO_WORDS: usize = 3;
+/// Maximum number of terms of a question that repeats the search text.
+const MAX_ECHO_TERMS: usize = 80;
+/// The characters at the end of a question.
+const QUESTION_ENDS: [char; 6] = ['?', '？', '؟', '吗', '呢', 'か'];
 
 /// How well an entry matches, apart from its score. Better matches are greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +45,8 @@ pub(super) enum MatchLevel {
 pub(super) struct EntryScore {
     pub(super) level: MatchLevel,
     pub(super) score: f32,
+    /// Whether the entry is a question that says hardly more than the search text.
+    pub(super) is_echo: bool,
     pub(super) snippet: String,
     /// The author, as a role or name.
     pub(super) author: Option<String>,
@@ -127,7 +136,12 @@ pub(super) fn score_entry(
         find_phrase(&terms, text.phrases.first()?).filter(|_| text.sequence.is_empty())
     });
     let is_close = |only_exact: bool| has_all_close(&occurrences, count, only_exact);
+    let is_echo = text.phrases.is_empty()
+        && count >= MIN_ECHO_WORDS
+        && texts.iter().all(|(content, _)| is_question(content))
+        && adds_little(&terms, &occurrences);
     let level = match () {
+        () if is_echo => MatchLevel::Some,
         () if phrase.is_some() => MatchLevel::Phrase,
         () if exact == count && is_close(true) => MatchLevel::All,
         () if any == count && is_close(false) => MatchLevel::AllSimilar,
@@ -140,6 +154,7 @@ pub(super) fn score_entry(
     Some(EntryScore {
         level,
         score: score * kind_weight(head.kind),
+        is_echo,
         snippet: texts
             .get(shown.0)
             .map(|(text, normalized)| {
@@ -148,6 +163,27 @@ pub(super) fn score_entry(
             .unwrap_or_default(),
         author,
     })
+}
+
+fn is_question(text: &str) -> bool {
+    let end = |letter: char| letter.is_whitespace() || matches!(letter, '.' | '。' | '"');
+    text.trim_end_matches(end).ends_with(QUESTION_ENDS)
+}
+
+/// Returns whether at least two thirds of the terms other than stop words occur in the search text.
+fn adds_little(terms: &[Term], occurrences: &[Occurrence]) -> bool {
+    let mut known = vec![false; terms.len()];
+    for found in occurrences {
+        if let Some(known) = known.get_mut(found.term) {
+            *known = true;
+        }
+    }
+    let counted = terms.iter().zip(known);
+    let counted = counted.filter(|(term, known)| *known || !is_stop_word(term.hash));
+    let (all, new) = counted.fold((0, 0), |(all, new), (_, known)| {
+        (all + 1, new + usize::from(!known))
+    });
+    terms.len() <= MAX_ECHO_TERMS && new * 3 <= all
 }
 
 fn has_author(authors: &[String], text: &ParsedText) -> bool {

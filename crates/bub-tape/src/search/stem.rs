@@ -1,7 +1,9 @@
 //! English word forms. A few suffix rules replace a dictionary: they must be fast, and map all forms of a word to one
 //! stem, which need not be a word.
 
-use super::tokens::MAX_WORD_BYTES;
+use std::{collections::HashSet, sync::LazyLock};
+
+use super::tokens::{MAX_WORD_BYTES, hash_term};
 
 /// Minimum length of a word with a removable suffix.
 const MIN_STEMMED_BYTES: usize = 4;
@@ -90,21 +92,129 @@ const IRREGULAR_FORMS: &[&str] = &[
     "wife wives",
 ];
 
-/// Returns whether a folded word is a stop word.
-pub(super) fn is_stop_word(word: &[u8]) -> bool {
-    STOP_WORDS.iter().any(|stop| stop.as_bytes() == word)
+/// Words that belong to the question after "how", such as "how long".
+const MEASURES: &[&str] = &["far", "long", "many", "much", "often", "old", "soon"];
+
+/// Words of everyday life that replace each other. Each line has words of one thing.
+const SIMILAR_WORDS: &[&str] = &[
+    "mother mom mum mama",
+    "father dad papa",
+    "grandmother grandma granny nana",
+    "grandfather grandpa granddad",
+    "child kid son daughter",
+    "brother sister sibling",
+    "nephew niece",
+    "married wedding husband wife spouse marriage",
+    "girlfriend boyfriend partner",
+    "friend buddy pal",
+    "boss manager",
+    "colleague coworker",
+    "doctor physician",
+    "pet dog cat puppy kitten",
+    "dog puppy",
+    "cat kitten",
+    "apartment flat",
+    "house home",
+    "shop store",
+    "job work career",
+    "company firm employer",
+    "car vehicle",
+    "bike bicycle",
+    "plane flight fly",
+    "trip travel journey vacation holiday visit",
+    "picture photo image",
+    "movie film",
+    "song music",
+    "instrument guitar piano violin",
+    "food meal dish",
+    "cook bake",
+    "present gift",
+    "party celebration",
+    "born birthday",
+    "die death passed",
+    "ill sick illness disease",
+    "hurt injury injure wound pain",
+    "allergy allergic",
+    "race marathon run",
+    "jog run",
+    "hike climb",
+    "exercise gym workout",
+    "class course lesson workshop",
+    "speech talk",
+    "study degree university college",
+    "exam test",
+    "start begin launch",
+    "end finish",
+    "big large",
+    "small tiny little",
+    "happy glad",
+    "sad unhappy",
+    "afraid scared fear",
+    "favorite favourite best",
+    "color colour",
+    "choose pick select decide",
+    "buy purchase",
+    "location located place spot",
+    "move relocate",
+    "fix repair",
+    "error bug problem issue",
+    "delete remove",
+    "password secret",
+    "meeting appointment",
+    "phone telephone mobile",
+    "money cash",
+    "妈妈 母亲 妈咪",
+    "爸爸 父亲",
+    "太太 妻子 老婆",
+    "先生 丈夫 老公",
+    "孩子 儿子 女儿",
+    "照片 图片",
+    "旅行 旅游 出差",
+    "礼物 礼品",
+    "工作 上班",
+    "宠物 小狗 小猫",
+];
+
+/// The hashes of the stop words.
+static STOP_HASHES: LazyLock<HashSet<u32>> = LazyLock::new(|| {
+    let hashes = STOP_WORDS.iter().map(|word| hash_term(word.as_bytes()));
+    hashes.collect()
+});
+
+/// Returns whether the hash of a folded word is that of a stop word.
+pub(super) fn is_stop_word(hash: u32) -> bool {
+    STOP_HASHES.contains(&hash)
+}
+
+/// Returns whether a word after this one belongs to the question.
+pub(super) fn is_measure(previous: &[u8], word: &[u8]) -> bool {
+    previous == b"how" && MEASURES.iter().any(|measure| measure.as_bytes() == word)
 }
 
 /// Returns the other forms of an irregular word.
 pub(super) fn irregular_forms(word: &[u8]) -> impl Iterator<Item = &'static str> {
-    let has_word = |line: &&&str| line.split(' ').any(|form| form.as_bytes() == word);
-    let line = IRREGULAR_FORMS
-        .iter()
-        .find(has_word)
-        .copied()
-        .unwrap_or_default();
-    line.split(' ')
-        .filter(move |form| !form.is_empty() && form.as_bytes() != word)
+    others_in(IRREGULAR_FORMS, word, |form, word| form.as_bytes() == word)
+}
+
+/// Returns words with a similar meaning, whatever the form of the word is.
+pub(super) fn similar_words(word: &[u8]) -> impl Iterator<Item = &'static str> {
+    others_in(SIMILAR_WORDS, word, |other, word| {
+        let (mut left, mut right) = ([0; MAX_WORD_BYTES], [0; MAX_WORD_BYTES]);
+        stem(other.as_bytes(), &mut left) == stem(word, &mut right)
+    })
+}
+
+/// Returns the other words of all lines with a word.
+fn others_in<'a>(
+    lines: &'static [&'static str],
+    word: &'a [u8],
+    is_same: fn(&str, &[u8]) -> bool,
+) -> impl Iterator<Item = &'static str> + use<'a> {
+    let has_word = move |line: &&&str| line.split(' ').any(|other| is_same(other, word));
+    let others = lines.iter().filter(has_word);
+    others
+        .flat_map(|line| line.split(' '))
+        .filter(move |other| !is_same(other, word))
 }
 
 /// Returns the stem of a folded word. The stem of a word that is not English is the word itself.
@@ -123,7 +233,19 @@ pub(super) fn stem<'a>(word: &'a [u8], buffer: &'a mut [u8; MAX_WORD_BYTES]) -> 
     stem = strip_suffix(stem, b"ing")
         .or_else(|| strip_suffix(stem, b"ed"))
         .or_else(|| stem.strip_suffix(b"ly").filter(|rest| rest.len() > 3))
+        .or_else(|| {
+            stem.strip_suffix(b"ion")
+                .filter(|rest| rest.len() > 4 && rest.ends_with(b"t"))
+        })
+        .or_else(|| {
+            stem.strip_suffix(b"e")
+                .filter(|rest| rest.len() > 5 && rest.ends_with(b"at"))
+        })
         .unwrap_or(stem);
+    // Like the stems of "relocate" and "recommendation".
+    if let Some(rest) = stem.strip_suffix(b"at").filter(|rest| rest.len() > 3) {
+        return rest;
+    }
     match stem {
         [rest @ .., b'e'] if stem.len() >= MIN_STEMMED_BYTES => rest,
         // Like the stem of "studies".
@@ -177,6 +299,10 @@ mod tests {
             "quick quickly",
             "box boxes",
             "cookie cookies",
+            "adopt adopts adopted adoption",
+            "relocate relocates relocated relocating relocation",
+            "recommend recommended recommendation recommendations",
+            "create created creating creation",
         ] {
             let mut stems = forms.split(' ').map(stem_of);
             let first = stems.next().unwrap();
@@ -187,6 +313,8 @@ mod tests {
             ("part", "party"),
             ("move", "movie"),
             ("bus", "bu"),
+            ("port", "portion"),
+            ("nation", "nature"),
         ] {
             assert_ne!(stem_of(left), stem_of(right));
         }

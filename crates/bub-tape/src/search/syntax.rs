@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 
 use super::{
-    stem::{irregular_forms, is_stop_word},
+    stem::{irregular_forms, is_measure, is_stop_word, similar_words},
     tokens::{Token, for_each_token, hash_term, normalize},
 };
 use crate::{EntryKind, Result, query::dates::parse_bound};
@@ -24,6 +24,8 @@ pub(crate) struct SearchWord {
     pub(crate) stem: u32,
     /// Hashes of the stems of other forms.
     pub(crate) forms: Vec<u32>,
+    /// Hashes of the stems of words with a similar meaning.
+    pub(crate) similar: Vec<u32>,
 }
 
 impl SearchWord {
@@ -36,14 +38,22 @@ impl SearchWord {
             }
             .stem_hash()
         };
+        let mut known = vec![stem];
+        let mut new_stems = |words: &mut dyn Iterator<Item = &'static str>| {
+            let mut stems: Vec<u32> = words.map(form_stem).collect();
+            stems.retain(|stem| {
+                let is_new = !known.contains(stem);
+                known.extend(Some(*stem).filter(|_| is_new));
+                is_new
+            });
+            stems
+        };
         Self {
             text: token.text.to_vec(),
             hash: hash_term(token.text),
             stem,
-            forms: irregular_forms(token.text)
-                .map(form_stem)
-                .filter(|form| *form != stem)
-                .collect(),
+            forms: new_stems(&mut irregular_forms(token.text)),
+            similar: new_stems(&mut similar_words(token.text)),
         }
     }
 }
@@ -81,11 +91,18 @@ impl ParsedText {
         parsed.sequence.truncate(MAX_WORDS);
         let phrase_words = parsed.phrases.iter().flatten();
         let all = || parsed.sequence.iter().chain(phrase_words.clone());
-        let has_content = all().any(|word| !is_stop_word(&word.text));
+        let (mut words, mut previous): (Vec<&SearchWord>, &[u8]) = (Vec::new(), b"");
+        for word in all() {
+            let is_content = !is_stop_word(word.hash) && !is_measure(previous, &word.text);
+            words.extend(Some(word).filter(|_| is_content));
+            previous = &word.text;
+        }
+        if words.is_empty() {
+            words = all().collect();
+        }
         let mut known = HashSet::new();
-        let counts = |word: &&SearchWord| !has_content || !is_stop_word(&word.text);
-        let words = all().filter(counts).filter(|word| known.insert(word.stem));
-        parsed.words = words.take(MAX_WORDS).cloned().collect();
+        words.retain(|word| known.insert(word.stem));
+        parsed.words = words.into_iter().take(MAX_WORDS).cloned().collect();
         Ok(parsed)
     }
 

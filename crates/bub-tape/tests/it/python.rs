@@ -201,7 +201,8 @@ async fn check_search(home: &PythonHome, word: &str) {
             .iter()
             .all(|hit| hit.exact && hit.snippet.contains(word))
     );
-    assert!(results.hits[0].entry.id > results.hits[1].entry.id);
+    // Without its context, the user's text is shorter than the answer that repeats it.
+    assert!(results.hits[0].entry.id < results.hits[1].entry.id);
 }
 
 #[tokio::test]

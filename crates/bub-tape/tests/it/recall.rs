@@ -105,14 +105,11 @@ async fn questions_and_keywords_find_their_evidence_at_least_as_often_as_plain_b
                     .search(&Search::new(text).limit(RESULTS))
                     .await
                     .unwrap();
-                let evidence = i64::try_from(question.evidence).unwrap() + 1;
-                found[index] += usize::from(
-                    results
-                        .hits
-                        .iter()
-                        .any(|hit| hit.entry.id.get() == evidence),
-                );
-                plain[index] += usize::from(reference.search(text).contains(&question.evidence));
+                let is_evidence = |index: &usize| question.evidence.contains(index);
+                let hits = results.hits.iter();
+                let mut hits = hits.map(|hit| usize::try_from(hit.entry.id.get()).unwrap() - 1);
+                found[index] += usize::from(hits.any(|index| is_evidence(&index)));
+                plain[index] += usize::from(reference.search(text).iter().any(is_evidence));
             }
         }
     }

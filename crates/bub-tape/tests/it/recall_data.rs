@@ -15,8 +15,8 @@ pub(crate) struct Conversation {
 pub(crate) struct Question {
     pub(crate) text: String,
     pub(crate) keywords: String,
-    /// Index of the message that answers the question.
-    pub(crate) evidence: usize,
+    /// Indexes of the messages that answer the question. Each is enough.
+    pub(crate) evidence: Vec<usize>,
 }
 
 /// A kind of fact. In the texts, `{a}` to `{c}` are details, `{me}` is the speaker and `{you}` the other person.
@@ -305,7 +305,7 @@ pub(crate) fn conversations() -> Vec<Conversation> {
         .into_iter()
         .zip(101..)
         .map(|(names, seed)| generate(CHINESE, CHINESE_SMALL_TALK, names, 45, seed));
-    english.chain(chinese).collect()
+    english.chain(chinese).chain(chats()).collect()
 }
 
 fn generate(
@@ -371,8 +371,96 @@ fn generate(
         conversation.questions.push(Question {
             text: fill(noise.pick(topic.questions)),
             keywords: fill(topic.keywords),
-            evidence,
+            evidence: vec![evidence],
         });
     }
     conversation
+}
+
+/// Conversations that were written by hand.
+const CHATS: &str = include_str!("recall_chats.txt");
+/// Number of messages without information after each session of a chat.
+const CHAT_TALK: usize = 24;
+
+const ENGLISH_CHAT_TALK: &[&str] = &[
+    "That group of friends you have is such a support, I feel it whenever we talk.",
+    "Work was long today, but the kids made me laugh when I came home.",
+    "I love how you take the time for your family, it shows.",
+    "Did you see the new place downtown? We should go there with the kids.",
+    "Reading a good book in the evening is the best way to relax.",
+    "It's important to have people around who support you, no matter what.",
+    "What a beautiful picture! When was that taken?",
+    "I'm proud of you, you made so much happen this year.",
+    "Keep going, your dream is worth it. How did you get started?",
+    "My mom always said that a school day is too short to learn it all.",
+    "Music helps me to feel better when the day was hard.",
+    "We had dinner at home and talked about our plans for the summer trip.",
+    "The store was closed, so no new shoes for me this week.",
+    "You're going to do a great job, trust me. What kind of help do you need?",
+    "I painted the fence with the kids, more paint on us than on the wood.",
+    "My dog wants a walk, I have to go in a minute!",
+];
+const CHINESE_CHAT_TALK: &[&str] = &[
+    "有朋友支持的感觉真好，你说是不是？",
+    "今天上班好累，不过孩子们一笑我就好了。",
+    "周末想带家里人出去走走，你有什么推荐？",
+    "睡前看一会儿书最放松了。",
+    "这张照片真漂亮，什么时候拍的？",
+    "为你高兴，今年你做成了好多事情。",
+    "妈妈总说学校里学不到所有东西。",
+    "心情不好的时候听听音乐就会好一点。",
+    "晚上在家吃饭，聊了聊夏天旅行的计划。",
+    "狗又在门口叫了，我得出去遛一圈。",
+];
+
+fn chats() -> Vec<Conversation> {
+    let mut chats: Vec<Conversation> = Vec::new();
+    let (mut names, mut talk) = (Vec::new(), ENGLISH_CHAT_TALK);
+    let (mut day, mut numbered, mut noise) = ("", Vec::new(), Noise(77));
+    for line in CHATS.lines().filter(|line| !line.starts_with('#')) {
+        let Some(rest) = line.get(2..) else { continue };
+        if line.starts_with('%') {
+            names = rest.split(' ').skip(1).collect();
+            talk = if rest.starts_with("zh") {
+                CHINESE_CHAT_TALK
+            } else {
+                ENGLISH_CHAT_TALK
+            };
+            numbered.clear();
+            chats.push(Conversation {
+                messages: Vec::new(),
+                questions: Vec::new(),
+            });
+            continue;
+        }
+        let chat = chats.last_mut().unwrap();
+        if line.starts_with('@') {
+            for index in 0..CHAT_TALK {
+                let text = format!("{}: {}", names[index % 2], noise.pick(talk));
+                let date = if day.is_empty() { rest } else { day };
+                chat.messages.push((format!("{date}:00+00:00"), text));
+            }
+            day = rest;
+        } else if line.starts_with('?') {
+            let [text, keywords, evidence] = rest.split(" | ").collect::<Vec<_>>()[..] else {
+                panic!("{line}");
+            };
+            let evidence = evidence
+                .split(' ')
+                .map(|number| numbered[number.parse::<usize>().unwrap() - 1]);
+            chat.questions.push(Question {
+                text: text.to_owned(),
+                keywords: keywords.to_owned(),
+                evidence: evidence.collect(),
+            });
+        } else {
+            let text = line.split_once("] ").map_or(line, |(_, text)| text);
+            if line.starts_with('[') {
+                numbered.push(chat.messages.len());
+            }
+            chat.messages
+                .push((format!("{day}:00+00:00"), text.to_owned()));
+        }
+    }
+    chats
 }

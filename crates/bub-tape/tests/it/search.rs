@@ -308,3 +308,120 @@ async fn monotonous_text_is_no_trap() {
         );
     }
 }
+
+/// The context that channels put before a message names its sender. It is not part of what was said.
+#[tokio::test]
+async fn the_context_of_a_message_is_not_searched() {
+    let said = |text: &str| {
+        let context =
+            "sender_id=ada|channel=$telegram|chat_id=4711\n---Date: 2026-01-02T03:04:05+00:00---\n";
+        Entry::message("user", format!("{context}{text}"))
+    };
+    for fixture in store_fixtures() {
+        let quoted = "The log says:\n---Date: 2026-01-02---\ndone";
+        let entries = vec![said("Feed the cats"), Entry::message("assistant", quoted)];
+        fixture.tape.store().append(&name(), entries).await.unwrap();
+        for (text, expected) in [
+            ("telegram", vec![]),
+            ("4711", vec![]),
+            ("cats from:ada", vec![1]),
+            ("log", vec![2]),
+        ] {
+            let results = fixture.tape.search(&Search::new(text)).await.unwrap();
+            assert_eq!(ids(&results), expected, "{text} in {}", fixture.label);
+        }
+        let results = fixture.tape.search(&Search::new("cats")).await.unwrap();
+        assert_eq!(results.hits[0].snippet, "Feed the cats");
+    }
+}
+
+/// The model of a turn does not find its own question and what it sees, but what a handoff during the turn removed.
+#[tokio::test]
+async fn a_search_outside_of_a_turn_omits_what_its_model_sees() {
+    let run = |entry: Entry, id: &str| entry.with_meta("run_id", id);
+    for fixture in store_fixtures() {
+        let output = |text: &str| Entry::tool_result(vec![text.into()]);
+        let entries = vec![
+            run(Entry::message("user", "the port is 7001"), "old"),
+            run(Entry::message("user", "check the port"), "new"),
+            run(output("port closed"), "new"),
+            run(Entry::anchor("auto/window", None), "new"),
+            run(output("port open"), "new"),
+        ];
+        fixture.tape.store().append(&name(), entries).await.unwrap();
+        let all = Search::new("port");
+        assert_eq!(fixture.tape.search(&all).await.unwrap().hits.len(), 4);
+        let outside = all.outside_of_turn(&name(), "new");
+        let results = fixture.tape.search(&outside).await.unwrap();
+        assert_eq!(ids(&results), [1, 3], "{}", fixture.label);
+    }
+}
+
+/// Earlier questions contain the words of a new one, but no answer.
+#[tokio::test]
+async fn questions_that_repeat_the_search_text_come_after_other_entries() {
+    let chats = [
+        (
+            "Which port did I pick for the billing service of Falcon?",
+            "For Falcon, please run the billing service on port 7001.",
+            "Which port did I pick for the billing service of Harbor?",
+        ),
+        (
+            "谁负责 Falcon 项目的验收？",
+            "负责 Falcon 验收的同事叫王芳。",
+            "谁负责 Harbor 项目的验收？",
+        ),
+    ];
+    for (question, answer, other) in chats {
+        for fixture in store_fixtures() {
+            let texts = [answer, question, other, "Which port is it?"];
+            let entries = texts.map(|text| Entry::message("user", text)).to_vec();
+            fixture.tape.store().append(&name(), entries).await.unwrap();
+            let results = fixture.tape.search(&Search::new(question)).await.unwrap();
+            assert_eq!(
+                ids(&results)[..2],
+                [1, 2],
+                "{question} in {}",
+                fixture.label
+            );
+            // A phrase asks for the question itself.
+            let phrase = Search::new(format!("\"{question}\""));
+            assert_eq!(ids(&fixture.tape.search(&phrase).await.unwrap()), [2]);
+        }
+    }
+    // A statement with the words of the question is an answer: the date of the entry is.
+    let texts = [
+        "I painted a sunrise by the lake",
+        "painting is fun, sunrise or not",
+    ];
+    for fixture in store_fixtures() {
+        let entries = texts.map(|text| Entry::message("user", text)).to_vec();
+        fixture.tape.store().append(&name(), entries).await.unwrap();
+        let search = Search::new("When did you paint a sunrise by the lake?");
+        assert_eq!(ids(&fixture.tape.search(&search).await.unwrap()), [1, 2]);
+    }
+}
+
+/// Words with a similar meaning count, but less than the word itself.
+#[tokio::test]
+async fn words_with_a_similar_meaning_are_found_after_exact_ones() {
+    for fixture in store_fixtures() {
+        let texts = [
+            "my mom likes tea",
+            "my mother likes coffee",
+            "how long is it",
+        ];
+        let entries = texts.map(|text| Entry::message("user", text)).to_vec();
+        fixture.tape.store().append(&name(), entries).await.unwrap();
+        for (text, expected) in [
+            ("mother", vec![2, 1]),
+            ("moms", vec![1, 2]),
+            ("How long ago was the mother there?", vec![2, 1]),
+        ] {
+            let results = fixture.tape.search(&Search::new(text)).await.unwrap();
+            assert_eq!(ids(&results), expected, "{text}");
+        }
+        let exact = Search::new("mother").exact_only();
+        assert_eq!(ids(&fixture.tape.search(&exact).await.unwrap()), [2]);
+    }
+}

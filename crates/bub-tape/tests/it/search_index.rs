@@ -324,3 +324,31 @@ fn searches_are_correct_while_another_process_appends() {
         );
     });
 }
+
+/// A search of a large home indexes only a part of it, and says how much is missing.
+#[tokio::test]
+async fn a_search_indexes_a_limited_number_of_bytes_and_reports_the_rest() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..3 {
+        let tape = TapeName::for_session("/srv/demo", &format!("cli:{number}"));
+        let first = number * SAVED_ENTRIES;
+        append(&store(root.path()), &tape, first..first + SAVED_ENTRIES).await;
+    }
+    let limited = store(root.path()).with_index_limit(100_000);
+    let tapes = limited.list(TapeListFilter::Sessions).await.unwrap();
+    let search = async |text: &str| Search::new(text).run(&limited, &tapes).await.unwrap();
+    let mut left = search("common word").await.unindexed_bytes;
+    assert!(left > 300_000, "{left}");
+    let mut searches = 1;
+    while left > 0 {
+        let next = search("common word").await.unindexed_bytes;
+        assert!(next < left, "{next} of {left}");
+        left = next;
+        searches += 1;
+    }
+    assert!(searches > 4, "{searches}");
+    assert_eq!(
+        answers(root.path()).await,
+        rebuilt_answers(root.path()).await
+    );
+}

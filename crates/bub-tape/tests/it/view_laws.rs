@@ -353,7 +353,7 @@ proptest! {
                 fixture.tape.store().append(&name(), entries.clone()).await.unwrap();
                 let selected = fixture.tape.query_all(query.clone()).await;
                 answers.push(selected.map_err(|error| error.to_string()));
-                let search = Search { text: text.clone(), within: query.clone(), limit: 5, fuzzy };
+                let search = Search { text: text.clone(), within: query.clone(), limit: 5, fuzzy, running_turn: None };
                 finds.push(fixture.tape.search(&search).await.map_err(|error| error.to_string()));
             }
             assert_eq!(answers[0], answers[1], "memory and file");

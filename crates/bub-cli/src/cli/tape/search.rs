@@ -57,7 +57,19 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: SearchArgs) -> Result<Exit
         names.retain(|name| args.all_workspaces || tapes.is_in_workspace(name));
         names
     };
-    let results = search.run(&*tapes.store, &names).await?;
+    let mut results = search.run(&*tapes.store, &names).await?;
+    while results.unindexed_bytes > 0 {
+        let megabytes = results.unindexed_bytes.div_ceil(1_000_000);
+        notice!("indexing tapes, {megabytes} MB left");
+        let left = results.unindexed_bytes;
+        results = search.run(&*tapes.store, &names).await?;
+        if results.unindexed_bytes >= left {
+            notice!(
+                "{megabytes} MB are not searched, because they are written faster than they are indexed"
+            );
+            break;
+        }
+    }
     let filtered = results.filtered;
     let hits = group_by_session(tapes, results.hits).await?;
     let style = ColorSupport::from_settings(&tapes.settings);
