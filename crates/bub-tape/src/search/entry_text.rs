@@ -90,8 +90,8 @@ fn visit_text(key: &str, text: &str, visit: &mut dyn FnMut(EntryText<'_>)) {
         "role" => return visit(EntryText::Author(text)),
         "name" => visit(EntryText::Author(text)),
         "content" | "text" => {
-            let (context, body) = split_context(text);
-            visit_authors(context, body, visit);
+            let (fields, body) = split_context(text);
+            visit_authors(fields, body, visit);
             content = body;
         }
         _ => {}
