@@ -108,7 +108,7 @@ pub async fn run_plain_chat(
             line = typed.recv() => match line.transpose().map_err(input_error)? {
                 Some(Some(text)) => plain_chat.handle_line(&text)?,
                 // The terminal was closed: the user has not answered.
-                Some(None) if tty::is_hung_up(&io::stdin()) => return Ok(ChatExit::Stopped),
+                Some(None) if tty::is_hung_up(io::stdin()) => return Ok(ChatExit::Stopped),
                 Some(None) => plain_chat.handle_end_of_input()?,
                 None => true,
             },

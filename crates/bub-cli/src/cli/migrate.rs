@@ -33,6 +33,15 @@ use super::{
 /// For homes of the Python version and of earlier releases. Changes nothing, unless you pass `--apply`.
 #[derive(clap::Args)]
 struct MigrateArgs {
+    #[command(flatten)]
+    steps: ApplyArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct ApplyArgs {
     /// Run the commands of the report, one after another. Asks before each
     #[arg(long, conflicts_with = "json")]
     apply: bool,
@@ -42,9 +51,6 @@ struct MigrateArgs {
     /// Trust the files of the workspace without asking
     #[arg(long, requires = "apply")]
     trust: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// What happens to a part of the home.
@@ -122,6 +128,7 @@ async fn run(context: CommandContext, args: MigrateArgs) -> Result<ExitCode> {
         let text = format!("{:#}\n", to_json(&report));
         return output::print_untrusted(&settings.redactor().redact(&text));
     }
+    let args = args.steps;
     if args.apply {
         args.check_can_ask(&report)?;
     }
@@ -157,7 +164,7 @@ async fn run(context: CommandContext, args: MigrateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl MigrateArgs {
+impl ApplyArgs {
     /// Fails if a step needs a question that cannot be asked, before any step is done.
     fn check_can_ask(&self, report: &MigrationReport) -> Result<()> {
         if prompt::has_terminal() {

@@ -133,8 +133,6 @@ impl Pipe {
                 self.print_notice(&text);
             }
             ChatEvent::Stream(StreamEvent::Text(delta)) => self.out.write_text(&delta)?,
-            // A program must not take the guide for an answer.
-            ChatEvent::SetupGuide(text) => self.print_notice(&text),
             ChatEvent::Stream(StreamEvent::Final(end)) => {
                 for failure in turn_view::failure_lines(&end) {
                     self.print_notice(&format!("tool {failure}"));
@@ -158,7 +156,8 @@ impl Pipe {
                 self.out.write_text(&content)?;
                 self.out.end_line()?;
             }
-            ChatEvent::Notice(text) => self.print_notice(&text),
+            // A program must not take the guide for an answer.
+            ChatEvent::SetupGuide(text) | ChatEvent::Notice(text) => self.print_notice(&text),
             ChatEvent::LineSettled {
                 line,
                 outcome,
