@@ -172,12 +172,12 @@ impl ApplyArgs {
         }
         if !self.yes && report.commands().any(|command| !is_trust(command)) {
             return Err(Error::config(
-                "`--apply` asks before each command, and there is no terminal; add `--yes` to run them without asking",
+                "`--apply` asks before each command, and the process has no terminal; add `--yes` to run them without asking",
             ));
         }
         if !self.trust && report.commands().any(is_trust) {
             return Err(Error::config(
-                "`--apply` asks whether to trust the files of the workspace, and there is no terminal; look at them, and \
+                "`--apply` asks whether to trust the files of the workspace, and the process has no terminal; look at them, and \
                  add `--trust` to trust them",
             ));
         }

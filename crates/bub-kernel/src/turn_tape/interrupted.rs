@@ -243,7 +243,9 @@ impl TapeTail {
             }
             // The process died while it waited for the answer.
             (EntryKind::Event, Some(APPROVAL_REQUEST_EVENT))
-                if !is_answered(data("call_id"), &self.answered_calls) =>
+                if !data("call_id")
+                    .and_then(Value::as_str)
+                    .is_some_and(|id| self.answered_calls.contains(id)) =>
             {
                 let not_run = data(NOT_RUN_KEY).and_then(Value::as_array);
                 for call_id in not_run.into_iter().flatten().filter_map(Value::as_str) {
@@ -275,11 +277,6 @@ impl TapeTail {
         }
         TailState::Incomplete
     }
-}
-
-fn is_answered(call_id: Option<&Value>, answered: &HashSet<String>) -> bool {
-    let call_id = call_id.and_then(Value::as_str);
-    call_id.is_some_and(|call_id| answered.contains(call_id))
 }
 
 /// Returns whether an entry is an event that the agent loop records for each run and step.
