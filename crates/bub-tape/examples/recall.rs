@@ -2,6 +2,7 @@
 //! `scripts/recall-reference` compares them with a BM25 package for Python.
 #![allow(
     clippy::indexing_slicing,
+    clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "a tool for tests"

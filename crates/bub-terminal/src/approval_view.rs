@@ -18,6 +18,8 @@ const MAX_ROW_COUNT: usize = 12;
 const REPEATED_ROW_COUNT: usize = 3;
 /// How many empty lines in a row are shown as they are.
 const MAX_EMPTY_COUNT: usize = 2;
+/// The length of the sign before each line of a diff, such as `+ `.
+const DIFF_SIGN_BYTES: usize = 2;
 /// The argument with the command of the tool `bash`.
 const COMMAND_ARGUMENT: &str = "command";
 
@@ -110,13 +112,7 @@ fn argument_lines(tool: &str, arguments: &Map<String, Value>, replaced: Option<&
             lines.push(line);
         }
     }
-    for change in changes.into_iter().flatten() {
-        let mut line = Line::default();
-        for span in &change.spans {
-            line.push(&escape_row(&span.text), span.style);
-        }
-        lines.push(line);
-    }
+    lines.extend(shorten_empty_changes(&changes.unwrap_or_default()));
     lines
 }
 
@@ -139,6 +135,36 @@ fn shorten_empty_lines(text: &str) -> Vec<String> {
             lines.push(format!("⟨{} empty lines⟩", run.len()));
         } else {
             lines.extend(run.iter().map(|row| escape_row(row)));
+        }
+    }
+    lines
+}
+
+/// Returns the rows of a diff, escaped. Counts empty lines with the same sign instead of showing many.
+fn shorten_empty_changes(changes: &[Line]) -> Vec<Line> {
+    // The sign of an empty line.
+    let empty_sign = |line: &Line| {
+        let text = line.text();
+        let (sign, rest) = text.split_at_checked(DIFF_SIGN_BYTES)?;
+        rest.trim().is_empty().then(|| sign.to_owned())
+    };
+    let mut lines = Vec::new();
+    for run in changes.chunk_by(|one, other| empty_sign(one) == empty_sign(other)) {
+        if let Some(first) = run.first()
+            && let Some(sign) = empty_sign(first)
+            && run.len() > MAX_EMPTY_COUNT
+        {
+            let style = first.spans.first().map_or(Style::NONE, |span| span.style);
+            let text = format!("{sign}⟨{} empty lines⟩", run.len());
+            lines.push(Line::new(text, style));
+            continue;
+        }
+        for change in run {
+            let mut line = Line::default();
+            for span in &change.spans {
+                line.push(&escape_row(&span.text), span.style);
+            }
+            lines.push(line);
         }
     }
     lines
@@ -304,6 +330,27 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    // Empty lines of a diff would move the rest of the change out of sight.
+    #[test]
+    fn empty_lines_of_a_diff_are_counted() {
+        let content = format!("start\n{}end\n\n\nlast\n", "\n \n".repeat(30));
+        let arguments = json!({"path": "a.txt", "content": content});
+        let terms = ApprovalTerms::default();
+        insta::assert_snapshot!(shown("fs.write", &arguments, terms, 60), @r"
+        rule 1 asks about it
+        allow fs.write?
+          │ path: a.txt
+          │ + start
+          │ + ⟨60 empty lines⟩
+          │ + end
+          │ + 
+          │ + 
+          │ + last
+          y  allow it once
+          n  deny it; `n REASON` tells the model why
+        ");
     }
 
     #[test]

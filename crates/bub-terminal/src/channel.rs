@@ -103,6 +103,8 @@ pub enum ChatEvent {
     ReplacedFiles(Vec<Option<String>>),
     /// The running turn produced a stream event.
     Stream(StreamEvent),
+    /// No model is configured, and the running turn produced a part of the setup guide.
+    SetupGuide(String),
     /// The running turn is interrupted, and its tool calls are recorded as this.
     CallsInterrupted(Vec<CallProgress>),
     /// The running turn produces no more stream events. Can be sent twice for one turn.
@@ -235,7 +237,8 @@ impl ChatEventSender {
     }
 
     /// Asks the user to approve a tool call, whose paths are relative to `workspace`. The question is withdrawn if the
-    /// returned future is dropped.
+    /// returned future is dropped. If the chat ends without an answer, the future stays pending: the user has not denied
+    /// the call, and the end of the chat stops the turn.
     pub async fn ask_approval(
         &self,
         request: &ApprovalRequest,
@@ -250,9 +253,10 @@ impl ChatEventSender {
             answer,
         };
         self.emit(ChatEvent::Question(question)).await;
-        answered
-            .await
-            .unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
+        match answered.await {
+            Ok(answer) => answer,
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Returns a guard that withdraws a question when it is dropped.
@@ -437,7 +441,12 @@ impl StreamedTextGuard {
         if let StreamEvent::ToolCall(calls) = event {
             self.report_replaced_files(calls).await;
         }
-        let event = ChatEvent::Stream(event.clone());
+        let event = match event {
+            StreamEvent::Text(text) if self.turn.report().has_no_model => {
+                ChatEvent::SetupGuide(text.clone())
+            }
+            event => ChatEvent::Stream(event.clone()),
+        };
         self.cli.event_sender.emit(event).await;
     }
 

@@ -153,12 +153,10 @@ pub async fn run_chat(chat_options: ChatOptions) -> Result<ChatExit> {
             draw_at = chat.draw()?;
         }
         if let Some(exit) = chat.exit {
-            // Close the event queue so that turns stop waiting for space in it and can end.
-            chat_events.close();
             while let Ok(chat_event) = chat_events.try_recv() {
                 chat.handle_event(chat_event);
             }
-            return chat.leave(exit).await;
+            return chat.leave(exit, chat_events).await;
         }
         let spin = chat
             .state
@@ -285,9 +283,13 @@ impl ChatScreen {
     }
 
     /// Leaves the chat: cancels all turns if the user quit, draws the last lines, and restores the terminal.
-    async fn leave(mut self, exit: ChatExit) -> Result<ChatExit> {
+    async fn leave(
+        mut self,
+        exit: ChatExit,
+        chat_events: mpsc::Receiver<ChatEvent>,
+    ) -> Result<ChatExit> {
         match exit {
-            ChatExit::Quit => self.state.quit().await,
+            ChatExit::Quit => self.state.quit(chat_events).await,
             ChatExit::Stopped => self.state.view.end_turn(false),
         }
         if self.resizing.is_some() {

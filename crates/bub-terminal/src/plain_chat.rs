@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{CancellationToken, Error, Result, command_line, command_prefix};
+use bub_kernel::{CancellationToken, Error, Result, StreamEvent, command_line, command_prefix};
 use bub_settings::Redactor;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -107,6 +107,8 @@ pub async fn run_plain_chat(
             }
             line = typed.recv() => match line.transpose().map_err(input_error)? {
                 Some(Some(text)) => plain_chat.handle_line(&text)?,
+                // The terminal was closed: the user has not answered.
+                Some(None) if tty::is_hung_up(io::stdin()) => return Ok(ChatExit::Stopped),
                 Some(None) => plain_chat.handle_end_of_input()?,
                 None => true,
             },
@@ -117,9 +119,7 @@ pub async fn run_plain_chat(
             }
         };
         if should_leave || plain_chat.state.should_leave() {
-            // Close the event queue so that turns stop waiting for space in it and can end.
-            drop(options.chat_events);
-            plain_chat.state.quit().await;
+            plain_chat.state.quit(options.chat_events).await;
             plain_chat.print_finished_lines(false)?;
             return Ok(ChatExit::Quit);
         }
@@ -229,7 +229,7 @@ impl PlainChat {
         if !self.state.is_busy() || std::mem::replace(&mut self.state.is_leaving, true) {
             return Ok(true);
         }
-        self.state.questions.clear();
+        self.state.deny_questions();
         let notice = "\nleaving after this turn; press Ctrl-D again to leave now";
         self.print_notice(notice, false)?;
         Ok(false)
@@ -270,6 +270,9 @@ impl PlainChat {
             }
             ChatEvent::ReplacedFiles(texts) => self.state.view.set_replaced_files(texts),
             ChatEvent::Stream(event) => self.state.view.handle_event(&event),
+            ChatEvent::SetupGuide(text) => {
+                self.state.view.handle_event(&StreamEvent::Text(text));
+            }
             ChatEvent::CallsInterrupted(calls) => self.state.view.set_call_progress(calls),
             ChatEvent::TurnEnded => {
                 should_prompt = self.state.end_stream() && self.state.open.is_empty();

@@ -1,9 +1,13 @@
 //! The terminal device: raw mode, size, input, and restoration of its modes.
 
-use std::io::{self, Read as _, Write as _};
+use std::{
+    io::{self, Read as _, Write as _},
+    os::fd::AsFd,
+};
 
 use parking_lot::{Mutex, const_mutex};
 use rustix::{
+    io::Errno,
     stdio::{stdin, stdout},
     termios::{
         LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetwinsize, tcsetattr,
@@ -25,6 +29,11 @@ struct SavedTerminal {
 
 /// Escape sequences that end a synchronized update, turn bracketed paste off, show the cursor, and reset the style.
 const RESTORE_SEQUENCE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
+
+/// Returns whether a terminal was closed. Reading it then returns the end of the input, as after Ctrl-D.
+pub fn is_hung_up(terminal: impl AsFd) -> bool {
+    tcgetattr(terminal).is_err_and(|error| error == Errno::IO)
+}
 
 /// Keeps the terminal in another mode until dropped.
 #[derive(Debug)]

@@ -49,7 +49,9 @@ impl AgentLoop {
         // Record the calls before they run, so that after a crash it is known which calls may have run.
         self.tape().record_step(chat, Vec::new()).await?;
         let ids = answer.tool_calls.iter().map(|call| text_at(call, "/id"));
-        self.tape().begin_calls(ids.map(str::to_owned).collect());
+        let ids = ids.map(str::to_owned).collect();
+        let are_concurrent = self.are_read_only(&answer, &loop_state.offered);
+        self.tape().begin_calls(ids, are_concurrent);
         let event = StreamEvent::ToolCall(answer.tool_calls.clone());
         self.events.send(event).await;
         let is_refused = matches!(action, RepeatAction::Refuse(_));
@@ -109,11 +111,7 @@ impl AgentLoop {
         answer: &Completion,
         offered: &OfferedTools,
     ) -> Result<Vec<(Value, u64)>> {
-        let is_read_only = |call: &Value| {
-            let tool = self.tools.find(text_at(call, NAME_PATH), offered);
-            tool.is_ok_and(|tool| tool.spec().read_only)
-        };
-        let are_read_only = answer.tool_calls.iter().all(is_read_only);
+        let are_read_only = self.are_read_only(answer, offered);
         // The stream carries one event at a time. A hook that can change the output must see it before users do.
         let shows_output = AfterToolCall::implementations(self.hooks()).is_empty()
             && (!are_read_only || answer.tool_calls.len() == 1);
@@ -131,6 +129,14 @@ impl AgentLoop {
             .collect()
             .await;
         results.into_iter().collect()
+    }
+
+    /// Returns whether all calls of a response are read-only, so that they run concurrently.
+    fn are_read_only(&self, answer: &Completion, offered: &OfferedTools) -> bool {
+        answer.tool_calls.iter().all(|call| {
+            let tool = self.tools.find(text_at(call, NAME_PATH), offered);
+            tool.is_ok_and(|tool| tool.spec().read_only)
+        })
     }
 
     /// Runs one call. Returns its result or error as a value, and its duration in milliseconds without waiting for

@@ -212,10 +212,12 @@ pub(crate) async fn request_recorded_approval(
 ) -> Result<Approval> {
     let (turn, call_id) = (&context.turn, context.call_id.as_deref());
     let call_id = call_id.unwrap_or_default();
+    let tape = turn.tape();
+    tape.record_approval_request(&params.tool.name, call_id)
+        .await?;
     let approval = request_approval(turn, params, &context.cancel).await?;
     let data = approval.event_data(call_id);
     let event = Entry::event("approval", Some(data)).exclude_from_context();
-    let tape = turn.tape();
     tape.add_approval_wait(call_id, approval.elapsed);
     tape.append(vec![tape.with_run_id(event)]).await?;
     Ok(approval)

@@ -153,9 +153,9 @@ impl TtyReader {
         let mut question: String = lines.iter().map(|line| line.text() + "\n").collect();
         let _ = write!(question, "answer [{}] or `n REASON`: ", request.choices());
         self.tty.write_all(question.as_bytes())?;
-        // Also if the caller is cancelled.
+        // If the caller is cancelled.
         let unanswered = scopeguard::guard(&self.tty, |mut tty| {
-            let _ = tty.write_all(b"\nno answer: denied\n");
+            let _ = tty.write_all(b"\nno answer: not run\n");
         });
         while let Some(line) = self.typed.recv().await.filter(|line| !line.is_empty()) {
             let mut tty = &self.tty;
@@ -167,6 +167,12 @@ impl TtyReader {
             let choices = request.choices();
             write!(tty, "not an answer; answer [{choices}] or `n REASON`: ")?;
         }
+        if tty::is_hung_up(&self.tty) {
+            // The terminal was closed: the user has not denied the call, and SIGHUP stops the turn.
+            return std::future::pending().await;
+        }
+        let mut tty = ScopeGuard::into_inner(unanswered);
+        tty.write_all(b"\nno answer: denied\n")?;
         Ok(ApprovalAnswer::Denied(Some("no answer".to_owned())))
     }
 }

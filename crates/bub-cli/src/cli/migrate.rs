@@ -1,13 +1,18 @@
 //! `bub migrate`: shows what of an existing home is used as it is, what differs, and what to do. `docs/migrate.md` explains
 //! the rows.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use bub::{AppCommand, CommandContext};
+use bub::{AppCommand, CommandContext, prompt, trust::describe_items};
 use bub_agent::{Skills, policy::Policy, settings::AgentSettings};
 use bub_gateway::{pairing::Pairings, settings::ChannelSettings};
 use bub_kernel::{Error, Result, Role, settings::OWNERS, tape_error};
-use bub_plugin::InstalledPlugins;
+use bub_plugin::{InstalledPlugins, quote_for_shell};
 use bub_settings::{LookupValue, SettingSource, SettingValue};
 use bub_tape::{TapeListFilter, TapeName};
 use bub_terminal::Style;
@@ -20,6 +25,7 @@ use super::{
     output, probe,
     tape::text::format_count,
     tape_store,
+    trust::trust_workspace,
 };
 
 /// Show what of an existing home is used, what differs, and what to do
@@ -27,12 +33,24 @@ use super::{
 /// For homes of the Python version and of earlier releases. Changes nothing, unless you pass `--apply`.
 #[derive(clap::Args)]
 struct MigrateArgs {
-    /// Run the commands of the report, one after another. Each asks its own questions
-    #[arg(long, conflicts_with = "json")]
-    apply: bool,
+    #[command(flatten)]
+    steps: ApplyArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Args)]
+struct ApplyArgs {
+    /// Run the commands of the report, one after another. Asks before each
+    #[arg(long, conflicts_with = "json")]
+    apply: bool,
+    /// Run the commands without asking, except `bub trust`
+    #[arg(long, short, requires = "apply")]
+    yes: bool,
+    /// Trust the files of the workspace without asking
+    #[arg(long, requires = "apply")]
+    trust: bool,
 }
 
 /// What happens to a part of the home.
@@ -80,6 +98,10 @@ impl MigrationReport {
         let is_step = |row: &&MigrationRow| row.state == MigrationState::ToDo;
         self.0.iter().filter(is_step)
     }
+
+    fn commands(&self) -> impl Iterator<Item = &[String]> {
+        self.0.iter().filter_map(|row| row.command.as_deref())
+    }
 }
 
 /// Returns the command.
@@ -92,6 +114,7 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext, args: MigrateArgs) -> Result<ExitCode> {
     let mut report = MigrationReport::default();
+    add_home(context.settings.home(), &mut report)?;
     add_settings(&context, &mut report);
     add_plugins(&context, &mut report)?;
     add_workspace(&context, &mut report);
@@ -105,36 +128,141 @@ async fn run(context: CommandContext, args: MigrateArgs) -> Result<ExitCode> {
         let text = format!("{:#}\n", to_json(&report));
         return output::print_untrusted(&settings.redactor().redact(&text));
     }
+    let args = args.steps;
+    if args.apply {
+        args.check_can_ask(&report)?;
+    }
     let code = list_rows(&report, args.apply).print(settings)?;
     if !args.apply {
         return Ok(code);
     }
-    for command in report.steps().filter_map(|row| row.command.as_ref()) {
-        notice!("bub {}", command.join(" "));
-        let program = std::env::current_exe().map_err(|error| Error::config(error.to_string()))?;
-        let mut process = tokio::process::Command::new(program);
-        process.arg("--workspace").arg(framework.workspace());
-        let status = process.args(command).status().await;
-        let status = status.map_err(|error| Error::config(error.to_string()))?;
-        if !status.success() {
-            let code = status.code().and_then(|code| u8::try_from(code).ok());
-            return Ok(ExitCode::from(code.unwrap_or(1)));
+    let mut remaining = report.steps().count();
+    for command in report.commands() {
+        notice!("\n{}", shown_command(command));
+        if !args.confirm_step(&context, command).await? {
+            notice!("skipped");
+            continue;
         }
+        if is_trust(command) {
+            let trust = settings.workspace_trust();
+            // What is trusted is what was shown, also if a file has changed since.
+            let text = trust_workspace(trust, settings.trust_report().clone())?;
+            output::print(&text)?;
+        } else {
+            let status = run_program(framework.workspace(), command).await?;
+            if !status.success() {
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                return Ok(ExitCode::from(code.unwrap_or(1)));
+            }
+        }
+        remaining -= 1;
+    }
+    if remaining > 0 {
+        let count = format_count(remaining, "step remains", "steps remain");
+        notice!("\n{count}; `bub migrate` shows what to do");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl ApplyArgs {
+    /// Fails if a step needs a question that cannot be asked, before any step is done.
+    fn check_can_ask(&self, report: &MigrationReport) -> Result<()> {
+        if prompt::has_terminal() {
+            return Ok(());
+        }
+        if !self.yes && report.commands().any(|command| !is_trust(command)) {
+            return Err(Error::config(
+                "`--apply` asks before each command, and the process has no terminal; add `--yes` to run them without asking",
+            ));
+        }
+        if !self.trust && report.commands().any(is_trust) {
+            return Err(Error::config(
+                "`--apply` asks whether to trust the files of the workspace, and the process has no terminal; look at them, and \
+                 add `--trust` to trust them",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Shows what a step changes, and asks the user unless an option has the answer.
+    async fn confirm_step(&self, context: &CommandContext, command: &[String]) -> Result<bool> {
+        if !is_trust(command) {
+            return Ok(self.yes || prompt::confirm("Run this command?", false).await?);
+        }
+        let items = describe_items(context.settings.trust_report(), true);
+        notice!(
+            "These files of the workspace change how bub works:\n{}",
+            items.trim_end()
+        );
+        Ok(self.trust || prompt::confirm("Trust these files?", false).await?)
+    }
+}
+
+fn is_trust(command: &[String]) -> bool {
+    command == ["trust"]
+}
+
+/// Returns a command as it is typed in a shell.
+fn shown_command(command: &[String]) -> String {
+    let words = command.iter().map(|word| quote_for_shell(Path::new(word)));
+    let words = words.collect::<Vec<_>>().join(" ");
+    output::sanitize_line(&format!("bub {words}"))
+}
+
+/// Runs a command of this program in the workspace.
+async fn run_program(workspace: &Path, command: &[String]) -> Result<std::process::ExitStatus> {
+    let program = std::env::current_exe().map_err(|error| Error::config(error.to_string()))?;
+    let mut process = tokio::process::Command::new(program);
+    process.arg("--workspace").arg(workspace);
+    let status = process.args(command).status().await;
+    status.map_err(|error| Error::config(error.to_string()))
+}
+
+/// Reports the home, and whether this user can use it.
+///
+/// # Errors
+///
+/// Fails if the home cannot be read.
+fn add_home(home: &Path, report: &mut MigrationReport) -> Result<()> {
+    let shown = home.display();
+    match fs::read_dir(home) {
+        Ok(_) => report.add("home", MigrationState::Used, shown.to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = "does not exist; set BUB_HOME to an existing home, or run `bub onboard` for a new one";
+            report.add("home", MigrationState::ToDo, format!("{shown}: {text}"));
+            return Ok(());
+        }
+        Err(error) => {
+            return Err(Error::config(format!(
+                "home {shown} cannot be read: {error}; check its permissions, or set BUB_HOME"
+            )));
+        }
+    }
+    let owner = fs::metadata(home).map_or(0, |metadata| metadata.uid());
+    if owner != rustix::process::geteuid().as_raw() {
+        let text = format!("{shown}: belongs to another user (id {owner})");
+        report.add("home", MigrationState::Differs, text);
+    }
+    if let Err(error) = rustix::fs::access(home, rustix::fs::Access::WRITE_OK) {
+        let text = format!("{shown}: cannot be written: {error}; set BUB_HOME to another home");
+        report.add("home", MigrationState::ToDo, text);
+    }
+    Ok(())
 }
 
 fn add_settings(context: &CommandContext, report: &mut MigrationReport) {
     use MigrationState::{Differs, ToDo, Used};
     let settings = &context.settings;
-    let (home, file) = (settings.home(), settings.config_file());
-    report.add("home", Used, home.display().to_string());
+    let file = settings.config_file();
     if file.exists() {
         let is_in_file =
             |entry: &SettingValue<'_>| matches!(entry.origin, SettingSource::Config { .. });
         let count = settings.entries().filter(is_in_file).count();
-        let count = format_count(count, "setting", "settings");
-        report.add("config", Used, format!("{}: {count}", file.display()));
+        // If the file is not valid YAML, a problem below says so.
+        if count > 0 || context.problems.0.is_empty() {
+            let count = format_count(count, "setting", "settings");
+            report.add("config", Used, format!("{}: {count}", file.display()));
+        }
     }
     let user_home = settings.environment().user_home();
     let default_file = user_home.map(|home| home.join(".bub/config.yml"));
@@ -163,7 +291,7 @@ fn add_plugins(context: &CommandContext, report: &mut MigrationReport) -> Result
     let installed = InstalledPlugins::load(settings.home())?;
     if !installed.plugins.is_empty() {
         let count = format_count(installed.plugins.len(), "plugin", "plugins");
-        let text = format!("{count} installed, with the files that you confirmed");
+        let text = format!("{count} installed; `bub plugin list` shows them");
         report.add("plugins", MigrationState::Used, text);
     }
     let project = settings.environment().get("BUB_PROJECT").map(PathBuf::from);
@@ -215,7 +343,9 @@ fn project_requirements(project: &str) -> Vec<(String, String)> {
         };
         (name, requirement)
     });
-    requirements.filter(|(name, _)| name != "bub").collect()
+    // A name that starts with a dash would be an option.
+    let is_plugin = |(name, _): &(String, String)| name != "bub" && !name.starts_with('-');
+    requirements.filter(is_plugin).collect()
 }
 
 /// Returns the name in a requirement, in the form in which names are compared.
@@ -356,7 +486,7 @@ fn list_rows(report: &MigrationReport, applies: bool) -> Listing {
             cell(&row.text, Style::NONE),
         ]);
         if let Some(command) = &row.command {
-            let command = format!("run: bub {}", command.join(" "));
+            let command = format!("run: {}", shown_command(command));
             let empty = || cell("", Style::NONE);
             table.row([empty(), empty(), cell(command, Style::CYAN)]);
         }
@@ -366,8 +496,8 @@ fn list_rows(report: &MigrationReport, applies: bool) -> Listing {
     let steps = report.steps().count();
     let hint = match steps {
         0 => "nothing to do",
-        _ if applies => "",
-        _ => "; `bub migrate --apply` runs the commands above",
+        _ if applies || report.commands().next().is_none() => "",
+        _ => "; `bub migrate --apply` asks and runs the commands above",
     };
     let count = (steps > 0).then(|| format_count(steps, "step", "steps"));
     listing.row(format!("{}{hint}", count.unwrap_or_default()));

@@ -81,7 +81,7 @@ pub(super) async fn run(context: CommandContext, args: TrustArgs) -> Result<Exit
 }
 
 /// Trusts the files in a report. Returns the list of these files.
-fn trust_workspace(trust: &WorkspaceTrust, mut report: TrustReport) -> Result<String> {
+pub(super) fn trust_workspace(trust: &WorkspaceTrust, mut report: TrustReport) -> Result<String> {
     let workspace = output::sanitize_line(&report.workspace.to_string_lossy());
     if report.items.is_empty() {
         return Ok(format!(

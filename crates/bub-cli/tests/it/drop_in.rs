@@ -12,6 +12,7 @@ use bub_tape::TapeName;
 use bub_testkit::{
     gateway::GatewayProcess,
     model::{ModelServer, Reply},
+    pty::{Pty, SESSION_LEADER},
     telegram::{BotServer, TOKEN},
 };
 use serde_json::{Value, json};
@@ -555,6 +556,165 @@ fn a_home_is_switched_over_and_back_three_times() {
 fn a_recorded_home_is_switched_over_and_back_three_times() {
     let tapes = bub_testkit::fixtures("tapes");
     switch_three_times(&tapes, &tapes.join("answers.json"));
+}
+
+/// Runs `bub migrate --apply` without a terminal.
+fn apply_without_terminal(sandbox: &Sandbox, args: &[&str]) -> Run {
+    let mut command = sandbox.command(Path::new("setsid"));
+    command
+        .arg("--wait")
+        .arg(bub())
+        .args(["migrate", "--apply"]);
+    command.args(args);
+    output(command)
+}
+
+fn apply_at_terminal(sandbox: &Sandbox) -> Pty {
+    let mut command = sandbox.command(Path::new(SESSION_LEADER[0]));
+    command.args(&SESSION_LEADER[1..]).arg(bub());
+    command.args(["migrate", "--apply"]).env("TERM", "dumb");
+    Pty::spawn(command)
+}
+
+/// Puts two steps into a sandbox: to trust a `.env`, and to make the only user of the bot an owner.
+fn two_steps(sandbox: &Sandbox) {
+    let config = format!("telegram:\n  token: \"{TOKEN}\"\n  allow_users: [\"{USER}\"]\n");
+    sandbox.write("home/config.yml", &config);
+    sandbox.write("workspace/.env", "BUB_MAX_STEPS=7\n");
+    assert_eq!(migrate(sandbox).1.len(), 2);
+}
+
+fn is_trusted(sandbox: &Sandbox) -> bool {
+    let listed = sandbox.bub(["trust", "list", "--json"]).ok();
+    listed.contains("\"trusted\"")
+}
+
+// No step is done without a question or an explicit option, and trust has its own.
+#[test]
+fn without_a_terminal_steps_need_options_and_trust_its_own() {
+    let sandbox = Sandbox::new();
+    two_steps(&sandbox);
+    let before = files(&sandbox.home());
+    for (args, advice) in [
+        (&[][..], "add `--yes`"),
+        (&["--trust"], "add `--yes`"),
+        (&["--yes"], "add `--trust`"),
+    ] {
+        let run = apply_without_terminal(&sandbox, args);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains(advice), "{args:?}: {run:?}");
+        assert!(!is_trusted(&sandbox), "{args:?}");
+        let after = files(&sandbox.home());
+        assert!(before.iter().all(|(path, bytes)| after[path] == *bytes));
+    }
+    let run = apply_without_terminal(&sandbox, &["--yes", "--trust"]);
+    // What is trusted is shown.
+    assert!(run.stderr.contains("BUB_MAX_STEPS"), "{run:?}");
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(is_trusted(&sandbox));
+    assert_eq!(migrate(&sandbox).1, Vec::<Vec<String>>::new());
+    for option in ["--yes", "--trust"] {
+        assert_eq!(sandbox.bub(["migrate", option]).code, Some(2), "{option}");
+    }
+}
+
+// Each step is shown and asked about, and a step that is declined does not prevent the others.
+#[test]
+fn at_a_terminal_each_step_is_asked_about() {
+    let sandbox = Sandbox::new();
+    two_steps(&sandbox);
+    let mut user = apply_at_terminal(&sandbox);
+    let question = user.expect("Trust these files? [y/N] ");
+    assert!(
+        question.contains("settings and keys: BUB_MAX_STEPS"),
+        "{question}"
+    );
+    user.send("\r");
+    let question = user.expect("Run this command? [y/N] ");
+    assert!(question.contains("skipped"), "{question}");
+    let command = format!("bub config set owners telegram:{USER}");
+    assert!(question.contains(&command), "{question}");
+    user.send("y\r");
+    user.expect("1 step remains");
+    assert_eq!(user.end(), Some(0));
+    assert!(!is_trusted(&sandbox));
+    assert_eq!(migrate(&sandbox).1, [["trust"]]);
+
+    let mut user = apply_at_terminal(&sandbox);
+    user.expect("Trust these files? [y/N] ");
+    // What is trusted is what was shown.
+    sandbox.write("workspace/.env", "BUB_MAX_STEPS=8\n");
+    user.send("y\r");
+    user.expect("trusted ");
+    assert_eq!(user.end(), Some(0));
+    assert_eq!(migrate(&sandbox).1, [["trust"]]);
+    let mut user = apply_at_terminal(&sandbox);
+    user.expect("Trust these files? [y/N] ");
+    user.send("y\r");
+    assert_eq!(user.end(), Some(0));
+    assert!(migrate(&sandbox).1.is_empty());
+}
+
+// A command can be copied from the report into a shell.
+#[test]
+fn the_commands_of_the_report_are_quoted() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "home/bub-project/pyproject.toml",
+        "[project]\nname = \"bub-project\"\ndependencies = [\n    \"bub-mcp>=0.3\",\n    \"--yes\",\n]\n",
+    );
+    let report = sandbox.bub(["migrate"]).ok();
+    assert!(
+        report.contains("run: bub install 'bub-mcp>=0.3'\n"),
+        "{report}"
+    );
+    assert!(!report.contains("--yes"), "{report}");
+}
+
+// What the report says about the home is true.
+#[test]
+fn the_report_says_if_the_home_cannot_be_used() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.home()).unwrap();
+    sandbox.write("home/config.yml", "model: [a\n b: {\n");
+    let (rows, commands) = migrate(&sandbox);
+    assert!(commands.is_empty());
+    let config: Vec<_> = rows
+        .iter()
+        .filter(|row| row.contains("config.yml"))
+        .collect();
+    assert!(
+        matches!(&config[..], [row] if row.starts_with("config to do: ") && row.contains("not valid YAML")),
+        "{rows:#?}"
+    );
+    // No command does it, so `--apply` is not offered.
+    let report = sandbox.bub(["migrate"]).ok();
+    assert!(report.ends_with("\n1 step\n"), "{report}");
+
+    let run_at = |home: &Path| {
+        let mut command = sandbox.command(&bub());
+        command.arg("migrate").env("BUB_HOME", home);
+        output(command)
+    };
+    let missing = sandbox.home().join("missing");
+    let report = run_at(&missing).ok();
+    let row = format!("home    to do    {}: does not exist; ", missing.display());
+    assert!(report.contains(&row), "{report}");
+    assert!(!missing.exists());
+    let file = sandbox.home().join("config.yml");
+    let run = run_at(&file);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    let error = format!("home {} cannot be read: ", file.display());
+    assert!(run.stderr.contains(&error), "{run:?}");
+
+    // Only root can give a directory away; other users find one of root.
+    let mut foreign = sandbox.home().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    if std::os::unix::fs::chown(&foreign, Some(65534), None).is_err() {
+        foreign = PathBuf::from("/usr");
+    }
+    let report = run_at(&foreign).ok();
+    assert!(report.contains("belongs to another user (id "), "{report}");
 }
 
 /// Returns the rows of `docs/differences.md`: topic, the Python version, this version, reason.

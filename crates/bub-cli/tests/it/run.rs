@@ -11,7 +11,7 @@ use bub_testkit::{
 };
 use serde_json::Value;
 
-use crate::sandbox::{Run, Sandbox, bub};
+use crate::sandbox::{Run, Sandbox, bub, wait_until};
 
 /// A model server, and a home and a workspace whose settings name it.
 struct RunFixture {
@@ -470,6 +470,34 @@ fn an_ephemeral_run_keeps_no_attached_file() {
         .run(&["run", "read it", "--file", "other.txt", "--ephemeral"])
         .ok();
     assert_eq!(names(), before);
+}
+
+// An ephemeral run removes only its own files, also if another run has attached the same one meanwhile.
+#[test]
+fn an_ephemeral_run_does_not_remove_the_attached_file_of_another_run() {
+    let fixture = RunFixture::new();
+    fixture.sandbox.write("workspace/notes.txt", "buy milk");
+    let pace = Pace::stopped();
+    fixture
+        .model
+        .script(Reply::text("fine").paced(&pace))
+        .otherwise(Reply::text("fine"));
+    let args = ["run", "read it", "--file", "notes.txt"];
+    let mut ephemeral = fixture.command(&[&args[..], &["--ephemeral"]].concat());
+    let ephemeral = ephemeral.stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("the first run", || fixture.model.requests().len() == 1);
+    fixture
+        .run(&[&args[..], &["--session", "other"]].concat())
+        .ok();
+    let request = fixture.model.requests().last().unwrap().json().to_string();
+    let (_, saved) = request.split_once("files_saved=").unwrap();
+    let saved = saved.split(['|', '\\', '"']).next().unwrap();
+    let saved = fixture.sandbox.workspace().join(saved);
+    assert!(saved.is_file(), "{request}");
+    pace.release();
+    let output = ephemeral.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&saved).unwrap(), "buy milk");
 }
 
 // The content says what a file is, if its name does not.

@@ -3,7 +3,7 @@
 //! The next turn of the session completes the record of such a turn. Each tool call then has a result, and each step a
 //! status, so that other readers of the tape see a valid conversation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bub_tape::{
     Entry, EntryKind, EntryRange, INTERRUPTED_RESULT, PROVENANCE_KEY, SESSION_START,
@@ -12,7 +12,13 @@ use bub_tape::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::{INBOUND_ID_KEY, TurnTape, draft::FoundDraft, resume::STEERED_KEY, tape_error};
+use super::{
+    INBOUND_ID_KEY, TurnTape,
+    draft::FoundDraft,
+    resume::STEERED_KEY,
+    steps::{APPROVAL_REQUEST_EVENT, NOT_RUN_KEY, NOT_RUN_RESULT},
+    tape_error,
+};
 use crate::{error::Result, framework::Framework, ids::SessionId, provenance::Provenance};
 
 /// Maximum number of entries that are read to find an interrupted turn. A turn that is longer is completed, but its
@@ -167,8 +173,10 @@ struct TapeTail {
     /// Whether the tape ends with a failed turn. The turn before it may be interrupted: the Python version does not
     /// complete it, and fails if the provider rejects calls without results.
     is_after_failure: bool,
-    /// The results of tool calls that were recorded one by one.
+    /// The results of tool calls that were recorded one by one, and of those that had not started.
     finished_calls: HashMap<String, Value>,
+    /// The calls that a user was asked about and that have an answer.
+    answered_calls: HashSet<String>,
 }
 
 /// What the end of a tape shows so far.
@@ -228,6 +236,22 @@ impl TapeTail {
                 let call_id = data("call_id").and_then(Value::as_str).map(str::to_owned);
                 let finished = call_id.zip(data("result").cloned());
                 self.finished_calls.extend(finished);
+            }
+            (EntryKind::Event, Some("approval")) => {
+                let call_id = data("call_id").and_then(Value::as_str).map(str::to_owned);
+                self.answered_calls.extend(call_id);
+            }
+            // The process died while it waited for the answer.
+            (EntryKind::Event, Some(APPROVAL_REQUEST_EVENT))
+                if !data("call_id")
+                    .and_then(Value::as_str)
+                    .is_some_and(|id| self.answered_calls.contains(id)) =>
+            {
+                let not_run = data(NOT_RUN_KEY).and_then(Value::as_array);
+                for call_id in not_run.into_iter().flatten().filter_map(Value::as_str) {
+                    let result = self.finished_calls.entry(call_id.to_owned());
+                    result.or_insert_with(|| NOT_RUN_RESULT.into());
+                }
             }
             (EntryKind::ToolCall | EntryKind::ToolResult, _) if is_first => {
                 self.is_step_open = true;

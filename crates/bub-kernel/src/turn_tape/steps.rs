@@ -9,7 +9,12 @@ use super::{TurnTape, draft::DraftProgress};
 use crate::error::{Error, Result};
 
 /// The result of a tool call that did not start before the turn ended.
-const NOT_RUN_RESULT: &str = "[not run]";
+pub(super) const NOT_RUN_RESULT: &str = "[not run]";
+
+/// The event before a question about a tool call. After a crash, it shows which calls had not started.
+pub(super) const APPROVAL_REQUEST_EVENT: &str = "approval.request";
+/// The key of the ids of these calls in the event.
+pub(super) const NOT_RUN_KEY: &str = "not_run";
 
 /// Maximum bytes of the output of an interrupted call that are recorded.
 const MAX_PRINTED_BYTES: usize = 16 * 1024;
@@ -31,6 +36,8 @@ pub(super) struct OpenStep {
 #[derive(Debug)]
 pub(super) struct OpenCalls {
     ids: Vec<String>,
+    /// Whether the calls run at the same time. If not, each call starts when the one before it has ended.
+    is_concurrent: bool,
     states: Vec<CallState>,
     /// How long each call waited for approvals.
     approval_waits: Vec<Duration>,
@@ -141,12 +148,14 @@ impl TurnTape {
         progress.pending.push(event);
     }
 
-    /// Sets the ids of the step's tool calls. The calls are on the tape, but their results are not.
-    pub fn begin_calls(&self, ids: Vec<String>) {
+    /// Sets the ids of the step's tool calls, and whether they run at the same time. The calls are on the tape, but their
+    /// results are not.
+    pub fn begin_calls(&self, ids: Vec<String>, is_concurrent: bool) {
         self.progress.lock().calls = Some(OpenCalls {
             states: vec![CallState::Waiting; ids.len()],
             approval_waits: vec![Duration::ZERO; ids.len()],
             ids,
+            is_concurrent,
         });
     }
 
@@ -162,6 +171,24 @@ impl TurnTape {
                 };
             }
         });
+    }
+
+    /// Records that a user is asked about a tool call, and which calls of the step have not started. After a crash, these
+    /// calls are known not to have run.
+    pub async fn record_approval_request(&self, tool: &str, call_id: &str) -> Result<()> {
+        let not_run = self.with_open_call(call_id, |calls, index| {
+            let states = calls.ids.iter().zip(&calls.states).enumerate();
+            let waiting = states.filter(|(position, (_, state))| {
+                let is_known = *position == index || !calls.is_concurrent;
+                is_known && matches!(state, CallState::Waiting)
+            });
+            waiting.map(|(_, (id, _))| id.clone()).collect::<Vec<_>>()
+        });
+        let data =
+            json!({"tool": tool, "call_id": call_id, NOT_RUN_KEY: not_run.unwrap_or_default()});
+        let event = Entry::event(APPROVAL_REQUEST_EVENT, Some(data)).exclude_from_context();
+        self.append(vec![self.with_run_id(event)]).await?;
+        Ok(())
     }
 
     /// Adds text that a tool call has printed, or the comma command of the turn if `call_id` is `None`. If the turn is

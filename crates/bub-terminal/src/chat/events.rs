@@ -1,6 +1,6 @@
 //! Handling of chat events.
 
-use bub_kernel::command_line;
+use bub_kernel::{StreamEvent, command_line};
 
 use super::{ChatExit, ChatScreen, QueuedLine};
 use crate::{
@@ -40,6 +40,9 @@ impl ChatScreen {
                     // The running turn picks up steering messages at this point.
                     self.show_steering_lines();
                 }
+            }
+            ChatEvent::SetupGuide(text) => {
+                self.state.view.handle_event(&StreamEvent::Text(text));
             }
             ChatEvent::CallsInterrupted(calls) => self.state.view.set_call_progress(calls),
             ChatEvent::TurnEnded => {

@@ -1,8 +1,8 @@
 //! What the interactive and the line-based chat have in common: lines, the running turn, and questions.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
-use bub_kernel::{MessageKind, command_line};
+use bub_kernel::{ApprovalAnswer, MessageKind, command_line};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::Instant,
@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{
     Style, answer_notice,
-    channel::{LineOutcome, UserQuestion},
+    channel::{ChatEvent, LineOutcome, UserQuestion},
     chat::ChatCommand,
     history::History,
     host::ChatHost,
@@ -283,13 +283,41 @@ impl ChatState {
         false
     }
 
-    /// Cancels all turns and shows that the user left.
-    pub(crate) async fn quit(&mut self) {
+    /// Denies the calls that the user is asked about, and drops the questions.
+    pub(crate) fn deny_questions(&mut self) {
+        for question in self.questions.drain(..) {
+            if let UserQuestion::Call { answer, .. } = question {
+                let _ = answer.send(ApprovalAnswer::Denied(Some("no answer".to_owned())));
+            }
+        }
+    }
+
+    /// Cancels all turns and shows that the user left. Reads the events of the turns until they have ended, so that they do
+    /// not wait for space in the queue, and shows how far their calls are.
+    pub(crate) async fn quit(&mut self, mut chat_events: mpsc::Receiver<ChatEvent>) {
+        let host = Arc::clone(&self.host);
         // Turns that do not end in time are interrupted when the program exits.
-        let _ = tokio::time::timeout(QUIT_TIMEOUT, self.host.cancel_all()).await;
+        let mut cancelling = pin!(tokio::time::timeout(QUIT_TIMEOUT, host.cancel_all()));
+        loop {
+            tokio::select! {
+                _ = &mut cancelling => break,
+                Some(event) = chat_events.recv() => self.handle_last_event(event),
+            }
+        }
+        chat_events.close();
+        while let Ok(event) = chat_events.try_recv() {
+            self.handle_last_event(event);
+        }
         let is_interrupted = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
         self.view.end_turn(is_interrupted);
         self.view.show_notice("Bye.", Style::NONE);
+    }
+
+    /// Handles an event after the user has left.
+    fn handle_last_event(&mut self, event: ChatEvent) {
+        if let ChatEvent::CallsInterrupted(calls) = event {
+            self.view.set_call_progress(calls);
+        }
     }
 }
 

@@ -156,7 +156,8 @@ impl Pipe {
                 self.out.write_text(&content)?;
                 self.out.end_line()?;
             }
-            ChatEvent::Notice(text) => self.print_notice(&text),
+            // A program must not take the guide for an answer.
+            ChatEvent::SetupGuide(text) | ChatEvent::Notice(text) => self.print_notice(&text),
             ChatEvent::LineSettled {
                 line,
                 outcome,

@@ -313,13 +313,14 @@ impl ChatController {
     }
 
     /// Reads the files that a message names with `@path`, relative to the workspace. A word that names no file stays
-    /// text; if it looks like a path, a notice says why nothing is attached.
+    /// text; if it looks like a path, a notice says why it is not attached. A word without a dot or slash may be a name: it
+    /// gets a notice only in a line that attaches nothing.
     ///
     /// # Errors
     ///
     /// Fails if a file cannot be read, or if the tool `fs.read` may not read it.
     async fn read_mentions(&self, text: &str) -> Result<Vec<MediaItem>> {
-        let mut files = Vec::new();
+        let (mut files, mut names) = (Vec::new(), Vec::new());
         let mentions = text.split_whitespace().filter_map(|word| {
             let name = word.strip_prefix('@')?;
             let name = name.trim_end_matches([',', ';', ':', '.', '?', '!', ')']);
@@ -335,11 +336,20 @@ impl ChatController {
                 }
                 Ok(metadata) if metadata.is_dir() => "it is a directory".to_owned(),
                 Ok(_) => "it is not a regular file".to_owned(),
-                Err(_) if !name.contains(['/', '.']) => continue,
+                Err(_) if !name.contains(['/', '.']) => {
+                    names.push(name);
+                    continue;
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => "no such file".to_owned(),
                 Err(error) => error.to_string(),
             };
             self.notify(format!("not attached: {name}: {reason}")).await;
+        }
+        // In pasted code, such words are often something else.
+        if files.is_empty() && !names.is_empty() && !text.contains('\n') {
+            let names = names.join(", ");
+            self.notify(format!("nothing attached: no file named {names}"))
+                .await;
         }
         Ok(files)
     }

@@ -511,5 +511,15 @@ fn a_mention_obeys_the_file_tools_and_says_what_is_not_attached() {
         assert!(screen.contains(notice), "{screen}");
     }
     assert!(!screen.contains("not attached: bob"), "{screen}");
+    assert!(!screen.contains("named bob"), "{screen}");
     assert!(messages(&server).contains("apple"));
+    // If nothing is attached, a word without a dot was probably meant as a file.
+    chat.wait_idle();
+    chat.send("what is in @nosuch?\r");
+    chat.wait_for("nothing attached: no file named nosuch");
+    chat.wait_idle();
+    // Pasted code.
+    chat.send("\x1b[200~@property\ndef a(): pass\x1b[201~\r");
+    let screen = chat.wait_until(|screen| screen.matches("An answer.").count() == 3);
+    assert!(!screen.contains("named property"), "{screen}");
 }

@@ -154,8 +154,10 @@ fn the_exit_code_is_that_of_the_turn() {
     assert_eq!(late.code, Some(0), "{late:?}");
     let unconfigured = piped(Sandbox::new().command(&bub()).arg("chat"), b"hi\n");
     assert_eq!(unconfigured.code, Some(2), "{unconfigured:?}");
+    // A program must not take the guide for an answer.
+    assert_eq!(unconfigured.stdout, "", "{unconfigured:?}");
     assert!(
-        unconfigured.stdout.contains("No model is configured"),
+        unconfigured.stderr.contains("No model is configured"),
         "{unconfigured:?}"
     );
     assert_eq!(

@@ -31,6 +31,8 @@ pub(crate) struct Terminal {
 struct ScreenState {
     parser: vt100::Parser,
     bytes: Vec<u8>,
+    /// Whether to stop reading after the next output.
+    should_close: bool,
     is_closed: bool,
 }
 
@@ -138,6 +140,7 @@ impl<'a> TerminalOptions<'a> {
         let seen = ScreenState {
             parser: vt100::Parser::new(rows, columns, 20_000),
             bytes: Vec::new(),
+            should_close: false,
             is_closed: false,
         };
         let terminal = Terminal {
@@ -173,13 +176,15 @@ impl Terminal {
                 // On Linux, the end is an error as soon as no process has the terminal open.
                 let length = master.read(&mut bytes).unwrap_or(0);
                 let mut seen = shared.0.lock().unwrap();
-                seen.is_closed = length == 0;
+                seen.is_closed = length == 0 || seen.should_close;
                 seen.parser.process(&bytes[..length]);
                 seen.bytes.extend_from_slice(&bytes[..length]);
-                shared.1.notify_all();
-                if length == 0 {
+                if seen.is_closed {
+                    drop(master);
+                    shared.1.notify_all();
                     return;
                 }
+                shared.1.notify_all();
             }
         });
     }
@@ -275,6 +280,20 @@ impl Terminal {
             },
         )
         .unwrap();
+    }
+
+    /// Closes the window, and waits for the end of the program. Returns its exit code.
+    pub(crate) fn close(mut self) -> Option<i32> {
+        let mut seen = self.seen.0.lock().unwrap();
+        seen.should_close = true;
+        // The reader has the terminal open until the next output, such as the echo of a key.
+        (&self.master).write_all(b"x").unwrap();
+        while !seen.is_closed {
+            seen = self.seen.1.wait_timeout(seen, WAIT_TIMEOUT).unwrap().0;
+        }
+        drop(seen);
+        self.master = File::open("/dev/null").unwrap();
+        self.child.wait().unwrap().code()
     }
 
     pub(crate) fn signal(&self, name: &str) {

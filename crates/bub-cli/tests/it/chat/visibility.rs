@@ -273,6 +273,153 @@ fn each_of_several_calls_is_completed_or_not_run() {
     }
 }
 
+// A rule that is long or hard to read would push the call off the screen, so it is not offered.
+#[test]
+fn always_is_offered_only_for_short_and_plain_arguments() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    ask_about(&sandbox, "bash");
+    let chat = TerminalOptions::new(&sandbox).model(&server).size(80, 24);
+    let chat = chat.start();
+    chat.wait_for("workspace >");
+    let commands = [
+        ("echo one".to_owned(), true),
+        (format!("echo {}", "x".repeat(195)), true),
+        (format!("echo {}", "x".repeat(196)), false),
+        ("a\nb\nc\nd".to_owned(), true),
+        ("a\nb\nc\nd\ne".to_owned(), false),
+        ("a\n\nb".to_owned(), false),
+        ("a\tb".to_owned(), false),
+        ("a   b".to_owned(), false),
+        ("a\u{200b}b".to_owned(), false),
+        ("rm *".to_owned(), false),
+    ];
+    for (command, is_offered) in commands {
+        let arguments = serde_json::json!({"command": command}).to_string();
+        server.script(Reply::new().call("c1", "bash", &arguments));
+        server.script(Reply::text("All done."));
+        chat.send("\u{c}go\r");
+        let screen = chat.wait_until(|screen| screen.contains("allow? [y/s/"));
+        let choices = if is_offered { "[y/s/a/N]" } else { "[y/s/N]" };
+        assert!(
+            screen.contains(&format!("allow? {choices}")),
+            "{command:?}: {screen}"
+        );
+        let rule = screen.contains("  a  allow it always, with the policy rule: ");
+        assert_eq!(rule, is_offered, "{command:?}: {screen}");
+        let start = command.split(['\n', '\t', '\u{200b}']).next().unwrap();
+        let start: String = start.chars().take(40).collect();
+        let start = start.split("   ").next().unwrap();
+        assert!(
+            screen.contains(&format!("allow bash?\n  │ $ {start}")),
+            "{command:?}: {screen}"
+        );
+        chat.send("n\r");
+        chat.wait_until(|screen| screen.contains("All done.") && !screen.contains("Working"));
+        chat.wait_idle();
+    }
+}
+
+/// Starts a chat, and waits for the question about the first of two calls.
+fn question_about_two_calls(sandbox: &Sandbox, server: &ModelServer, dumb: bool) -> Terminal {
+    let calls = Reply::new().call("c1", "bash", r#"{"command":"echo one"}"#);
+    server.script(calls.call("c2", "bash", r#"{"command":"echo two"}"#));
+    let chat = approval(sandbox, server, 80, dumb);
+    chat.wait_for("allow? [y/s/a/N]");
+    chat
+}
+
+// The screen says what the tape says.
+#[test]
+fn calls_that_wait_for_an_answer_are_not_run_if_the_user_leaves() {
+    for dumb in [false, true] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        let mut chat = question_about_two_calls(&sandbox, &server, dumb);
+        chat.send(",quit\r");
+        let (code, screen) = chat.wait_end();
+        assert_eq!(code, Some(0), "{screen}");
+        assert_eq!(screen.matches("not run").count(), 2, "{screen}");
+        assert!(!screen.contains("outcome unknown"), "{screen}");
+        let tape = sandbox.only_tape();
+        assert!(tape.contains(r#"["[not run]", "[not run]"]"#), "{tape}");
+    }
+}
+
+// The tape shows before the question that the calls have not started.
+#[test]
+fn calls_that_wait_for_an_answer_are_not_run_if_bub_is_killed() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let mut chat = question_about_two_calls(&sandbox, &server, false);
+    chat.signal("KILL");
+    chat.wait_end();
+    server.otherwise(Reply::text("All done."));
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_for("All done.");
+    chat.wait_idle();
+    let request = server.requests().pop().unwrap().json().to_string();
+    assert_eq!(request.matches("[not run]").count(), 2, "{request}");
+    let tape = sandbox.only_tape();
+    assert!(tape.contains(r#"["[not run]", "[not run]"]"#), "{tape}");
+    assert!(!tape.contains("outcome unknown"), "{tape}");
+}
+
+// A call that was approved may have run, and the other one has not.
+#[test]
+fn a_call_that_was_approved_has_an_unknown_outcome_if_bub_is_killed() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let calls = r#"{"command":"touch started; until [ -e finish ]; do sleep 0.1; done"}"#;
+    server.script(Reply::new().call("c1", "bash", calls));
+    let mut chat = approval(&sandbox, &server, 80, false);
+    chat.wait_for("allow? [y/s/a/N]");
+    chat.send("y\r");
+    let started = sandbox.workspace().join("started");
+    crate::sandbox::wait_until("the command", || started.exists());
+    chat.signal("KILL");
+    chat.wait_end();
+    sandbox.write("workspace/finish", "");
+    server.otherwise(Reply::text("All done."));
+    let chat = TerminalOptions::new(&sandbox).model(&server).start();
+    chat.wait_for("All done.");
+    let request = server.requests().pop().unwrap().json().to_string();
+    assert!(request.contains("outcome unknown"), "{request}");
+}
+
+// A closed window is no answer.
+#[test]
+fn calls_that_wait_for_an_answer_are_not_denied_if_the_window_is_closed() {
+    for dumb in [false, true] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        let chat = question_about_two_calls(&sandbox, &server, dumb);
+        chat.close();
+        let tape = sandbox.only_tape();
+        assert!(!tape.contains("denied"), "{tape}");
+        server.otherwise(Reply::text("All done."));
+        let chat = TerminalOptions::new(&sandbox).model(&server).start();
+        chat.wait_for("workspace >");
+        chat.send("next\r");
+        chat.wait_for("All done.");
+        let request = server.requests().pop().unwrap().json().to_string();
+        assert_eq!(request.matches("[not run]").count(), 2, "{request}");
+        assert!(!request.contains("denied by the user"), "{request}");
+    }
+}
+
+// `bub run` asks at the terminal, too.
+#[test]
+fn a_run_whose_window_is_closed_denies_nothing() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    ask_about(&sandbox, "bash");
+    server.script(Reply::new().call("c1", "bash", r#"{"command":"echo one"}"#));
+    server.otherwise(Reply::text("All done."));
+    let options = TerminalOptions::new(&sandbox).model(&server);
+    let run = options.command(&["run", "go"]).start();
+    run.wait_for("answer [y/s/a/N]");
+    run.close();
+    let tape = sandbox.only_tape();
+    assert!(!tape.contains("denied"), "{tape}");
+    assert!(tape.contains("[not run]"), "{tape}");
+    assert_eq!(server.requests().len(), 1);
+}
+
 // Without a live area, the line of a call is the only sign that it runs.
 #[test]
 fn a_dumb_terminal_shows_a_call_when_it_starts() {
