@@ -103,15 +103,15 @@ async fn write_response(
         shared.chats().violations.extend(violations);
     }
     let fault = shared.next_fault(method, &params);
+    let call = |is_done| ApiCall {
+        method: method.to_owned(),
+        params: params.clone(),
+        is_done,
+        at: Instant::now(),
+        base_path: base_path.to_owned(),
+    };
     let record_call = |is_done| {
-        let call = ApiCall {
-            method: method.to_owned(),
-            params: params.clone(),
-            is_done,
-            at: Instant::now(),
-            base_path: base_path.to_owned(),
-        };
-        shared.chats().calls.push(call);
+        shared.chats().calls.push(call(is_done));
         shared.notify_waiters();
     };
     match fault {
@@ -153,14 +153,24 @@ async fn write_response(
         let outcome = hold_poll(&params, shared).await;
         return write_result(output, outcome).await;
     }
-    let outcome = shared.chats().execute(method, &params);
-    record_call(outcome.is_ok());
+    let outcome = execute(call(true), shared);
     match fault {
         Some(Fault::CutAfter) => return Ok(false),
         Some(Fault::Slow(delay)) => tokio::time::sleep(delay).await,
         _ => {}
     }
     write_result(output, outcome).await
+}
+
+/// Executes and records a call. A test that sees its effect also finds the call.
+fn execute(mut call: ApiCall, shared: &BotServerState) -> ApiResult {
+    let mut chats = shared.chats();
+    let outcome = chats.execute(&call.method, &call.params);
+    call.is_done = outcome.is_ok();
+    chats.calls.push(call);
+    drop(chats);
+    shared.notify_waiters();
+    outcome
 }
 
 /// Splits the target of a request before `/bot`, because the base URL of the client may contain a path.
