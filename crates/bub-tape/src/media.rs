@@ -69,10 +69,10 @@ pub fn with_media_names(entry: Entry, names: impl IntoIterator<Item = (usize, St
         Value::Object(crate::entry::json_object(item))
     });
     let items: Vec<Value> = items.collect();
-    match items.is_empty() {
-        true => entry,
-        false => entry.with_meta(MEDIA_KEY, items),
+    if items.is_empty() {
+        return entry;
     }
+    entry.with_meta(MEDIA_KEY, items)
 }
 
 /// Returns the names of the files in a message, with the index of their parts.

@@ -73,9 +73,10 @@ pub(super) async fn insert_media(
         };
         for (number, item) in items.iter().enumerate() {
             let is_shown = is_running || kept.contains(&(position, number));
-            let part = match is_shown {
-                true => media::load_part(blobs, item).await,
-                false => None,
+            let part = if is_shown {
+                media::load_part(blobs, item).await
+            } else {
+                None
             };
             // An address can expire, and a provider that cannot load it rejects the request.
             let part = part.filter(|part| is_running || media::inline_data(part).is_some());
