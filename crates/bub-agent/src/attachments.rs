@@ -65,7 +65,12 @@ impl AttachmentReader<'_> {
     pub(crate) async fn read(&self, item: &MediaItem) -> Attachment {
         let mut attachment = Attachment::default();
         match self.convert(item, &mut attachment).await {
-            Ok(part) => attachment.part = part,
+            Ok(part) => {
+                if let (Some(part), Some(name)) = (&part, &item.filename) {
+                    self.turn.tape().set_media_name(part, name);
+                }
+                attachment.part = part;
+            }
             Err(error) => attachment.problem = Some(error),
         }
         attachment

@@ -1,7 +1,7 @@
-//! Settings that several crates read: owners, and where and how tapes are kept.
+//! Settings that several crates read: owners, and where and how tapes are kept, and which media requests include.
 
 use bub_settings::{AnySetting, Section, SettingChoice, SettingKey, Settings, text_format};
-use bub_tape::FileStore;
+use bub_tape::{FileStore, MediaLimit};
 
 use crate::Role;
 
@@ -83,6 +83,29 @@ impl From<TapeDurability> for bub_tape::Durability {
     }
 }
 
+/// Maximum number of media of earlier turns in a request.
+pub static MEDIA_MAX_ITEMS: SettingKey<u64> = SettingKey::new(
+    "media.max_items",
+    20,
+    "Maximum images, recordings and videos of earlier turns in a request; 0 sends them only in their own turn.",
+);
+
+/// Maximum size of media of earlier turns in a request.
+pub static MEDIA_MAX_MB: SettingKey<u64> = SettingKey::new(
+    "media.max_mb",
+    12,
+    "Maximum megabytes of images, recordings and videos of earlier turns in a request.",
+);
+
+/// Returns how many media of earlier turns a request includes.
+pub fn media_limit(settings: &Settings) -> MediaLimit {
+    let items = settings.get(&MEDIA_MAX_ITEMS);
+    MediaLimit {
+        items: usize::try_from(items).unwrap_or(usize::MAX),
+        bytes: settings.get(&MEDIA_MAX_MB).saturating_mul(1_000_000),
+    }
+}
+
 /// Returns the store of the tape files in the home, with the durability and the integrity of the settings.
 pub fn file_store(settings: &Settings) -> FileStore {
     let durability = settings.get(&TAPE_DURABILITY).into();
@@ -101,9 +124,14 @@ impl SettingChoice for Role {
 
 static ROOT: &[&dyn AnySetting] = &[&OWNERS, &COMMAND_PREFIX];
 static TAPE: &[&dyn AnySetting] = &[&TAPE_DURABILITY, &TAPE_STORAGE, &TAPE_INTEGRITY];
+static MEDIA: &[&dyn AnySetting] = &[&MEDIA_MAX_ITEMS, &MEDIA_MAX_MB];
 
 /// Returns the sections of the settings in this module, for `Loader::sections`. The section with an empty name adds its
 /// settings to the root section.
-pub fn sections() -> [Section; 2] {
-    [Section::new("", ROOT), Section::new("tape", TAPE)]
+pub fn sections() -> [Section; 3] {
+    [
+        Section::new("", ROOT),
+        Section::new("tape", TAPE),
+        Section::new("media", MEDIA),
+    ]
 }

@@ -18,6 +18,7 @@ mod steps;
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
@@ -47,6 +48,7 @@ use crate::{
     pipeline::run_until_cancelled,
     prompt::{Prompt, command_line},
     provenance::TurnProvenance,
+    settings::media_limit,
 };
 
 /// Key in an entry's `meta` with the id of the inbound message. Later attempts to process the message use it to find
@@ -113,6 +115,8 @@ struct TurnProgress {
     pending: Vec<Entry>,
     summary: Option<Arc<TapeSummary>>,
     calls: Option<OpenCalls>,
+    /// The names of the files in the content parts of prompts, with the hash of the part.
+    media_names: HashMap<u64, String>,
     /// What the comma command of the turn has printed.
     command_output: PrintedOutput,
     step: Option<OpenStep>,
@@ -329,8 +333,9 @@ impl TurnTape {
     /// Builds the view for a model call. `carry_limit` is the maximum total size in bytes of carried entries: entries
     /// before the anchor that the view includes. `None` means the default limit.
     pub async fn build_view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
-        let prompt = self.prompt_id().unwrap_or_default();
-        let mut options = ViewOptions::new().for_model(model).with_turn_start(prompt);
+        let mut options = ViewOptions::new().for_model(model);
+        options.turn_start = self.prompt_id();
+        options.media = media_limit(self.framework.settings());
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }

@@ -72,8 +72,8 @@ pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use tape_name::{SESSION_START, TapeName};
 pub use time::{archive_stamp, new_run_id, now_iso};
 pub use view::{
-    ChatMessage, HandoffSlots, HandoffSource, INTERRUPTED_RESULT, MOVED_KEY, PROVENANCE_KEY,
-    REPLACES_KEY, TOOL_DONE_EVENT, View, ViewOptions, tool_done_event,
+    ChatMessage, HandoffSlots, HandoffSource, INTERRUPTED_RESULT, MOVED_KEY, MediaLimit,
+    PROVENANCE_KEY, REPLACES_KEY, TOOL_DONE_EVENT, View, ViewOptions, tool_done_event,
 };
 
 /// A `Result` with [`TapeError`] as the default error.

@@ -9,6 +9,7 @@ mod builder;
 mod calls;
 mod carry;
 mod line_filter;
+mod media;
 mod ranges;
 mod slots;
 
@@ -20,11 +21,12 @@ use serde_json::{Map, Value};
 use self::{builder::ViewBuilder, line_filter::ViewLineFilter, ranges::Conversation};
 pub use self::{
     calls::INTERRUPTED_RESULT,
+    media::MediaLimit,
     slots::{HandoffSlots, HandoffSource},
 };
 use crate::{
     AnchorQuery, AnchorSelector, Entry, EntryId, EntryKind, EntryRange, Result, Tape, TapeContext,
-    TapeError, media,
+    TapeError,
 };
 
 /// Name of the event that records the result of one tool call while other calls of the response are running. See
@@ -68,9 +70,10 @@ pub struct ViewOptions {
     /// The model that gets the view. The view includes the provider state of an entry (`meta.provider_state`) only if
     /// it comes from this model. The message has it under the key `provider_state`.
     pub model: Option<String>,
-    /// The first entry of the running turn. The view includes media only from this entry on, and no media if this is
-    /// `None`.
+    /// The first entry of the running turn. The view includes all media from this entry on.
     pub turn_start: Option<EntryId>,
+    /// How many media of earlier turns the view includes. A text marker replaces the others. The default is none.
+    pub media: MediaLimit,
     /// Maximum total size in bytes of carried entries, which are entries before the anchor that the anchor's state
     /// lists. The first user message among them is always included. The default is 256 KiB.
     pub carry_limit: usize,
@@ -81,6 +84,7 @@ impl Default for ViewOptions {
         Self {
             model: None,
             turn_start: None,
+            media: MediaLimit::NONE,
             carry_limit: 256 * 1024,
         }
     }
@@ -103,6 +107,13 @@ impl ViewOptions {
     #[must_use]
     pub fn with_turn_start(mut self, first: EntryId) -> Self {
         self.turn_start = Some(first);
+        self
+    }
+
+    /// Includes media of earlier turns.
+    #[must_use]
+    pub fn with_media(mut self, limit: MediaLimit) -> Self {
+        self.media = limit;
         self
     }
 }
@@ -200,7 +211,6 @@ impl Tape {
                 .store()
                 .read_filtered(self.name(), range, Arc::new(ViewLineFilter)),
         };
-        let blobs = self.store().blobs();
         let mut entries = Vec::new();
         while let Some(entry) = stream.try_next().await? {
             let is_first_anchor =
@@ -211,7 +221,6 @@ impl Tape {
                 Vec::new()
             };
             for entry in [entry].into_iter().chain(carried) {
-                let entry = media::with_turn_media(&*blobs, entry, options.turn_start).await?;
                 if let Some(index) = referenced_entry(&entries, &entry, MOVED_KEY) {
                     conversation.hidden.push(entries.remove(index).id);
                 }
@@ -226,7 +235,10 @@ impl Tape {
                 }
             }
         }
-        Ok((mark.map(|mark| mark.id), entries))
+        let origin = mark.map(|mark| mark.id);
+        let blobs = self.store().blobs();
+        media::insert_media(&*blobs, &mut entries, origin, options).await;
+        Ok((origin, entries))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use bub::{
     AppCommand, CommandContext, Error, Framework, OMIT_PLUGINS, PLUGIN_SELECTION, Result,
     SessionId, SettingFlag, Settings, Tape, clap,
-    kernel::{PluginState, tape_error},
+    kernel::{PluginState, settings::media_limit, tape_error},
     model::{Catalog, ModelId, ParseModelIdError},
     output::{print, print_stderr},
     plugin::{DamagedRecord, InstalledPlugins},
@@ -247,7 +247,8 @@ pub(crate) async fn read_session(
     let has_holder = || tape.store().lease_holder(tape.name());
     let is_running = has_holder().await.map_err(tape_error)?.is_some();
     let entries = tape.entries(EntryRange::ALL).await.map_err(tape_error)?;
-    let mut recording = Recording::new(entries, &*tape.store().blobs()).await;
+    let recording = Recording::new(entries, &*tape.store().blobs()).await;
+    let mut recording = recording.with_media(media_limit(framework.settings()));
     if is_running || has_holder().await.map_err(tape_error)?.is_some() {
         recording = recording.of_running_session();
     }

@@ -12,7 +12,7 @@ use bub::{
     agent::tool_definition,
     futures::stream,
     hooks,
-    kernel::{hooks::HookSet, tape_error},
+    kernel::{hooks::HookSet, settings::media_limit, tape_error},
     tape::{EntryRange, Tape, TapeName},
 };
 use serde_json::Value;
@@ -90,7 +90,8 @@ impl RecordedModels {
             return Ok(Arc::clone(model));
         }
         let recording = self.open_tape(tape, turn).await?;
-        let recording = Arc::new(recording);
+        let limit = media_limit(turn.framework().settings());
+        let recording = Arc::new(recording.with_media(limit));
         let model = RecordedModel::new(recording, Surroundings::of_turn(turn)).await?;
         let model = Arc::new(model.starting_after(answered_calls(tape, turn).await?));
         models.insert(key, Arc::clone(&model));
@@ -194,8 +195,8 @@ impl ActiveReplay {
         Some(patch)
     }
 
-    fn build_prompt(&self, message: &Envelope) -> Option<Prompt> {
-        ReplaySession::prompt(message)
+    fn build_prompt(&self, message: &Envelope, turn: &Turn) -> Option<Prompt> {
+        ReplaySession::prompt(message, turn)
     }
 
     fn continue_prompt(&self, turn: &Turn) -> Option<String> {

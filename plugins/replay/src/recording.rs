@@ -14,8 +14,8 @@ use bub::{
     agent::{HANDOFF_EVENT, HANDOFF_PROMPT},
     kernel::tape_error,
     tape::{
-        BlobStore, Durability, EntryId, EntryRange, FileStore, MemoryStore, TapeListFilter,
-        TapeName, ViewOptions, codec, media, message_text,
+        BlobStore, Durability, EntryId, EntryRange, FileStore, MediaLimit, MemoryStore,
+        TapeListFilter, TapeName, ViewOptions, codec, media, message_text,
     },
 };
 use serde_json::{Value, json};
@@ -44,6 +44,8 @@ pub struct Recording {
     pub(crate) entries: Vec<Entry>,
     pub(crate) calls: Vec<RecordedCall>,
     pub(crate) turns: Vec<RecordedTurn>,
+    /// How many media of earlier turns the requests contain.
+    media: MediaLimit,
 }
 
 /// One model call: its answer, and the results of its tool calls.
@@ -188,7 +190,15 @@ impl Recording {
             entries,
             calls,
             turns,
+            media: MediaLimit::default(),
         }
+    }
+
+    /// Sets how many media of earlier turns the requests contain.
+    #[must_use]
+    pub fn with_media(mut self, limit: MediaLimit) -> Self {
+        self.media = limit;
+        self
     }
 
     /// Returns the recording of a session whose last turn may be running.
@@ -357,7 +367,10 @@ impl RequestReader {
         let new = new.unwrap_or_default().to_vec();
         self.tape.append_all(new).await.map_err(tape_error)?;
         let before = recording.entries.get(..call.position).unwrap_or_default();
-        let mut options = ViewOptions::new().for_model(call.model.clone().unwrap_or_default());
+        let model = call.model.clone().unwrap_or_default();
+        let mut options = ViewOptions::new()
+            .for_model(model)
+            .with_media(recording.media);
         let in_run = |entry: &Entry| run_id(entry) == call.run_id;
         let prompt = before
             .iter()

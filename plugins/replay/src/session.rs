@@ -8,10 +8,10 @@ use bub::{
     agent::HANDOFF_EVENT,
     clap,
     kernel::tape_error,
-    tape::{EntryRange, Tape, TapeName},
+    tape::{EntryRange, Tape, TapeName, media},
 };
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{
     difference::first_difference,
@@ -24,6 +24,8 @@ use crate::{
 
 /// Field of a replayed message with the prompt that the tape has for it.
 const PROMPT_FIELD: &str = "replay_prompt";
+/// Field of a replayed message with the names of the files in its prompt.
+const NAMES_FIELD: &str = "replay_media_names";
 
 /// Tools that act only on the session. They run in a replay if they ran when the tape was recorded, because later requests
 /// depend on them, and then get their recorded result.
@@ -267,7 +269,9 @@ impl ReplaySession {
             .chat_id("replay")
             .output_channel("null")
             .context("_model", model);
-        let mut message = Envelope::from(message).with(PROMPT_FIELD, content);
+        let mut message = Envelope::from(message)
+            .with(PROMPT_FIELD, content)
+            .with(NAMES_FIELD, json!(media::media_names(prompt)));
         if let Some(media) = field("media") {
             message.set("media", media);
         }
@@ -292,8 +296,18 @@ impl ReplaySession {
     }
 
     /// Returns the recorded prompt of a replayed message.
-    pub(crate) fn prompt(message: &Envelope) -> Option<Prompt> {
-        serde_json::from_value(message.field(PROMPT_FIELD)?.clone()).ok()
+    pub(crate) fn prompt(message: &Envelope, turn: &Turn) -> Option<Prompt> {
+        let prompt = serde_json::from_value(message.field(PROMPT_FIELD)?.clone()).ok()?;
+        let names = message.field(NAMES_FIELD).cloned().unwrap_or_default();
+        let names: Vec<(usize, String)> = serde_json::from_value(names).unwrap_or_default();
+        if let Prompt::Parts(parts) = &prompt {
+            for (index, name) in names {
+                if let Some(part) = parts.get(index) {
+                    turn.tape().set_media_name(part, &name);
+                }
+            }
+        }
+        Some(prompt)
     }
 
     fn recorded_call(&self, turn: usize, call: usize) -> Option<(usize, &RecordedCall)> {

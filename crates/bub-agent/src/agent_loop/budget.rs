@@ -7,6 +7,8 @@ use serde_json::Value;
 
 /// Estimated tokens of an image, regardless of its size.
 const TOKENS_PER_IMAGE: u64 = 1500;
+/// Estimated base64 characters of a recording or video per token. A minute has about 2,000 tokens and 1 MB in a recording.
+const MEDIA_CHARS_PER_TOKEN: u64 = 512;
 /// Estimated tokens of a message in addition to its text.
 const TOKENS_PER_MESSAGE: u64 = 4;
 /// Estimated bytes of ASCII text per token, before the correction by [`Calibration`].
@@ -123,11 +125,24 @@ fn value_tokens(value: &Value) -> u64 {
         Value::String(text) => text_tokens(text),
         Value::Array(items) => items.iter().map(value_tokens).sum(),
         Value::Object(map) if map.contains_key("image_url") => TOKENS_PER_IMAGE,
+        Value::Object(map) if map.contains_key("input_audio") || map.contains_key("video_url") => {
+            value_size(value) / MEDIA_CHARS_PER_TOKEN
+        }
         Value::Object(map) => map
             .iter()
             .map(|(key, value)| 1 + text_tokens(key) + value_tokens(value))
             .sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
+/// Returns the total bytes of the strings in a value.
+fn value_size(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64,
+        Value::Array(items) => items.iter().map(value_size).sum(),
+        Value::Object(map) => map.values().map(value_size).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
 

@@ -664,3 +664,174 @@ async fn a_pdf_document_is_read_by_a_confined_program() {
         assert_eq!(std::fs::read_dir(temp).unwrap().count(), 0);
     }
 }
+
+/// Starts a process on the directory of a fixture: its tapes are those of the fixture before.
+fn restarted(fixture: AgentFixture, url: &str, variables: &[(&str, &str)]) -> AgentFixture {
+    let base = format!("{url}/v1");
+    let model = [CHAT_MODEL, ("BUB_LLAMACPP_API_BASE", base.as_str())];
+    let test = bub::testing::framework(fixture.dir.path());
+    let variables = model.iter().chain(variables);
+    let test = variables.fold(test, |test, (name, value)| test.env(*name, *value));
+    AgentFixture {
+        framework: test.builder().unwrap().build(),
+        dir: fixture.dir,
+    }
+}
+
+/// Sends a message to the session and returns the messages of the request, without the system prompt.
+async fn ask(fixture: &AgentFixture, server: &ModelServer, message: ChannelMessage) -> Vec<Value> {
+    server.script(Reply::text("seen"));
+    fixture.own_turn(message).await.unwrap();
+    let mut messages = last_messages(server);
+    messages.remove(0);
+    messages
+}
+
+fn last_messages(server: &ModelServer) -> Vec<Value> {
+    let request = server.requests().pop().unwrap();
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    body["messages"].as_array().unwrap().clone()
+}
+
+fn text_message(text: &str) -> ChannelMessage {
+    ChannelMessage::new("s", "cli", text)
+}
+
+fn image_message(name: &str, bytes: &[u8]) -> ChannelMessage {
+    text_message("look").media(file(MediaKind::Image, "image/png", name, bytes))
+}
+
+/// Returns the last part of each message with several parts: an image as `image`, or a text.
+fn last_parts(messages: &[Value]) -> Vec<String> {
+    let parts = messages
+        .iter()
+        .filter_map(|message| message["content"].as_array()?.last());
+    let text = |part: &Value| part["text"].as_str().map(str::to_owned);
+    parts
+        .map(|part| text(part).unwrap_or_else(|| "image".to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn an_image_is_sent_again_with_later_questions() {
+    let server = ModelServer::start();
+    let fixture = AgentFixture::asking(&server.url());
+    let scope = fixture.framework.clone();
+    let bytes = png(20, 10);
+    let (first, second) = scope
+        .run_scoped(async {
+            let first = ask(&fixture, &server, image_message("cat.png", &bytes)).await;
+            let second = ask(&fixture, &server, text_message("and in the corner?")).await;
+            Ok((first, second))
+        })
+        .await
+        .unwrap();
+    let data = base64::engine::general_purpose::STANDARD.encode(&bytes);
+    let part =
+        json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}});
+    assert_eq!(first[0]["content"][1], part);
+    assert!(second.starts_with(&first), "{second:?}");
+    // After a restart, too.
+    let fixture = restarted(fixture, &server.url(), &[]);
+    let scope = fixture.framework.clone();
+    scope
+        .run_scoped(async {
+            let third = ask(&fixture, &server, text_message("and above?")).await;
+            assert!(third.starts_with(&second), "{third:?}");
+            // Only the prompt of a subagent reaches it.
+            server.script(Reply::new().call("c1", "subagent", r#"{"prompt": "count to three"}"#));
+            server.script(Reply::text("one two three"));
+            server.script(Reply::text("done"));
+            fixture.own_turn(text_message("delegate")).await.unwrap();
+            let requests = server.requests();
+            let subagent = String::from_utf8_lossy(&requests[requests.len() - 2].body).into_owned();
+            assert!(
+                subagent.contains("count to three") && !subagent.contains("image_url"),
+                "{subagent}"
+            );
+            assert_eq!(last_parts(&last_messages(&server)), ["image"]);
+            // A handoff starts again without it.
+            fixture
+                .own_turn(text_message(",tape.handoff name=next summary=seen"))
+                .await
+                .unwrap();
+            let after = ask(&fixture, &server, text_message("go on")).await;
+            assert_eq!(last_parts(&after), Vec::<String>::new());
+            Ok(())
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn images_beyond_the_limit_and_lost_ones_are_named() {
+    let server = ModelServer::start();
+    let limit = [("BUB_MEDIA_MAX_ITEMS", "2")];
+    let fixture = AgentFixture::asking_so(&server.url(), &limit, |builder| builder);
+    let scope = fixture.framework.clone();
+    scope
+        .run_scoped(async {
+            for name in ["a.png", "b.png", "c.png"] {
+                ask(&fixture, &server, image_message(name, &png(20, 10))).await;
+            }
+            let shown = ask(&fixture, &server, text_message("which?")).await;
+            let expected = [
+                "[image a.png, sent earlier]",
+                "[image b.png, sent earlier]",
+                "image",
+            ];
+            assert_eq!(last_parts(&shown), expected);
+            let again = ask(&fixture, &server, text_message("and now?")).await;
+            assert!(again.starts_with(&shown));
+            // Without its file, an image is named.
+            let blobs = fixture.framework.tape_store().unwrap().blobs();
+            for blob in blobs.list().await.unwrap() {
+                blobs.remove(&blob).await.unwrap();
+            }
+            let lost = ask(&fixture, &server, text_message("still?")).await;
+            assert_eq!(last_parts(&lost)[2], "[image c.png, sent earlier]");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    // The limit in bytes.
+    let fixture = restarted(fixture, &server.url(), &[("BUB_MEDIA_MAX_MB", "1")]);
+    let scope = fixture.framework.clone();
+    scope
+        .run_scoped(async {
+            ask(
+                &fixture,
+                &server,
+                image_message("large.png", &png(600, 600)),
+            )
+            .await;
+            let shown = ask(&fixture, &server, text_message("and?")).await;
+            assert_eq!(last_parts(&shown)[3], "[image large.png, sent earlier]");
+            Ok(())
+        })
+        .await
+        .unwrap();
+}
+
+// A server whose model reads no images would otherwise reject all later messages of the session.
+#[tokio::test]
+async fn a_rejected_image_does_not_block_the_session() {
+    let server = ModelServer::start();
+    let fixture = AgentFixture::asking(&server.url());
+    let scope = fixture.framework.clone();
+    scope
+        .run_scoped(async {
+            server.script(Reply::status(400).message("image input is not supported"));
+            assert!(
+                fixture
+                    .own_turn(image_message("cat.png", &png(20, 10)))
+                    .await
+                    .is_err()
+            );
+            let shown = ask(&fixture, &server, text_message("hello")).await;
+            assert_eq!(last_parts(&shown), ["[image cat.png, sent earlier]"]);
+            Ok(())
+        })
+        .await
+        .unwrap();
+}

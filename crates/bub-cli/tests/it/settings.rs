@@ -96,6 +96,8 @@ fn the_declared_names_and_defaults_are_those_of_the_python_version() {
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
             r#"tape.storage BUB_TAPE_STORAGE "file""#,
             r#"tape.integrity BUB_TAPE_INTEGRITY "none""#,
+            "media.max_items BUB_MEDIA_MAX_ITEMS 20",
+            "media.max_mb BUB_MEDIA_MAX_MB 12",
             "log.filter BUB_LOG null",
             r#"log.format BUB_LOG_FORMAT "text""#,
             "log.file BUB_LOG_FILE null",

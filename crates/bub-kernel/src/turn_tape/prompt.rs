@@ -1,9 +1,9 @@
 //! Recording the message and the prompt of a turn.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 
-use bub_tape::{Entry, REPLACES_KEY};
-use serde_json::json;
+use bub_tape::{Entry, REPLACES_KEY, media};
+use serde_json::{Value, json};
 
 use super::{ResumePoint, TurnTape};
 use crate::{envelope::Envelope, error::Result, prompt::Prompt, steering::SteeredMessage};
@@ -106,16 +106,37 @@ impl TurnTape {
     /// Creates the entry of a user message: the content is the prompt, and the `run_id` is the turn's.
     pub fn user_message_entry(&self, prompt: &Prompt) -> Entry {
         let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
-        self.with_run_id(Entry::message("user", content))
+        let entry = self.with_run_id(Entry::message("user", content));
+        let Prompt::Parts(parts) = prompt else {
+            return entry;
+        };
+        let progress = self.progress.lock();
+        let name = |part| progress.media_names.get(&fingerprint(part)).cloned();
+        let parts = parts.iter().enumerate();
+        media::with_media_names(
+            entry,
+            parts.filter_map(|(index, part)| Some((index, name(part)?))),
+        )
+    }
+
+    /// Sets the name of the file in a content part of a prompt. The tape keeps it, because the part does not have it.
+    pub fn set_media_name(&self, part: &Value, name: &str) {
+        let name = self.redactor().redact(name).into_owned();
+        let names = &mut self.progress.lock().media_names;
+        names.insert(fingerprint(part), name);
     }
 }
 
 /// Returns a hash that distinguishes prompts. The prompts themselves are not kept, because they may contain images.
 fn prompt_fingerprint(prompt: &Prompt) -> u64 {
-    let mut hasher = DefaultHasher::new();
     match prompt {
-        Prompt::Text(text) => text.hash(&mut hasher),
-        Prompt::Parts(parts) => parts.hash(&mut hasher),
+        Prompt::Text(text) => fingerprint(text),
+        Prompt::Parts(parts) => fingerprint(parts),
     }
+}
+
+fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
     hasher.finish()
 }

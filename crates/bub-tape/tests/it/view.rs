@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::view_support::{CountingStore, call, name, rejection_reason, store_fixtures, tape_of};
 use bub_tape::{
-    AnchorSelector, Entry, EntryId, EntryKind, INTERRUPTED_RESULT, StepRecord, Tape, TapeContext,
-    TapeError, TapeErrorKind, TapeStore as _, View, ViewOptions, tool_done_event,
+    AnchorSelector, ChatMessage, Entry, EntryId, EntryKind, EntryRange, INTERRUPTED_RESULT,
+    MediaLimit, StepRecord, Tape, TapeContext, TapeError, TapeErrorKind, TapeStore as _, View,
+    ViewOptions, media, tool_done_event,
 };
 use serde_json::{Map, Value, json};
 
@@ -345,41 +346,203 @@ async fn carried_entries_follow_the_anchor() {
     );
 }
 
-/// L3, W-9: media are shown during their turn. Later views mention that they are omitted.
+fn picture(data: &str) -> Value {
+    json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}})
+}
+
+/// Returns a tape whose entries were appended through the tape, so that their media are blobs.
+async fn appended(entries: Vec<Entry>) -> Tape {
+    let tape = tape_of(Vec::new()).await;
+    tape.append_all(entries).await.unwrap();
+    tape
+}
+
+fn answer(run: &str) -> Entry {
+    Entry::message("assistant", "ok").with_meta("run_id", run)
+}
+
+/// Returns what a view shows of each media part: the data of a picture, or the marker in its place.
+fn shown_media(view: &View) -> Vec<String> {
+    let users = view
+        .messages
+        .iter()
+        .filter(|message| message["role"] == "user");
+    let parts =
+        users.flat_map(|message| message["content"].as_array().cloned().unwrap_or_default());
+    let parts = parts.filter_map(|part| {
+        let text = part["text"].as_str().filter(|text| text.starts_with('['));
+        let url = part["image_url"]["url"].as_str();
+        let data = url.map(|url| url.rsplit(['/', ',']).next().unwrap_or_default());
+        data.or(text).map(str::to_owned)
+    });
+    parts.collect()
+}
+
+const ALL_MEDIA: MediaLimit = MediaLimit {
+    items: usize::MAX,
+    bytes: u64::MAX,
+};
+
+/// L3, W-9: media are shown during their turn, and later within a limit.
 #[tokio::test]
-async fn media_stay_visible_during_the_turn() {
-    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+async fn media_stay_visible_within_the_limit() {
     let text = json!({"type": "text", "text": "what is this?"});
     for fixture in store_fixtures() {
-        let tape = &fixture.tape;
-        tape.append(Entry::message("user", vec![picture.clone()]))
-            .await
-            .unwrap();
+        let (tape, label) = (&fixture.tape, fixture.label);
+        let first = Entry::message("user", vec![picture("AAAA")]).with_meta("run_id", "one");
+        let first = media::with_media_names(first, [(0, "a\n[b].png".to_owned())]);
+        tape.append_all(vec![first, answer("one")]).await.unwrap();
+        let second = Entry::message("user", vec![text.clone(), picture("BBBB"), text.clone()]);
         let turn = tape
-            .append(Entry::message("user", vec![text.clone(), picture.clone()]))
+            .append(second.with_meta("run_id", "two"))
             .await
             .unwrap();
         tape.append(called(&["a"])).await.unwrap();
-        let during = messages(
-            &tape
-                .view(&ViewOptions::new().with_turn_start(turn))
-                .await
-                .unwrap(),
+        let during = ViewOptions::new().with_turn_start(turn);
+        let view = tape.view(&during).await.unwrap();
+        assert_eq!(
+            shown_media(&view),
+            ["[image ab.png, sent earlier]", "BBBB"],
+            "{label}"
         );
         assert_eq!(
-            during[0]["content"], "[not shown again: image_url]",
-            "{}",
-            fixture.label
+            messages(&view)[2]["content"],
+            json!([text, picture("BBBB"), text]),
+            "{label}"
         );
-        assert_eq!(
-            during[1]["content"],
-            json!([text, picture]),
-            "{}",
-            fixture.label
-        );
-        let after = messages(&tape.view(&ViewOptions::new()).await.unwrap());
-        assert_eq!(after[1]["content"], json!([text]), "{}", fixture.label);
+        let view = tape.view(&during.with_media(ALL_MEDIA)).await.unwrap();
+        assert_eq!(shown_media(&view), ["AAAA", "BBBB"], "{label}");
+        // The entry on the tape has only text, as in the Python version, and describes the file.
+        let entries = tape.entries(EntryRange::ALL).await.unwrap();
+        assert_eq!(entries[0].payload["content"], json!([]), "{label}");
+        let mut item = entries[0].meta["media"][0].clone();
+        assert!(item["blob"].take().as_str().unwrap().starts_with("sha256:"));
+        let expected = json!({"index": 0, "type": "image_url", "blob": null, "mime_type": "image/png",
+            "bytes": 3, "name": "ab.png"});
+        assert_eq!(item, expected, "{label}");
+        // A file that is gone, or that the store cannot read, does not fail the call.
+        let blobs = tape.store().blobs();
+        for blob in blobs.list().await.unwrap() {
+            blobs.remove(&blob).await.unwrap();
+        }
+        let view = tape
+            .view(&ViewOptions::new().with_media(ALL_MEDIA))
+            .await
+            .unwrap();
+        let expected = ["[image ab.png, sent earlier]", "[image, sent earlier]"];
+        assert_eq!(shown_media(&view), expected, "{label}");
     }
+}
+
+// A provider that rejected an image, or cannot load an address any more, would reject all later requests.
+#[tokio::test]
+async fn media_without_an_answer_and_addresses_are_not_shown_again() {
+    let rejected = Entry::message("user", vec![picture("AAAA")]).with_meta("run_id", "one");
+    let address = json!({"type": "image_url", "image_url": {"url": "https://example.com/b.png"}});
+    let address = Entry::message("user", vec![address]).with_meta("run_id", "two");
+    let tape = appended(vec![rejected, address, answer("two")]).await;
+    let during = ViewOptions::new().with_media(ALL_MEDIA);
+    let view = tape
+        .view(&during.clone().with_turn_start(EntryId::new(2)))
+        .await
+        .unwrap();
+    assert_eq!(shown_media(&view), ["[image, sent earlier]", "b.png"]);
+    let view = tape
+        .view(&during.clone().with_turn_start(EntryId::new(1)))
+        .await
+        .unwrap();
+    assert_eq!(shown_media(&view), ["AAAA", "b.png"]);
+    let view = tape.view(&during).await.unwrap();
+    assert_eq!(
+        shown_media(&view),
+        ["[image, sent earlier]", "[image, sent earlier]"]
+    );
+}
+
+// Prompt caches of providers work while the start of the request stays equal.
+#[tokio::test]
+async fn media_beyond_the_limit_are_dropped_in_strides() {
+    for limit in [
+        MediaLimit {
+            items: 4,
+            bytes: u64::MAX,
+        },
+        MediaLimit {
+            items: usize::MAX,
+            bytes: 12,
+        },
+    ] {
+        let tape = tape_of(Vec::new()).await;
+        let options = ViewOptions::new().with_media(limit);
+        let (mut counts, mut changes) = (Vec::new(), 0);
+        let mut last: Vec<ChatMessage> = Vec::new();
+        for turn in 0..12 {
+            let run = format!("run-{turn}");
+            let prompt = Entry::message("user", vec![picture("AAAA")]).with_meta("run_id", &*run);
+            let prompt = tape.append(prompt).await.unwrap();
+            let running = options.clone().with_turn_start(prompt);
+            let view = tape.view(&running).await.unwrap();
+            counts.push(
+                shown_media(&view)
+                    .iter()
+                    .filter(|shown| *shown == "AAAA")
+                    .count(),
+            );
+            changes += usize::from(!view.messages.starts_with(&last));
+            // A second step of the turn only adds messages.
+            tape.append(called(&["a"]).with_meta("run_id", &*run))
+                .await
+                .unwrap();
+            let step = tape.view(&running).await.unwrap();
+            assert!(step.messages.starts_with(&view.messages), "{limit:?}");
+            tape.append(answer(&run)).await.unwrap();
+            last = view.messages;
+        }
+        // The medium of the running turn does not count.
+        assert_eq!(counts, [1, 2, 3, 4, 5, 3, 4, 5, 3, 4, 5, 3], "{limit:?}");
+        assert_eq!(changes, 3, "{limit:?}");
+    }
+    // One that is larger than the limit is not shown again, and the smallest limit keeps the newest one.
+    let sent = |data: &str, run: &str| {
+        let prompt = Entry::message("user", vec![picture(data)]).with_meta("run_id", run);
+        [prompt, answer(run)]
+    };
+    let entries = [sent("AAAA", "1"), sent("BBBB", "2"), sent("CCCCCCCC", "3")];
+    let tape = appended(entries.concat()).await;
+    for (items, bytes, expected) in [
+        (
+            1,
+            100,
+            ["[image, sent earlier]", "[image, sent earlier]", "CCCCCCCC"],
+        ),
+        (9, 5, ["[image, sent earlier]"; 3]),
+        (0, 100, ["[image, sent earlier]"; 3]),
+    ] {
+        let options = ViewOptions::new().with_media(MediaLimit { items, bytes });
+        let view = tape.view(&options).await.unwrap();
+        assert_eq!(shown_media(&view), expected, "{items} {bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_handoff_hides_media_before_it() {
+    let prompt = |run: &str| Entry::message("user", vec![picture("AAAA")]).with_meta("run_id", run);
+    let tape = appended(vec![prompt("one"), answer("one")]).await;
+    tape.handoff("phase", Some(json!({"summary": "done", "carry": [1]})))
+        .await
+        .unwrap();
+    tape.append_all(vec![prompt("two"), answer("two")])
+        .await
+        .unwrap();
+    let options = ViewOptions::new().with_media(ALL_MEDIA);
+    let view = tape.view(&options).await.unwrap();
+    assert_eq!(shown_media(&view), ["[image, sent earlier]", "AAAA"]);
+    // A turn that hands off keeps its own media.
+    let view = tape
+        .view(&options.with_turn_start(EntryId::new(1)))
+        .await
+        .unwrap();
+    assert_eq!(shown_media(&view), ["AAAA", "AAAA"]);
 }
 
 /// Provider state is sent only to the model that it comes from.
