@@ -249,6 +249,9 @@ impl AgentLoop {
                         .await?;
                     self.begin_step(number, None);
                 }
+                Err(StepError::Failed(error)) if self.hides_rejected_media(&error) => {
+                    self.begin_step(number, None);
+                }
                 Err(StepError::Overflow(error) | StepError::Failed(error)) => {
                     return Err(self.record_failure(error).await);
                 }
@@ -293,6 +296,25 @@ impl AgentLoop {
         let output = run_command(&self.agent, &task, &line, None).await;
         let output = output.unwrap_or_else(|error| error.message().to_owned());
         self.send_text(format!("\n\n{line}\n{output}")).await;
+    }
+
+    /// Hides media of earlier turns if the provider rejected a request with them: the model of this turn may be another
+    /// one, which reads no images. Returns whether the step can be repeated without them.
+    fn hides_rejected_media(&self, error: &Error) -> bool {
+        let has_answer = self
+            .tape()
+            .partial_text()
+            .is_some_and(|text| !text.is_empty());
+        let is_rejected = error.kind() == ErrorKind::Provider && !has_answer;
+        if !is_rejected || !self.tape().hide_earlier_media() {
+            return false;
+        }
+        tracing::warn!(%error, "model.earlier_media_rejected");
+        // The failed model call counts as a step.
+        if let Some(end) = self.tape().end_step("media_hidden", Some(error)) {
+            self.tape().append_later(end);
+        }
+        true
     }
 
     /// Records the error that ends the turn, and returns it.

@@ -117,6 +117,10 @@ struct TurnProgress {
     calls: Option<OpenCalls>,
     /// The names of the files in the content parts of prompts, with the hash of the part.
     media_names: HashMap<u64, String>,
+    /// Whether the last view showed media of earlier turns.
+    shows_earlier_media: bool,
+    /// Whether views of the turn show no media of earlier turns.
+    hides_earlier_media: bool,
     /// What the comma command of the turn has printed.
     command_output: PrintedOutput,
     step: Option<OpenStep>,
@@ -335,13 +339,23 @@ impl TurnTape {
     pub async fn build_view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
         let mut options = ViewOptions::new().for_model(model);
         options.turn_start = self.prompt_id();
-        options.media = media_limit(self.framework.settings());
+        if !self.progress.lock().hides_earlier_media {
+            options.media = media_limit(self.framework.settings());
+        }
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }
         let view = self.tape().view(&options).await.map_err(tape_error)?;
         self.provenance.lock().add_view(&view.provenance);
+        self.progress.lock().shows_earlier_media = view.shows_earlier_media;
         Ok(view)
+    }
+
+    /// Hides media of earlier turns from the next views of this turn. Returns whether the last view showed some.
+    pub fn hide_earlier_media(&self) -> bool {
+        let mut progress = self.progress.lock();
+        progress.hides_earlier_media |= progress.shows_earlier_media;
+        progress.shows_earlier_media
     }
 
     /// Returns whether the entries of the turn can be read later: the tape is stored, or the builtin agent uses it.

@@ -62,6 +62,8 @@ pub struct View {
     pub origin: Option<EntryId>,
     /// The distinct values of [`PROVENANCE_KEY`] in the `meta` of the entries.
     pub provenance: Vec<Value>,
+    /// Whether the view shows media of earlier turns.
+    pub shows_earlier_media: bool,
 }
 
 /// Options for building a view.
@@ -182,6 +184,7 @@ impl Tape {
             entries,
             origin,
             provenance,
+            shows_earlier_media: conversation.shows_earlier_media,
         })
     }
 
@@ -237,7 +240,8 @@ impl Tape {
         }
         let origin = mark.map(|mark| mark.id);
         let blobs = self.store().blobs();
-        media::insert_media(&*blobs, &mut entries, origin, options).await;
+        conversation.shows_earlier_media =
+            media::insert_media(&*blobs, &mut entries, origin, options).await;
         Ok((origin, entries))
     }
 }

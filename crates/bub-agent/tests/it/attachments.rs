@@ -830,6 +830,15 @@ async fn a_rejected_image_does_not_block_the_session() {
             );
             let shown = ask(&fixture, &server, text_message("hello")).await;
             assert_eq!(last_parts(&shown), ["[image cat.png, sent earlier]"]);
+            // Another model may read no images. The request is repeated without those of earlier turns.
+            ask(&fixture, &server, image_message("dog.png", &png(20, 10))).await;
+            server.script(Reply::status(400).message("image input is not supported"));
+            let shown = ask(&fixture, &server, text_message("go on")).await;
+            let markers = [
+                "[image cat.png, sent earlier]",
+                "[image dog.png, sent earlier]",
+            ];
+            assert_eq!(last_parts(&shown), markers);
             Ok(())
         })
         .await

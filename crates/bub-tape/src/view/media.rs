@@ -50,15 +50,16 @@ impl Default for MediaLimit {
     }
 }
 
-/// Inserts the media of messages, or markers in their place. `origin` is the anchor that the view starts with.
+/// Inserts the media of messages, or markers in their place. `origin` is the anchor that the view starts with. Returns
+/// whether media of earlier turns are shown.
 pub(super) async fn insert_media(
     blobs: &dyn BlobStore,
     entries: &mut [Entry],
     origin: Option<EntryId>,
     options: &ViewOptions,
-) {
+) -> bool {
     if !entries.iter().any(has_media) {
-        return;
+        return false;
     }
     let turn = RunningTurn::new(entries, options.turn_start);
     let kept = kept_media(entries, &turn, origin, options.media);
@@ -83,6 +84,7 @@ pub(super) async fn insert_media(
             media::insert_part(parts, item, part.unwrap_or_else(|| marker_part(item)));
         }
     }
+    !kept.is_empty()
 }
 
 /// The turn that the view is built for.

@@ -10,6 +10,8 @@ pub(super) struct Conversation {
     /// Entries that a view can show, but that are elsewhere in this view or not in it, because they were moved or
     /// replaced.
     pub(super) hidden: Vec<EntryId>,
+    /// Whether media of earlier turns are in the entries.
+    pub(super) shows_earlier_media: bool,
 }
 
 impl Conversation {
