@@ -192,6 +192,10 @@ pub(super) fn stem<'a>(word: &'a [u8], buffer: &'a mut [u8; MAX_WORD_BYTES]) -> 
     {
         stem = stem.get(..stem.len() - 1).unwrap_or(stem);
     }
+    // All suffixes end in one of these letters. Most words do not.
+    if !matches!(stem.last(), Some(b'd' | b'e' | b'g' | b'n' | b't' | b'y')) {
+        return stem;
+    }
     stem = strip_suffix(stem, b"ing")
         .or_else(|| strip_suffix(stem, b"ed"))
         .or_else(|| stem.strip_suffix(b"ly").filter(|rest| rest.len() > 3))
