@@ -1,4 +1,5 @@
 //! Prints the generated conversations of the recall test with the results of searches, one JSON object per line.
+//! With the argument `unseen`, prints the conversations that the search was not adjusted to.
 //! `scripts/recall-reference` compares them with a BM25 package for Python.
 #![allow(
     clippy::indexing_slicing,
@@ -20,7 +21,12 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    for conversation in recall_data::conversations() {
+    let conversations = if std::env::args().any(|argument| argument == "unseen") {
+        recall_data::unseen_conversations()
+    } else {
+        recall_data::conversations()
+    };
+    for conversation in conversations {
         let tape = Tape::new(
             Arc::new(MemoryStore::new()),
             TapeName::new("recall__tape").unwrap(),

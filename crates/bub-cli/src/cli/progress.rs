@@ -67,6 +67,11 @@ impl ProgressBar {
             item.clone_into(&mut state.item);
         }
     }
+
+    /// Sets the number of items that are done.
+    pub(super) fn set(&self, done: usize) {
+        self.state.lock().started = done;
+    }
 }
 
 impl ProgressState {
@@ -135,5 +140,24 @@ mod tests {
             ..state
         };
         assert_eq!(empty.line(80), "checking [....................] 1 of 0");
+    }
+
+    #[test]
+    fn the_bar_shows_how_much_is_done() {
+        let state = ProgressState {
+            label: "indexing MB",
+            total: 8,
+            started: 0,
+            item: String::new(),
+            is_shown: false,
+            is_finished: false,
+        };
+        let progress = ProgressBar {
+            state: Arc::new(Mutex::new(state)),
+            drawing: None,
+        };
+        progress.set(6);
+        let line = progress.state.lock().line(80);
+        assert_eq!(line, "indexing MB [###############.....] 6 of 8");
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use super::{
     entry_text::{NO_ENTRY, kind_code},
     parts::{DocumentCounts, SearchPart},
-    segment::{SEARCH_OUTPUT, TermPostings, author_hash, decode_length, for_each_posting},
+    segment::{SEARCH_OUTPUT, author_hash, decode_length, for_each_posting},
     syntax::{ParsedText, SearchWord},
     typo,
 };
@@ -97,8 +97,8 @@ pub(super) fn kind_weight(kind: u8) -> f32 {
     }
 }
 
-/// The postings of each word in a part.
-type PartPostings = Vec<Vec<(f32, TermPostings)>>;
+/// The postings of each word in a part: for each alternative, its weight and the encoded documents.
+type PartPostings = Vec<Vec<(f32, Vec<u8>)>>;
 
 /// A search of parts.
 pub(super) struct Ranker<'a> {
@@ -344,9 +344,9 @@ impl<'a> Ranker<'a> {
         let mut scores = vec![0.0_f32; lengths.len()];
         let mut matched = vec![0_u32; lengths.len()];
         for (number, (word, terms)) in ranking.words.iter().zip(postings).enumerate() {
-            for (weight, term) in terms {
+            for (weight, postings) in terms {
                 let factor = word.rarity * weight * (SATURATION + 1.0);
-                for_each_posting(&term.postings, |document, frequency| {
+                for_each_posting(postings, |document, frequency| {
                     let document = document as usize;
                     let (Some(score), Some(matched), Some(length)) = (
                         scores.get_mut(document),
@@ -435,7 +435,7 @@ fn mark(
 ) -> io::Result<()> {
     for hash in hashes {
         if let Some(term) = part.segment.find_term(hash)? {
-            for_each_posting(&term.postings, |document, _| {
+            for_each_posting(&part.segment.read_postings(&term)?, |document, _| {
                 if let Some(matched) = matched.get_mut(document as usize) {
                     *matched |= bit;
                 }
@@ -454,20 +454,17 @@ fn count_documents(part: &SearchPart, hash: u32) -> io::Result<u64> {
         return Ok(u64::from(term.documents));
     }
     let mut count = 0;
-    for_each_posting(&term.postings, |document, _| {
+    for_each_posting(&part.segment.read_postings(&term)?, |document, _| {
         count += u64::from(part.chunk_of(document).is_some());
     });
     Ok(count)
 }
 
-fn find_all(
-    part: &SearchPart,
-    alternatives: &[Alternative],
-) -> io::Result<Vec<(f32, TermPostings)>> {
+fn find_all(part: &SearchPart, alternatives: &[Alternative]) -> io::Result<Vec<(f32, Vec<u8>)>> {
     let mut found = Vec::new();
     for alternative in alternatives {
         if let Some(term) = part.segment.find_term(alternative.hash)? {
-            found.push((alternative.weight, term));
+            found.push((alternative.weight, part.segment.read_postings(&term)?));
         }
     }
     Ok(found)

@@ -240,24 +240,30 @@ fn high(term: u64) -> u32 {
     u32::try_from(term >> 32).unwrap_or_default()
 }
 
-/// Sorts terms by hash and keeps the order of documents. Radix sort: a comparison sort takes twice as long. With more
-/// bits per pass, the writes are spread over too many pages.
+/// Sorts terms by hash and keeps the order of documents. Radix sort by three bytes: a comparison sort takes twice as
+/// long. With more bits per pass, the writes are spread over too many pages. The last byte seldom matters.
 fn sort_by_hash(terms: &mut Vec<u64>) {
-    let mut sorted = vec![0; terms.len()];
-    for byte in 4..8 {
-        let digit = |term: u64| usize::from(term.to_le_bytes().get(byte).copied().unwrap_or(0));
-        let mut ends = [0_usize; 256];
-        for term in &*terms {
-            if let Some(end) = ends.get_mut(digit(*term)) {
+    let digits = |term: u64| {
+        let [.., third, second, first] = term.to_le_bytes();
+        [third, second, first]
+    };
+    let mut ends = [[0_usize; 256]; 3];
+    for term in &*terms {
+        for (ends, digit) in ends.iter_mut().zip(digits(*term)) {
+            if let Some(end) = ends.get_mut(usize::from(digit)) {
                 *end += 1;
             }
         }
+    }
+    let mut sorted = vec![0; terms.len()];
+    for (pass, ends) in ends.iter_mut().enumerate() {
         let mut total = 0;
-        for end in &mut ends {
+        for end in &mut *ends {
             total += std::mem::replace(end, total);
         }
         for term in &*terms {
-            if let Some(end) = ends.get_mut(digit(*term)) {
+            let digit = digits(*term).get(pass).copied().unwrap_or(0);
+            if let Some(end) = ends.get_mut(usize::from(digit)) {
                 if let Some(slot) = sorted.get_mut(*end) {
                     *slot = *term;
                 }
@@ -265,6 +271,11 @@ fn sort_by_hash(terms: &mut Vec<u64>) {
             }
         }
         std::mem::swap(terms, &mut sorted);
+    }
+    for group in terms.chunk_by_mut(|left, right| left >> 40 == right >> 40) {
+        if !group.is_sorted_by_key(|term| high(*term)) {
+            group.sort_by_key(|term| high(*term));
+        }
     }
 }
 
@@ -385,10 +396,12 @@ pub(crate) struct Segment {
     postings: Range<u64>,
 }
 
-/// The postings of a term in one segment.
-pub(super) struct TermPostings {
+/// A term in one segment.
+pub(super) struct TermRecord {
+    /// Number of documents with the term.
     pub(super) documents: u32,
-    pub(super) postings: Vec<u8>,
+    /// Bytes of the postings and their checksum in the file.
+    postings: Range<u64>,
 }
 
 impl Segment {
@@ -459,8 +472,16 @@ impl Segment {
         is_valid.then_some(()).ok_or_else(invalid_error)
     }
 
-    /// Returns the postings of a term, or `None` if no document has it.
-    pub(super) fn find_term(&self, hash: u32) -> io::Result<Option<TermPostings>> {
+    /// Returns the checked postings of a term.
+    pub(super) fn read_postings(&self, term: &TermRecord) -> io::Result<Vec<u8>> {
+        let mut postings = self.data.read(term.postings.clone())?.into_owned();
+        let checksum = postings.split_off(postings.len().saturating_sub(2));
+        let is_valid = checksum == short_checksum(&postings);
+        is_valid.then_some(postings).ok_or_else(invalid_error)
+    }
+
+    /// Returns a term, or `None` if no document has it.
+    pub(super) fn find_term(&self, hash: u32) -> io::Result<Option<TermRecord>> {
         let (blocks, _) = self.blocks.as_chunks::<BLOCK_BYTES>();
         let next = blocks.partition_point(|block| read_u32(block, 0) <= hash);
         let Some(block) = next.checked_sub(1).and_then(|index| blocks.get(index)) else {
@@ -483,15 +504,10 @@ impl Segment {
             current = current.wrapping_add(difference);
             let end = offset + u64::from(length);
             if current == hash {
-                let mut postings = self.data.read(offset..end)?.into_owned();
-                let checksum = postings.split_off(postings.len().saturating_sub(2));
-                let is_valid = checksum == short_checksum(&postings);
-                return is_valid
-                    .then_some(Some(TermPostings {
-                        documents,
-                        postings,
-                    }))
-                    .ok_or_else(invalid_error);
+                return Ok(Some(TermRecord {
+                    documents,
+                    postings: offset..end,
+                }));
             }
             offset = end;
         }

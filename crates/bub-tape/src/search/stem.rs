@@ -95,84 +95,46 @@ const IRREGULAR_FORMS: &[&str] = &[
 /// Words that belong to the question after "how", such as "how long".
 const MEASURES: &[&str] = &["far", "long", "many", "much", "often", "old", "soon"];
 
-/// Words of everyday life that replace each other. Each line has words of one thing.
+/// Words with the same meaning in general English and Chinese, so that each can replace the others. Words that are only
+/// related, such as "pet" and "dog", do not belong here.
 const SIMILAR_WORDS: &[&str] = &[
     "mother mom mum mama",
     "father dad papa",
-    "grandmother grandma granny nana",
+    "grandmother grandma granny",
     "grandfather grandpa granddad",
-    "child kid son daughter",
-    "brother sister sibling",
-    "nephew niece",
-    "married wedding husband wife spouse marriage",
-    "girlfriend boyfriend partner",
-    "friend buddy pal",
+    "child kid",
     "boss manager",
     "colleague coworker",
     "doctor physician",
-    "pet dog cat puppy kitten",
-    "dog puppy",
-    "cat kitten",
     "apartment flat",
-    "house home",
     "shop store",
-    "job work career",
-    "company firm employer",
-    "car vehicle",
+    "job work",
     "bike bicycle",
-    "plane flight fly",
-    "trip travel journey vacation holiday visit",
+    "vacation holiday",
     "picture photo image",
     "movie film",
-    "song music",
-    "instrument guitar piano violin",
-    "food meal dish",
-    "cook bake",
     "present gift",
-    "party celebration",
-    "born birthday",
-    "die death passed",
-    "ill sick illness disease",
-    "hurt injury injure wound pain",
-    "allergy allergic",
-    "race marathon run",
-    "jog run",
-    "hike climb",
-    "exercise gym workout",
-    "class course lesson workshop",
-    "speech talk",
-    "study degree university college",
-    "exam test",
-    "start begin launch",
+    "ill sick",
+    "afraid scared",
+    "start begin",
     "end finish",
     "big large",
-    "small tiny little",
+    "small little tiny",
     "happy glad",
-    "sad unhappy",
-    "afraid scared fear",
-    "favorite favourite best",
-    "color colour",
-    "choose pick select decide",
     "buy purchase",
-    "location located place spot",
-    "move relocate",
     "fix repair",
-    "error bug problem issue",
     "delete remove",
-    "password secret",
-    "meeting appointment",
-    "phone telephone mobile",
-    "money cash",
-    "妈妈 母亲 妈咪",
+    "problem issue",
+    "phone telephone",
+    "color colour",
+    "favorite favourite",
+    "妈妈 母亲",
     "爸爸 父亲",
-    "太太 妻子 老婆",
-    "先生 丈夫 老公",
-    "孩子 儿子 女儿",
+    "妻子 太太 老婆",
+    "丈夫 老公",
     "照片 图片",
-    "旅行 旅游 出差",
+    "旅行 旅游",
     "礼物 礼品",
-    "工作 上班",
-    "宠物 小狗 小猫",
 ];
 
 /// The hashes of the stop words.
@@ -229,6 +191,10 @@ pub(super) fn stem<'a>(word: &'a [u8], buffer: &'a mut [u8; MAX_WORD_BYTES]) -> 
         && !matches!(before, b's' | b'u' | b'i')
     {
         stem = stem.get(..stem.len() - 1).unwrap_or(stem);
+    }
+    // All suffixes end in one of these letters. Most words do not.
+    if !matches!(stem.last(), Some(b'd' | b'e' | b'g' | b'n' | b't' | b'y')) {
+        return stem;
     }
     stem = strip_suffix(stem, b"ing")
         .or_else(|| strip_suffix(stem, b"ed"))

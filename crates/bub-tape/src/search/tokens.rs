@@ -87,7 +87,19 @@ pub(crate) fn for_each_token(text: &str, sink: &mut impl FnMut(Token<'_>)) {
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
         let letters = rest.iter().take_while(|byte| is_ascii_word(**byte)).count();
-        word.push_ascii(rest.get(..letters).unwrap_or_default(), offset);
+        let run = rest.get(..letters).unwrap_or_default();
+        if word.length == 0 && rest.get(letters).is_none_or(u8::is_ascii) && is_folded(run) {
+            // Most words need no copy.
+            if !run.is_empty() {
+                sink(Token {
+                    text: run,
+                    start: offset,
+                });
+            }
+            offset += letters + 1;
+            continue;
+        }
+        word.push_ascii(run, offset);
         offset += letters;
         let Some(next) = rest.get(letters) else {
             break;
@@ -120,6 +132,12 @@ pub(crate) fn for_each_token(text: &str, sink: &mut impl FnMut(Token<'_>)) {
 #[inline]
 fn is_ascii_word(byte: u8) -> bool {
     ASCII_WORD.get(usize::from(byte)).copied().unwrap_or(false)
+}
+
+/// Returns whether ASCII letters and digits are a word as they are.
+#[inline]
+fn is_folded(run: &[u8]) -> bool {
+    run.len() <= MAX_WORD_BYTES && !run.iter().any(u8::is_ascii_uppercase)
 }
 
 /// Passes the pairs of a run of characters to `sink`, or the only character of a run. Sets `offset` to the end of the

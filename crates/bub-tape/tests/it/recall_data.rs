@@ -305,7 +305,12 @@ pub(crate) fn conversations() -> Vec<Conversation> {
         .into_iter()
         .zip(101..)
         .map(|(names, seed)| generate(CHINESE, CHINESE_SMALL_TALK, names, 45, seed));
-    english.chain(chinese).chain(chats()).collect()
+    english.chain(chinese).chain(chats(CHATS)).collect()
+}
+
+/// Returns conversations that were written after the search, to measure what it finds in other texts.
+pub(crate) fn unseen_conversations() -> Vec<Conversation> {
+    chats(UNSEEN_CHATS)
 }
 
 fn generate(
@@ -379,6 +384,8 @@ fn generate(
 
 /// Conversations that were written by hand.
 const CHATS: &str = include_str!("recall_chats.txt");
+/// Conversations that the search was not adjusted to.
+const UNSEEN_CHATS: &str = include_str!("recall_unseen.txt");
 /// Number of messages without information after each session of a chat.
 const CHAT_TALK: usize = 24;
 
@@ -413,11 +420,11 @@ const CHINESE_CHAT_TALK: &[&str] = &[
     "狗又在门口叫了，我得出去遛一圈。",
 ];
 
-fn chats() -> Vec<Conversation> {
+fn chats(text: &'static str) -> Vec<Conversation> {
     let mut chats: Vec<Conversation> = Vec::new();
     let (mut names, mut talk) = (Vec::new(), ENGLISH_CHAT_TALK);
     let (mut day, mut numbered, mut noise) = ("", Vec::new(), Noise(77));
-    for line in CHATS.lines().filter(|line| !line.starts_with('#')) {
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some(rest) = line.get(2..) else { continue };
         if line.starts_with('%') {
             names = rest.split(' ').skip(1).collect();

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use bub_tape::{Query, Result, Search, SearchHit, TapeError, TapeListFilter};
+use bub_tape::{
+    Query, Result, Search, SearchHit, SearchResults, TapeError, TapeListFilter, TapeName,
+};
 use serde_json::json;
 
 use super::{
@@ -11,7 +13,7 @@ use super::{
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
 };
-use crate::cli::dates::parse_date;
+use crate::cli::{dates::parse_date, progress::ProgressBar};
 
 /// Search tapes of this workspace
 ///
@@ -58,17 +60,8 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: SearchArgs) -> Result<Exit
         names
     };
     let mut results = search.run(&*tapes.store, &names).await?;
-    while results.unindexed_bytes > 0 {
-        let megabytes = results.unindexed_bytes.div_ceil(1_000_000);
-        notice!("indexing tapes, {megabytes} MB left");
-        let left = results.unindexed_bytes;
-        results = search.run(&*tapes.store, &names).await?;
-        if results.unindexed_bytes >= left {
-            notice!(
-                "{megabytes} MB are not searched, because they are written faster than they are indexed"
-            );
-            break;
-        }
+    if results.unindexed_bytes > 0 {
+        results = finish_index(tapes, &search, &names, results).await?;
     }
     let filtered = results.filtered;
     let hits = group_by_session(tapes, results.hits).await?;
@@ -93,6 +86,33 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: SearchArgs) -> Result<Exit
         notice!("{} omitted", text::format_count(filtered, one, many));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Repeats a search until all lines are indexed.
+async fn finish_index(
+    tapes: &WorkspaceTapes,
+    search: &Search,
+    names: &[TapeName],
+    mut results: SearchResults,
+) -> Result<SearchResults> {
+    let to_megabytes =
+        |bytes: u64| usize::try_from(bytes.div_ceil(1_000_000)).unwrap_or(usize::MAX);
+    let total = to_megabytes(results.unindexed_bytes);
+    let progress = ProgressBar::new("indexing MB", total, &tapes.settings);
+    while results.unindexed_bytes > 0 {
+        let left = results.unindexed_bytes;
+        progress.set(total.saturating_sub(to_megabytes(left)));
+        results = search.run(&*tapes.store, names).await?;
+        if results.unindexed_bytes >= left {
+            drop(progress);
+            let megabytes = to_megabytes(left);
+            notice!(
+                "{megabytes} MB are not searched, because they are written faster than they are indexed"
+            );
+            break;
+        }
+    }
+    Ok(results)
 }
 
 impl SearchArgs {
