@@ -74,7 +74,8 @@ pub struct ViewOptions {
     pub model: Option<String>,
     /// The first entry of the running turn. The view includes all media from this entry on.
     pub turn_start: Option<EntryId>,
-    /// How many media of earlier turns the view includes. A text marker replaces the others. The default is none.
+    /// How many media of earlier turns the view includes. A text marker replaces the others. By default, it
+    /// includes none.
     pub media: MediaLimit,
     /// Maximum total size in bytes of carried entries, which are entries before the anchor that the anchor's state
     /// lists. The first user message among them is always included. The default is 256 KiB.

@@ -671,7 +671,7 @@ fn restarted(fixture: AgentFixture, url: &str, variables: &[(&str, &str)]) -> Ag
     let model = [CHAT_MODEL, ("BUB_LLAMACPP_API_BASE", base.as_str())];
     let test = bub::testing::framework(fixture.dir.path());
     let variables = model.iter().chain(variables);
-    let test = variables.fold(test, |test, (name, value)| test.env(*name, *value));
+    let test = variables.fold(test, |test, (name, value)| test.env(name, value));
     AgentFixture {
         framework: test.builder().unwrap().build(),
         dir: fixture.dir,

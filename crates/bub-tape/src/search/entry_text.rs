@@ -99,8 +99,8 @@ fn visit_text(key: &str, text: &str, visit: &mut dyn FnMut(EntryText<'_>)) {
     visit(EntryText::Content(content));
 }
 
-/// Splits a message after its context, such as `sender_id=ada|channel=$telegram`, and date. The context is empty if
-/// there is none.
+/// Splits a message after its context, such as `sender_id=ada|channel=$telegram`, and date. A message without a
+/// context has an empty one.
 fn split_context(text: &str) -> (&str, &str) {
     let name = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
     let name = name.into_iter().next().unwrap_or_default();

@@ -126,8 +126,6 @@ const SIMILAR_WORDS: &[&str] = &[
     "delete remove",
     "problem issue",
     "phone telephone",
-    "color colour",
-    "favorite favourite",
     "妈妈 母亲",
     "爸爸 父亲",
     "妻子 太太 老婆",

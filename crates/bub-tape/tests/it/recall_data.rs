@@ -383,9 +383,9 @@ fn generate(
 }
 
 /// Conversations that were written by hand.
-const CHATS: &str = include_str!("recall_chats.txt");
+const CHATS: &str = include_str!("../data/recall_chats.txt");
 /// Conversations that the search was not adjusted to.
-const UNSEEN_CHATS: &str = include_str!("recall_unseen.txt");
+const UNSEEN_CHATS: &str = include_str!("../data/recall_unseen.txt");
 /// Number of messages without information after each session of a chat.
 const CHAT_TALK: usize = 24;
 
@@ -395,9 +395,9 @@ const ENGLISH_CHAT_TALK: &[&str] = &[
     "I love how you take the time for your family, it shows.",
     "Did you see the new place downtown? We should go there with the kids.",
     "Reading a good book in the evening is the best way to relax.",
-    "It's important to have people around who support you, no matter what.",
+    "It's important to have friends around who support you, no matter what.",
     "What a beautiful picture! When was that taken?",
-    "I'm proud of you, you made so much happen this year.",
+    "I'm proud of you, you made a lot happen this year.",
     "Keep going, your dream is worth it. How did you get started?",
     "My mom always said that a school day is too short to learn it all.",
     "Music helps me to feel better when the day was hard.",
