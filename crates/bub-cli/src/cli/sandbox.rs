@@ -22,7 +22,7 @@ const SESSION_ID: &str = "sandbox";
 /// code is that of the command; 125 means that the sandbox could not start it.
 #[derive(clap::Args)]
 pub(super) struct SandboxArgs {
-    /// Profile [default: `sandbox.profile`]
+    /// Profile [default: `sandbox.profile`, or `workspace` if that is `off`]
     #[arg(long, value_name = "NAME", value_parser = ["read-only", "workspace"])]
     profile: Option<String>,
     /// Allow the network
