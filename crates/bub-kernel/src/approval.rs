@@ -55,6 +55,9 @@ pub struct ApprovalTerms {
     pub can_asker_answer: bool,
     /// Whether the answer [`ApprovalAnswer::ApprovedForSession`] is possible.
     pub can_remember: bool,
+    /// Whether the answer [`ApprovalAnswer::Approved`] also allows later calls of the turn, because it accepts the content
+    /// of others in the conversation.
+    pub covers_turn: bool,
     /// The policy rule that the answer [`ApprovalAnswer::ApprovedAlways`] adds. `None` if that answer is not possible.
     pub always_rule: Option<String>,
 }
@@ -66,17 +69,25 @@ impl ApprovalRequest {
         let exact = self.terms.secret_arguments.as_ref();
         let arguments = exact.unwrap_or(&self.arguments).iter();
         let arguments: Vec<_> = arguments
-            .map(|(name, value)| format!("{name}={value}"))
+            .map(|(name, value)| format!("{name}={}", count_empty_lines(value)))
             .collect();
         let call = format!("{}({})", self.tool, arguments.join(", "));
         escape_invisible(&shorten_spaces(&call))
     }
 
-    /// Returns why the call needs approval, the call, and the rule that the answer `always` adds. Each is one line.
+    /// Returns why the call needs approval, the call, and the rule that the answer `always` adds. Each is one line. The
+    /// start and the end of a long call are repeated, because a chat may split the text.
     pub fn question_text(&self) -> String {
         let words: Vec<_> = self.reason.split_whitespace().collect();
         let mut text = escape_invisible(&words.join(" "));
-        let _ = write!(text, "\nallow {}?", self.call_text());
+        let call = self.call_text();
+        let _ = write!(text, "\nallow {call}?");
+        if call.chars().count() > LONG_CALL {
+            let end = call.chars().rev().take(REPEATED_LENGTH);
+            let end: String = end.collect::<Vec<_>>().into_iter().rev().collect();
+            let start: String = call.chars().take(REPEATED_LENGTH).collect();
+            let _ = write!(text, "\nthe call starts with {start}\nand ends with {end}");
+        }
         if let Some(rule) = &self.terms.always_rule {
             let _ = write!(text, "\n`always` adds the rule: {}", escape_invisible(rule));
         }
@@ -125,6 +136,44 @@ pub fn escape_invisible(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// How many characters a call may have whose start and end are not repeated.
+const LONG_CALL: usize = 1000;
+/// How many characters of the start and of the end are repeated.
+const REPEATED_LENGTH: usize = 200;
+
+/// Returns an argument in which long runs of empty lines are replaced by their number.
+fn count_empty_lines(value: &Value) -> Value {
+    match value {
+        Value::String(text) => shorten_empty_lines(text).join("\n").into(),
+        Value::Array(values) => values.iter().map(count_empty_lines).collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields = fields.map(|(name, value)| (name.clone(), count_empty_lines(value)));
+            Value::Object(fields.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// How many empty lines in a row are shown as they are.
+pub const MAX_EMPTY_LINES: usize = 2;
+
+/// Returns the lines of a text. Replaces long runs of empty lines by their number, because they would move the rest out
+/// of sight.
+pub fn shorten_empty_lines(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let rows: Vec<_> = text.split('\n').collect();
+    for run in rows.chunk_by(|one, other| one.trim().is_empty() == other.trim().is_empty()) {
+        let is_empty = run.first().is_some_and(|row| row.trim().is_empty());
+        if is_empty && run.len() > MAX_EMPTY_LINES {
+            lines.push(format!("⟨{} empty lines⟩", run.len()));
+        } else {
+            lines.extend(run.iter().map(ToString::to_string));
+        }
+    }
+    lines
 }
 
 /// How many spaces in a row are shown as they are, within a line and at its start.

@@ -73,8 +73,8 @@ mod turn_tape;
 
 pub use admission::{Admission, AdmissionDecision, TurnSnapshot};
 pub use approval::{
-    ApprovalAnswer, ApprovalRequest, ApprovalTerms, Approvals, PendingApprovalGuard,
-    escape_invisible, shorten_spaces,
+    ApprovalAnswer, ApprovalRequest, ApprovalTerms, Approvals, MAX_EMPTY_LINES,
+    PendingApprovalGuard, escape_invisible, shorten_empty_lines, shorten_spaces,
 };
 pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler, SenderAccess};

@@ -1,6 +1,9 @@
 //! Shows an approval request so that a user can read it: why it is asked, the exact call or its diff, and the answers.
 
-use bub_kernel::{ApprovalAnswer, ApprovalRequest, escape_invisible, shorten_spaces};
+use bub_kernel::{
+    ApprovalAnswer, ApprovalRequest, MAX_EMPTY_LINES, escape_invisible, shorten_empty_lines,
+    shorten_spaces,
+};
 use serde_json::{Map, Value};
 
 use crate::{Line, Style, split_at_width, turn_view};
@@ -16,8 +19,6 @@ const MIN_ROW_COLUMNS: usize = 8;
 const MAX_ROW_COUNT: usize = 12;
 /// How many rows of the start and of the end are shown again.
 const REPEATED_ROW_COUNT: usize = 3;
-/// How many empty lines in a row are shown as they are.
-const MAX_EMPTY_COUNT: usize = 2;
 /// The length of the sign before each line of a diff, such as `+ `.
 const DIFF_SIGN_BYTES: usize = 2;
 /// The argument with the command of the tool `bash`.
@@ -75,6 +76,9 @@ pub fn parse_answer(request: &ApprovalRequest, text: &str) -> Option<ApprovalAns
 /// Returns what an answer does, to show it after the question.
 pub fn answer_notice(request: &ApprovalRequest, answer: &ApprovalAnswer) -> String {
     match answer {
+        ApprovalAnswer::Approved if request.terms.covers_turn => {
+            "allowed; such calls are allowed until the end of this turn".to_owned()
+        }
         ApprovalAnswer::Approved => "allowed once".to_owned(),
         ApprovalAnswer::ApprovedForSession => "allowed in this session until bub exits".to_owned(),
         ApprovalAnswer::ApprovedAlways => {
@@ -105,10 +109,11 @@ fn argument_lines(tool: &str, arguments: &Map<String, Value>, replaced: Option<&
             COMMAND_ARGUMENT => "$ ".to_owned(),
             name => format!("{name}: "),
         };
-        for (index, row) in shorten_empty_lines(&text).iter().enumerate() {
+        let rows = shorten_empty_lines(&text);
+        for (index, row) in rows.iter().map(|row| escape_row(row)).enumerate() {
             let label = if index == 0 { label.as_str() } else { "  " };
             let mut line = Line::new(label, Style::DIM);
-            line.push(row, Style::NONE);
+            line.push(&row, Style::NONE);
             lines.push(line);
         }
     }
@@ -125,21 +130,6 @@ fn call_size(arguments: &Map<String, Value>) -> (usize, usize) {
     sizes.fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
 }
 
-/// Returns the lines of a text, escaped. Counts empty lines instead of showing many.
-fn shorten_empty_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let rows: Vec<_> = text.split('\n').collect();
-    for run in rows.chunk_by(|one, other| one.trim().is_empty() == other.trim().is_empty()) {
-        let is_empty = run.first().is_some_and(|row| row.trim().is_empty());
-        if is_empty && run.len() > MAX_EMPTY_COUNT {
-            lines.push(format!("⟨{} empty lines⟩", run.len()));
-        } else {
-            lines.extend(run.iter().map(|row| escape_row(row)));
-        }
-    }
-    lines
-}
-
 /// Returns the rows of a diff, escaped. Counts empty lines with the same sign instead of showing many.
 fn shorten_empty_changes(changes: &[Line]) -> Vec<Line> {
     // The sign of an empty line.
@@ -152,7 +142,7 @@ fn shorten_empty_changes(changes: &[Line]) -> Vec<Line> {
     for run in changes.chunk_by(|one, other| empty_sign(one) == empty_sign(other)) {
         if let Some(first) = run.first()
             && let Some(sign) = empty_sign(first)
-            && run.len() > MAX_EMPTY_COUNT
+            && run.len() > MAX_EMPTY_LINES
         {
             let style = first.spans.first().map_or(Style::NONE, |span| span.style);
             let text = format!("{sign}⟨{} empty lines⟩", run.len());
@@ -211,7 +201,11 @@ fn escape_row(row: &str) -> String {
 
 /// Returns the answers that are possible, each with its effect.
 fn answer_lines(request: &ApprovalRequest, width: usize) -> Vec<Line> {
-    let mut answers = vec!["y  allow it once".to_owned()];
+    let once = match request.terms.covers_turn {
+        true => "y  allow it, and such calls until the end of this turn",
+        false => "y  allow it once",
+    };
+    let mut answers = vec![once.to_owned()];
     if request.terms.can_remember {
         answers.push("s  allow it in this session until bub exits".to_owned());
     }
@@ -272,6 +266,21 @@ mod tests {
               command `make all`
           n  deny it; `n REASON` tells the model why
         ");
+    }
+
+    #[test]
+    fn an_answer_that_covers_the_turn_says_so() {
+        let mut terms = ApprovalTerms::default();
+        terms.covers_turn = true;
+        let mut request = ApprovalRequest::default();
+        request.terms = terms.clone();
+        let rows = shown("bash", &json!({"command": "ls"}), terms, 60);
+        let notice = answer_notice(&request, &ApprovalAnswer::Approved);
+        for text in [rows, notice] {
+            assert!(text.contains("such calls"), "{text}");
+            assert!(text.contains("until the end of this turn"), "{text}");
+            assert!(!text.contains("once"), "{text}");
+        }
     }
 
     #[test]

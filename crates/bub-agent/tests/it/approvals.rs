@@ -530,6 +530,30 @@ async fn a_call_with_a_secret_is_refused_in_a_chat_and_shown_at_the_terminal() {
     assert_eq!(shown.arguments["cmd"], "login ***");
 }
 
+// Chats show a question as text and may split it into several messages.
+#[tokio::test(start_paused = true)]
+async fn empty_lines_do_not_move_a_call_out_of_sight_in_a_chat() {
+    let question = async |command: String| {
+        let fixture = ApprovalFixture::new(|approvals, request| {
+            vec![approvals.submit_answer(&request.id, &request.sender, YES)]
+        });
+        fixture.ask(json!({"cmd": command})).await;
+        let shown = fixture.chat.shown.lock().unwrap().pop().unwrap();
+        shown.question_text()
+    };
+    for empty in ["\n", " \n", "\t\n"] {
+        let hidden = format!("touch pwned\n{}ls", empty.repeat(6000));
+        let text = question(hidden).await;
+        let shown = r#"allow bash(cmd="touch pwned\n⟨6000 empty lines⟩\nls")?"#;
+        assert!(text.contains(shown), "{text}");
+    }
+    let long = format!("touch pwned; {}; ls", "echo a; ".repeat(1000));
+    let text = question(long).await;
+    let end: Vec<_> = text.lines().rev().take(2).collect();
+    assert!(end[1].contains("touch pwned; echo a"), "{end:?}");
+    assert!(end[0].ends_with("echo a; ; ls\")"), "{end:?}");
+}
+
 // A plugin that answers has not seen the secret.
 #[tokio::test(start_paused = true)]
 async fn a_plugin_cannot_approve_a_call_that_it_saw_in_part() {
