@@ -178,20 +178,24 @@ async fn an_export_is_a_tape_to_which_entries_can_be_appended() {
 async fn a_removed_tape_is_missing_unless_the_store_discarded_it() {
     let fixture = ChainFixture::with_entries(3).await;
     let store = fixture.store();
-    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    assert_eq!(store.missing_tapes().await.unwrap(), []);
     fs::remove_file(fixture.path()).unwrap();
-    let missing = store.missing_chained_tapes().await.unwrap();
-    assert_eq!(missing, std::slice::from_ref(&fixture.name));
+    let missing = store.missing_tapes().await.unwrap();
+    let missing: Vec<_> = missing
+        .iter()
+        .map(|tape| (&tape.name, tape.had_chain))
+        .collect();
+    assert_eq!(missing, [(&fixture.name, true)]);
     // A new entry does not hide that the others were removed.
     fixture.append(["again".to_owned()]).await;
-    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    assert_eq!(store.missing_tapes().await.unwrap(), []);
     let problem = fixture.verify().await.problem;
     assert!(
         matches!(problem, Some(ChainProblem::Altered { line: 1, .. })),
         "{problem:?}"
     );
     store.discard(&fixture.name).await.unwrap();
-    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    assert_eq!(store.missing_tapes().await.unwrap(), []);
     fixture.append(["a new tape".to_owned()]).await;
     assert_eq!(fixture.verify().await.problem, None);
 }
