@@ -390,9 +390,6 @@ impl ChainVerifier {
         let before = self.state.last_hash();
         let status = self.state.add_line(line);
         self.has_expected |= expected.is_some() && self.state.head(end) == expected;
-        if status == LineStatus::Invalid && line.trim_ascii().is_empty() {
-            return;
-        }
         (self.has_end_mark, self.unchained_mark) = (false, None);
         if before != self.state.last_hash() && self.state.last_hash() == self.known_head {
             self.report.proven = Some(ProvenEntry {

@@ -766,3 +766,21 @@ async fn a_reset_and_a_torn_tail_keep_the_chain_valid() {
         (4, 0, None)
     );
 }
+
+#[tokio::test]
+async fn blank_lines_that_were_inserted_in_an_export_are_noticed() {
+    let fixture = ChainFixture::with_entries(5).await;
+    let lines = export(&fixture).await;
+    let report = |lines: &[String]| ChainReport::of_lines(lines.concat().as_bytes(), None).unwrap();
+    assert!(report(&lines).is_complete);
+    for position in 0..=lines.len() {
+        let mut altered = lines.clone();
+        altered.insert(position, "  \n".to_owned());
+        let report = report(&altered);
+        assert_eq!(
+            (report.invalid, report.is_complete),
+            (1, false),
+            "{position}"
+        );
+    }
+}
