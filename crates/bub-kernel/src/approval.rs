@@ -53,6 +53,9 @@ pub struct ApprovalTerms {
     pub approvers: Vec<Role>,
     /// Whether the sender of the message may answer, if their role is one of `approvers`.
     pub can_asker_answer: bool,
+    /// What the conversation contains, if that is why the call needs approval. A rule that allows the tool does not help
+    /// then.
+    pub content_cause: Option<String>,
     /// Whether the answer [`ApprovalAnswer::ApprovedForSession`] is possible.
     pub can_remember: bool,
     /// The policy rule that the answer [`ApprovalAnswer::ApprovedAlways`] adds. `None` if that answer is not possible.
