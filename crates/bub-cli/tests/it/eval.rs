@@ -446,7 +446,7 @@ fn a_case_cannot_leave_its_home_its_tape_and_its_directory() {
         (
             "files",
             json!("link"),
-            1,
+            2,
             "`files` is outside of the directory of the case",
         ),
     ] {
@@ -595,6 +595,12 @@ fn a_link_in_the_files_of_a_case_leads_to_its_files_only() {
         );
         fs::remove_file(&link).unwrap();
     }
+    fs::remove_dir_all(&files).unwrap();
+    std::os::unix::fs::symlink("/etc", &files).unwrap();
+    let run = eval(&sandbox, &["cases"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    let expected = "case.yml: `files` is outside of the directory of the case: /etc";
+    assert!(run.stderr.contains(expected), "{run:?}");
 }
 
 /// A link to a directory stays a link, also to a directory that contains it.

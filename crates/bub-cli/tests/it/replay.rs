@@ -1,6 +1,6 @@
 //! Tests `bub replay` and the provider `replay`, as users run them.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
@@ -892,6 +892,23 @@ fn a_replay_without_the_recorded_media_is_not_compared() {
     assert!(run.stderr.contains("media of entry "), "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["incomplete_messages"].as_array().unwrap().len(), 1);
+    fs::rename(&away, &blobs).unwrap();
+    assert!(session.replay(&[]).ok().ends_with("no difference\n"));
+    let mut directories = vec![blobs];
+    while let Some(directory) = directories.pop() {
+        for file in fs::read_dir(directory).unwrap() {
+            let path = file.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+                fs::write(path, "damaged").unwrap();
+            }
+        }
+    }
+    let run = session.replay(&[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.ends_with(expected), "{run:?}");
 }
 
 #[test]
