@@ -120,18 +120,16 @@ fn read_case(file: &Path, named: &Path) -> Result<EvalCase> {
     }
     let case: EvalCase =
         serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
-    match case.problem() {
-        Some(problem) => Err(invalid(problem)),
-        None => {
-            let case = case.located(file, named);
-            if let Some(files) = &case.files {
-                let files = case.files_directory(files);
-                let checked = files.and_then(|files| check_links(&files, &files));
-                checked.map_err(|error| invalid(error.message().to_owned()))?;
-            }
-            Ok(case)
-        }
+    if let Some(problem) = case.problem() {
+        return Err(invalid(problem));
     }
+    let case = case.located(file, named);
+    if let Some(files) = &case.files {
+        let files = case.files_directory(files);
+        let checked = files.and_then(|files| check_links(&files, &files));
+        checked.map_err(|error| invalid(error.message().to_owned()))?;
+    }
+    Ok(case)
 }
 
 /// Makes a case of a tape: its messages, its model calls, and the tools that it calls.
