@@ -42,7 +42,7 @@ pub(super) struct ListedTape {
 
 /// A tape that the user named.
 enum FoundTape {
-    Listed(ListedTape),
+    Listed(Box<ListedTape>),
     /// The file of the tape was removed.
     Missing(TapeName),
 }
@@ -124,7 +124,7 @@ impl WorkspaceTapes {
     /// Fails if there is no such tape, or if its file was removed.
     pub(super) async fn find_tape(&self, requested: &str) -> Result<ListedTape> {
         match self.look_up(requested).await? {
-            FoundTape::Listed(listed) => Ok(listed),
+            FoundTape::Listed(listed) => Ok(*listed),
             FoundTape::Missing(_) => Err(missing_error(requested)),
         }
     }
@@ -145,7 +145,7 @@ impl WorkspaceTapes {
                     ..SessionInfo::new(requested)
                 });
             }
-            return Ok(FoundTape::Listed(ListedTape { name, summary }));
+            return Ok(FoundTape::Listed(Box::new(ListedTape { name, summary })));
         }
         let missing = file_store(&self.settings).missing_tapes().await?;
         if let Some(missing) = missing.iter().find(|missing| is_exact(&missing.name)) {
@@ -173,7 +173,7 @@ impl WorkspaceTapes {
         ] {
             match candidates.as_slice() {
                 [] => {}
-                [only] => return Ok(FoundTape::Listed((*only).clone())),
+                [only] => return Ok(FoundTape::Listed(Box::new((*only).clone()))),
                 several => return Err(self.ambiguous_error(requested, several)),
             }
         }
@@ -236,7 +236,7 @@ impl HomeTapes {
         let (mut sessions, mut missing) = (Vec::new(), Vec::new());
         for tape in requested {
             match self.tapes.look_up(tape).await? {
-                FoundTape::Listed(listed) => sessions.push(listed),
+                FoundTape::Listed(listed) => sessions.push(*listed),
                 FoundTape::Missing(name) => missing.push((tape.clone(), name)),
             }
         }
