@@ -53,11 +53,11 @@ pub struct ApprovalTerms {
     pub approvers: Vec<Role>,
     /// Whether the sender of the message may answer, if their role is one of `approvers`.
     pub can_asker_answer: bool,
+    /// What the conversation contains, if that is why the call needs approval. A rule that allows the tool does not help
+    /// then, and the answer [`ApprovalAnswer::Approved`] also allows later calls of the turn.
+    pub content_cause: Option<String>,
     /// Whether the answer [`ApprovalAnswer::ApprovedForSession`] is possible.
     pub can_remember: bool,
-    /// Whether the answer [`ApprovalAnswer::Approved`] also allows later calls of the turn, because it accepts the content
-    /// of others in the conversation.
-    pub covers_turn: bool,
     /// The policy rule that the answer [`ApprovalAnswer::ApprovedAlways`] adds. `None` if that answer is not possible.
     pub always_rule: Option<String>,
 }

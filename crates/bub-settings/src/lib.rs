@@ -87,4 +87,4 @@ pub use trust::{
 };
 pub use types::{EmptyDefault, PerProvider, SettingChoice, SettingType};
 pub use warning::SettingsWarning;
-pub use yaml::{YamlError, parse_yaml};
+pub use yaml::{YamlError, parse_unique_yaml, parse_yaml};

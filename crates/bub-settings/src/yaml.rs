@@ -28,6 +28,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::Value;
@@ -124,7 +125,26 @@ pub fn parse_yaml(text: &str) -> Result<Value, YamlError> {
     parse(text, &|_| SettingSource::Default).map(|document| document.to_value())
 }
 
-/// Error for text that is not valid YAML. It quotes nothing of the text.
+/// Reads a YAML document as [`parse_yaml`] does. Fails if a map has a key twice.
+pub fn parse_unique_yaml(text: &str) -> Result<Value, YamlError> {
+    let file: Arc<Path> = Path::new("").into();
+    let at_line = |line| SettingSource::Config {
+        file: Arc::clone(&file),
+        line,
+    };
+    let document = parse(text, &at_line)?;
+    if let Some((key, SettingSource::Config { line, .. })) = document.duplicates.first() {
+        return Err(YamlError {
+            line: *line,
+            column: 1,
+            problem: format!("the key `{key}` is there twice; remove one"),
+            is_outdented: false,
+        });
+    }
+    Ok(document.to_value())
+}
+
+/// Error for text that is not valid YAML. It quotes nothing of the text, except a key that is there twice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: not valid YAML: {problem}")]
 pub struct YamlError {

@@ -48,7 +48,7 @@ mod verify;
 pub(crate) use self::search_index::TapeLines;
 pub use self::{
     chain::ExportSeal,
-    chain_report::{ChainProblem, ChainReport, ProvenEntry, UnprovenEntry},
+    chain_report::{ChainProblem, ChainReport, MissingTape, ProvenEntry, UnprovenEntry},
     repair::RepairReport,
     unused::{UnusedFile, UnusedFileKind},
     verify::{Damage, VerifyReport},

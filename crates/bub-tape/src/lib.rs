@@ -52,7 +52,7 @@ pub use context::{AnchorSelector, Selector, TapeContext};
 pub use entry::{Entry, EntryId, EntryKind};
 pub use error::{TapeError, TapeErrorKind};
 pub use file::{
-    ChainProblem, ChainReport, Damage, Durability, ExportSeal, FileStore, ProvenEntry,
+    ChainProblem, ChainReport, Damage, Durability, ExportSeal, FileStore, MissingTape, ProvenEntry,
     RepairReport, UnprovenEntry, UnusedFile, UnusedFileKind, VerifyReport,
 };
 pub use fork::{Fork, ForkRecovery, MergeBack, MergeReport, recover_forks};

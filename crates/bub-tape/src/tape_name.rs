@@ -43,6 +43,12 @@ impl TapeName {
         Self(format!("{workspace}__{session}"))
     }
 
+    /// Returns whether this is the tape of a session with this id, in any workspace.
+    pub fn is_of_session(&self, session_id: &str) -> bool {
+        let (_, session) = self.0.split_once("__").unwrap_or_default();
+        session == short_md5(session_id)
+    }
+
     /// Returns the name of a sidecar of this tape: `<tape>__sidecar__<name>`.
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         Self::new(format!("{}{SIDECAR_INFIX}{name}", self.0))

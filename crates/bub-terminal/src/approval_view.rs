@@ -76,7 +76,7 @@ pub fn parse_answer(request: &ApprovalRequest, text: &str) -> Option<ApprovalAns
 /// Returns what an answer does, to show it after the question.
 pub fn answer_notice(request: &ApprovalRequest, answer: &ApprovalAnswer) -> String {
     match answer {
-        ApprovalAnswer::Approved if request.terms.covers_turn => {
+        ApprovalAnswer::Approved if request.terms.content_cause.is_some() => {
             "allowed; such calls are allowed until the end of this turn".to_owned()
         }
         ApprovalAnswer::Approved => "allowed once".to_owned(),
@@ -201,9 +201,9 @@ fn escape_row(row: &str) -> String {
 
 /// Returns the answers that are possible, each with its effect.
 fn answer_lines(request: &ApprovalRequest, width: usize) -> Vec<Line> {
-    let once = match request.terms.covers_turn {
-        true => "y  allow it, and such calls until the end of this turn",
-        false => "y  allow it once",
+    let once = match request.terms.content_cause {
+        Some(_) => "y  allow it, and such calls until the end of this turn",
+        None => "y  allow it once",
     };
     let mut answers = vec![once.to_owned()];
     if request.terms.can_remember {
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn an_answer_that_covers_the_turn_says_so() {
         let mut terms = ApprovalTerms::default();
-        terms.covers_turn = true;
+        terms.content_cause = Some("a web page".to_owned());
         let mut request = ApprovalRequest::default();
         request.terms = terms.clone();
         let rows = shown("bash", &json!({"command": "ls"}), terms, 60);

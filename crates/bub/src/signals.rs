@@ -1,7 +1,7 @@
 //! Handles Ctrl-C, SIGTERM and a closed terminal.
 //!
 //! The first signal cancels the running turn, which is then recorded. The second signal ends the
-//! program. While the program asks the user a question, no turn runs, and every signal except
+//! program, except for commands that only remove what they created. While the program asks the user a question, no turn runs, and every signal except
 //! Ctrl-C ends the program immediately.
 
 use std::{
@@ -50,18 +50,32 @@ const TERMINATE: (SignalKind, u8) = (SignalKind::terminate(), 143);
 
 /// Starts listening for the signals that stop the program.
 pub fn listen_for_stop() -> StopSignal {
-    listen_to_signals(&[INTERRUPT, TERMINATE])
+    listen_to_signals(&[INTERRUPT, TERMINATE], LaterSignals::End)
+}
+
+/// Starts listening for the signals that stop the program. Only the first one has an effect: the caller then removes what
+/// it created and ends within seconds. Programs such as `timeout` send the same signal twice.
+pub fn listen_for_stop_once() -> StopSignal {
+    listen_to_signals(&[INTERRUPT, TERMINATE], LaterSignals::Ignore)
 }
 
 /// Starts listening for the signals that stop the program, except Ctrl-C, which the caller handles.
 pub fn listen_without_interrupt() -> StopSignal {
-    listen_to_signals(&[TERMINATE])
+    listen_to_signals(&[TERMINATE], LaterSignals::End)
 }
 
 /// Completed when signal handlers are installed. [`exit_on_signal`] then installs no handlers.
 static SIGNALS_INSTALLED: Once = Once::new();
 
-fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
+/// What signals after the first one do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LaterSignals {
+    /// End the program.
+    End,
+    Ignore,
+}
+
+fn listen_to_signals(signals: &[(SignalKind, u8)], later: LaterSignals) -> StopSignal {
     SIGNALS_INSTALLED.call_once(|| {});
     let stop = StopSignal {
         token: CancellationToken::new(),
@@ -69,7 +83,7 @@ fn listen_to_signals(signals: &[(SignalKind, u8)]) -> StopSignal {
     };
     let handled = stop.clone();
     spawn_signal_handlers(signals, move |received, code| {
-        cancel_on_signal(received, handled.clone(), code)
+        cancel_on_signal(received, handled.clone(), code, later)
     });
     stop
 }
@@ -151,11 +165,13 @@ fn is_hangup_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Cancels the token at the first signal and ends the program at the second.
-async fn cancel_on_signal(mut received: Signal, stop: StopSignal, code: u8) {
+/// Cancels the token at the first signal. The second one ends the program, unless it is ignored.
+async fn cancel_on_signal(mut received: Signal, stop: StopSignal, code: u8, later: LaterSignals) {
     while received.recv().await.is_some() {
-        if stop.token.is_cancelled() {
-            restore_and_exit(code);
+        match (stop.token.is_cancelled(), later) {
+            (true, LaterSignals::Ignore) => continue,
+            (true, LaterSignals::End) => restore_and_exit(code),
+            (false, _) => {}
         }
         stop.code.store(code, Ordering::Relaxed);
         // Log first: the program may exit as soon as the token is cancelled.

@@ -78,6 +78,17 @@ impl WebClient {
         headers: &Map<String, Value>,
         timeout: Option<f64>,
     ) -> Result<page::FetchedPage> {
+        self.fetch_from(url, headers, timeout, &|| {}).await
+    }
+
+    /// Fetches a page as [`Self::fetch`] does. Calls `on_contact` as soon as the result can contain text of a server.
+    pub(crate) async fn fetch_from(
+        &self,
+        url: &str,
+        headers: &Map<String, Value>,
+        timeout: Option<f64>,
+        on_contact: &(dyn Fn() + Sync),
+    ) -> Result<page::FetchedPage> {
         let url = parse_url(url)?;
         let headers = request_headers(headers)?;
         let timeout = match timeout {
@@ -97,7 +108,8 @@ impl WebClient {
                 timeout.as_secs_f64()
             ))
         };
-        tokio::time::timeout(timeout, self.fetch_with_redirects(url.clone(), headers))
+        let fetched = self.fetch_with_redirects(url.clone(), headers, on_contact);
+        tokio::time::timeout(timeout, fetched)
             .await
             .map_err(timeout_error)?
     }
@@ -107,10 +119,11 @@ impl WebClient {
         &self,
         mut url: Url,
         mut headers: HeaderMap,
+        on_contact: &(dyn Fn() + Sync),
     ) -> Result<page::FetchedPage> {
         for _ in 0..=MAX_REDIRECTS {
             self.resolver.check_url(&url).await?;
-            let response = self.send_request(&url, &headers).await?;
+            let response = self.send_request(&url, &headers, on_contact).await?;
             let Some(next) = redirect_target(&response, &url)? else {
                 return page::read_response(response, &url).await;
             };
@@ -128,23 +141,33 @@ impl WebClient {
         )))
     }
 
-    async fn send_request(&self, url: &Url, headers: &HeaderMap) -> Result<Response> {
+    async fn send_request(
+        &self,
+        url: &Url,
+        headers: &HeaderMap,
+        on_contact: &(dyn Fn() + Sync),
+    ) -> Result<Response> {
         let resolver = Arc::clone(&self.resolver) as _;
         let create = || async { self.options.client_with_resolver(resolver) };
         let client = self.client.get_or_try_init(create).await;
         let client = client.map_err(|error| Error::config(error.to_string()))?;
         let request = client.get(url.clone()).headers(headers.clone());
         let response = request.send().await;
+        let is_unreachable = |error: &reqwest::Error| {
+            let cause = innermost_cause(error)
+                .and_then(<dyn std::error::Error + 'static>::downcast_ref::<std::io::Error>);
+            // Other errors, such as those about a certificate, can have text of the server.
+            error.is_connect() && cause.is_some_and(|cause| cause.raw_os_error().is_some())
+        };
+        if !response.as_ref().is_err_and(is_unreachable) {
+            on_contact();
+        }
         response.map_err(|error| self.request_error(url, &error))
     }
 
     /// Returns the error for a request that failed. It contains the innermost cause.
     fn request_error(&self, url: &Url, error: &reqwest::Error) -> Error {
-        let mut cause = error.source();
-        while let Some(deeper) = cause.and_then(std::error::Error::source) {
-            cause = Some(deeper);
-        }
-        let text = match cause {
+        let text = match innermost_cause(error) {
             _ if error.is_timeout() => "connection timed out".to_owned(),
             Some(cause) => cause.to_string(),
             None => error.to_string(),
@@ -152,6 +175,14 @@ impl WebClient {
         let text = self.redactor.redact(&text);
         tool_error(format!("cannot fetch from {}: {text}", host_name(url)))
     }
+}
+
+fn innermost_cause(error: &reqwest::Error) -> Option<&(dyn std::error::Error + 'static)> {
+    let mut cause = error.source();
+    while let Some(deeper) = cause.and_then(std::error::Error::source) {
+        cause = Some(deeper);
+    }
+    cause
 }
 
 impl std::fmt::Debug for WebClient {

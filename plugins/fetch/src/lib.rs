@@ -70,10 +70,10 @@ impl WebTools {
         /// Seconds, at most 60
         timeout: Option<f64>,
     ) -> Result<Value> {
-        // Also if the request fails: the error can contain text of the server.
-        context.turn.mark_untrusted(UntrustedSource::WebPage);
+        // Also if the request fails later: the error can contain text of the server.
+        let mark = || context.turn.mark_untrusted(UntrustedSource::WebPage);
         let headers = headers.unwrap_or_default();
-        let page = self.web.fetch(&url, &headers, timeout).await?;
+        let page = self.web.fetch_from(&url, &headers, timeout, &mark).await?;
         Ok(json!({
             "url": page.url, "status": page.status, "content_type": page.content_type, "content": page.content,
         }))

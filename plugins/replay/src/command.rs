@@ -27,7 +27,7 @@ use crate::{
     long_about = "Run the messages of a recorded session again, on a copy of its tape in memory, and show what differs. \
                   Without `--model`, the answers come from the tape, too: then a difference comes from a changed prompt, \
                   plugin, tool or version of bub. Unless `--tools live` is given, only plugins that `--plugin` names start.",
-    after_help = "Exit codes: 0 no difference, 1 a difference or a failed plugin, 2 invalid arguments"
+    after_help = "Exit codes: 0 no difference, 1 a difference, a failed plugin or missing media, 2 invalid arguments"
 )]
 struct ReplayArgs {
     /// Session id or tape name
@@ -191,10 +191,11 @@ async fn run(context: CommandContext, args: ReplayArgs, active: ActiveReplay) ->
         None => drop(print(&text)?),
     }
     // On stderr, too, because the report may be in a file or read by a program.
-    if let (Some(failure), false) = (report.plugin_failures.first(), is_text_on_stdout) {
-        return Err(Error::unknown(failure.to_line()));
+    let problem = report.problems().into_iter().next();
+    let is_same = report.first_divergence.is_none() && problem.is_none();
+    if let (Some(problem), false) = (problem, is_text_on_stdout) {
+        return Err(Error::unknown(problem));
     }
-    let is_same = report.first_divergence.is_none() && report.plugin_failures.is_empty();
     Ok(ExitCode::from(u8::from(!is_same)))
 }
 

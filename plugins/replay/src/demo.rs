@@ -4,6 +4,12 @@ mod texts;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use self::texts::Texts;
+use crate::{
+    files::{FileResultExt as _, TemporaryDirectory},
+    program,
+    recording::Recording,
+};
 use bub::{
     AppCommand, CancellationToken, CommandContext, Error, Result, Settings,
     agent::usage::TokenCounts,
@@ -12,14 +18,6 @@ use bub::{
     output::print,
     prompt::has_terminal,
     signals,
-};
-use tempfile::TempDir;
-
-use self::texts::Texts;
-use crate::{
-    files::{FileResultExt as _, temporary_directory},
-    program,
-    recording::Recording,
 };
 
 /// The session of the demo.
@@ -68,8 +66,8 @@ async fn run(context: CommandContext, args: DemoArgs) -> Result<ExitCode> {
         let text = "cannot ask for the approval: stdin is not a terminal; pass `--yes`";
         return Err(Error::invalid_input(text));
     }
-    let stop = signals::listen_for_stop();
-    let directory = temporary_directory("bub-demo-")?;
+    let stop = signals::listen_for_stop_once();
+    let directory = TemporaryDirectory::create("bub-demo-")?;
     let demo = Demo {
         texts: texts::for_language(args.lang.as_deref().unwrap_or(language(settings))),
         program: program::current_program()?,
@@ -82,25 +80,11 @@ async fn run(context: CommandContext, args: DemoArgs) -> Result<ExitCode> {
         stop: stop.token(),
     };
     let shown = demo.show().await;
-    remove(directory)?;
+    directory.remove()?;
     if stop.token().is_cancelled() {
         return Ok(stop.exit_code());
     }
     shown
-}
-
-/// Removes the directory. A process of the demo that is just ending may still write to it.
-fn remove(directory: TempDir) -> Result<()> {
-    let path = directory.path().to_owned();
-    directory
-        .close()
-        .or_else(|_| std::fs::remove_dir_all(&path))
-        .map_err(|error| {
-            Error::unknown(format!(
-                "cannot remove {}: {error}; remove it",
-                path.display()
-            ))
-        })
 }
 
 fn language(settings: &Settings) -> &'static str {

@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     command::{check_model, has_plugins, read_session},
-    files::{FileResultExt as _, check_writable},
+    files::{FileResultExt as _, ReplacedFile},
     program,
 };
 
@@ -106,9 +106,7 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
         timeout: Duration::from_secs(args.timeout),
     };
     let variants = variants(&args, &runner)?;
-    args.junit
-        .iter()
-        .try_for_each(|path| check_writable(path))?;
+    let junit = args.junit.as_deref().map(ReplacedFile::open).transpose()?;
     let mut jobs: Vec<BoxFuture<'_, CaseOutcome>> = Vec::new();
     for case in &cases {
         for variant in &variants {
@@ -117,7 +115,7 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
             }
         }
     }
-    let (total, stop) = (jobs.len(), signals::listen_for_stop());
+    let (total, stop) = (jobs.len(), signals::listen_for_stop_once());
     let mut running = stream::iter(jobs).buffered(args.jobs.into());
     let mut progress = ProgressBar::new(total);
     let mut outcomes: Vec<CaseOutcome> = Vec::with_capacity(total);
@@ -137,8 +135,8 @@ async fn run(context: CommandContext, args: EvalArgs) -> Result<ExitCode> {
     if stopped.is_cancelled() {
         return Ok(stop.exit_code());
     }
-    if let Some(path) = &args.junit {
-        std::fs::write(path, to_junit(&outcomes)).at("write", path)?;
+    if let Some(junit) = junit {
+        junit.write(&to_junit(&outcomes))?;
     }
     let text = if args.json {
         let lines: Vec<String> = outcomes

@@ -7,6 +7,7 @@ use std::{
 };
 
 use bub::{CancellationToken, Error, Result, Settings};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 use crate::files::FileResultExt as _;
@@ -46,13 +47,16 @@ pub(crate) fn pass_variables(
     command.envs(variables.filter(|(name, _)| is_passed(name)));
 }
 
-/// Waits for a child process. If `stop` is cancelled, the process gets time to end, because a signal of the terminal
-/// reaches it, too; then it is killed.
+/// Waits for a child process. If `stop` is cancelled, the process gets SIGTERM and time to end; then it is killed. A signal
+/// of the terminal may have reached it, too.
 pub(crate) async fn wait(child: &mut Child, stop: &CancellationToken) -> Result<ExitStatus> {
     tokio::select! {
         status = child.wait() => return Ok(status?),
         () = stop.cancelled() => {}
     }
+    let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+    // It may just have ended.
+    id.map(|id| kill_process(id, Signal::TERM));
     if let Ok(status) = tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
         return Ok(status?);
     }

@@ -46,6 +46,8 @@ pub struct Recording {
     pub(crate) turns: Vec<RecordedTurn>,
     /// How many media of earlier turns the requests contain.
     media: MediaLimit,
+    /// Indexes of the messages whose media are missing or damaged.
+    incomplete: Vec<usize>,
 }
 
 /// One model call: its answer, and the results of its tool calls.
@@ -174,12 +176,30 @@ impl Recording {
 
     /// Reads entries. Their media are in `blobs`.
     pub async fn new(entries: Vec<Entry>, blobs: &dyn BlobStore) -> Self {
-        let mut complete = Vec::with_capacity(entries.len());
-        for entry in entries {
-            // A missing file must not prevent a replay. The request then differs, which is reported.
-            complete.push(media::attach_media(blobs, &entry).await.unwrap_or(entry));
+        let (mut complete, mut incomplete) = (Vec::with_capacity(entries.len()), Vec::new());
+        for (index, entry) in entries.into_iter().enumerate() {
+            // A missing file must not prevent a replay. The report names it.
+            let attached = media::attach_media(blobs, &entry).await;
+            let attached = attached.unwrap_or_else(|_| entry.clone());
+            let count = |entry: &Entry| list(entry, "content").len();
+            let media = entry.meta.get("media").and_then(Value::as_array);
+            let has_parts = entry.payload.get("content").is_some_and(Value::is_array);
+            let expected = count(&entry) + media.filter(|_| has_parts).map_or(0, Vec::len);
+            incomplete.extend((count(&attached) < expected).then_some(index));
+            complete.push(attached);
         }
-        Self::of_entries(complete)
+        Self {
+            incomplete,
+            ..Self::of_entries(complete)
+        }
+    }
+
+    /// Returns the ids of the messages whose media are missing or damaged, from the start of a turn on.
+    pub(crate) fn incomplete_messages(&self, first_turn: usize) -> Vec<EntryId> {
+        let start = self.turns.get(first_turn).map_or(0, |turn| turn.start);
+        let indexes = self.incomplete.iter().filter(|index| **index >= start);
+        let entries = indexes.filter_map(|index| self.entries.get(*index));
+        entries.map(|entry| entry.id).collect()
     }
 
     /// Finds the calls and turns of entries that contain their media.
@@ -191,6 +211,7 @@ impl Recording {
             calls,
             turns,
             media: MediaLimit::default(),
+            incomplete: Vec::new(),
         }
     }
 
@@ -622,8 +643,14 @@ fn find_other_turns(entries: &[Entry]) -> Vec<RecordedTurn> {
             .as_ref()
             .and_then(|data| data.get("content")?.as_str());
         let is_command = text.is_some_and(|text| text.trim_start().starts_with(','));
-        // The record of a comma command has no message.
-        if prompt.is_none() && is_command {
+        let is_command_end =
+            |entry: &Entry| entry.name() == Some("command") && run_id(entry) == run;
+        let has_run = |(prompt, _): (usize, &Entry)| {
+            let before = entries.get(start..prompt).unwrap_or_default();
+            before.iter().any(is_command_end)
+        };
+        // The record of a comma command has no message, except that with its output for the model.
+        if is_command && prompt.is_none_or(has_run) {
             continue;
         }
         let prompt = prompt.map_or(start, |(prompt, _)| prompt);

@@ -6,6 +6,7 @@ mod text;
 use bub::{
     agent::usage::TokenCounts,
     model::{Catalog, ModelId, Price},
+    tape::EntryId,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -33,6 +34,8 @@ pub(crate) struct ReplayReport {
     pub(crate) replayed: CallTotals,
     /// Plugins that failed in the replay. Their effect is not part of it, so it proves nothing.
     pub(crate) plugin_failures: Vec<PluginFailure>,
+    /// Ids of the recorded messages whose media are missing or damaged. The requests with them cannot be compared.
+    pub(crate) incomplete_messages: Vec<i64>,
     pub(crate) turns: Vec<ReplayedTurn>,
 }
 
@@ -229,16 +232,36 @@ impl ReplayReport {
             recorded: recorded_totals,
             replayed: replayed_totals,
             plugin_failures,
+            incomplete_messages: recording
+                .incomplete_messages(first_turn)
+                .into_iter()
+                .map(EntryId::get)
+                .collect(),
             turns,
         }
     }
 
+    /// Returns why the replay proves nothing even if it has no difference, one line per reason.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let failures = self.plugin_failures.iter().map(PluginFailure::to_line);
+        let incomplete = self.incomplete_messages.iter().map(|id| {
+            format!(
+                "media of entry {id} are missing or damaged, so the requests with them cannot be compared; run `bub tape check`"
+            )
+        });
+        failures.chain(incomplete).collect()
+    }
+
     /// Returns the outcome in one line.
     pub(crate) fn outcome(&self) -> String {
-        match (self.first_divergence, self.plugin_failures.is_empty()) {
-            (Some((turn, step)), _) => format!("first difference: turn {turn}, step {step}"),
-            (None, true) => "no difference".to_owned(),
-            (None, false) => "not compared: a plugin failed".to_owned(),
+        let problem = match (&*self.plugin_failures, &*self.incomplete_messages) {
+            ([], []) => None,
+            ([], _) => Some("not compared: recorded media are missing or damaged"),
+            _ => Some("not compared: a plugin failed"),
+        };
+        match self.first_divergence {
+            Some((turn, step)) => format!("first difference: turn {turn}, step {step}"),
+            None => problem.unwrap_or("no difference").to_owned(),
         }
     }
 }

@@ -12,6 +12,7 @@ use bub::{
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use tracing::{instrument::WithSubscriber as _, subscriber::NoSubscriber};
 
 use crate::{
     difference::first_difference,
@@ -175,7 +176,12 @@ impl ReplaySession {
             }
             let prompt = self.recording.entries.get(turn.prompt);
             let inbound = prompt.map(|prompt| self.inbound(prompt, turn.message.as_ref()));
-            let (_, outcome) = framework.process_turn(inbound.unwrap_or_default()).await;
+            let processed = framework.process_turn(inbound.unwrap_or_default());
+            let (_, outcome) = match self.recording.failure(index) {
+                // The report compares the failure, so the log need not have it as an error.
+                Some(_) => processed.with_subscriber(NoSubscriber::default()).await,
+                None => processed.await,
+            };
             if let (Some(_), Err(error)) = (&self.options.model, &outcome)
                 && matches!(error.kind(), ErrorKind::Config | ErrorKind::InvalidInput)
             {

@@ -307,7 +307,7 @@ fn build_request(
     terms.approvers.clone_from(&policy_decision.approvers);
     terms.can_asker_answer = is_possible_by_default && !is_about_webhook;
     terms.can_remember = policy_decision.origin != SettingSource::Default;
-    terms.covers_turn = policy_decision.accepts_content;
     terms.always_rule = always_rule;
+    terms.content_cause = policy_decision.accepts_content.then(|| cause.to_owned());
     Ok(request)
 }

@@ -266,7 +266,13 @@ fn denial_text(request: &ApprovalRequest, error: &Error) -> String {
     let arguments: Vec<String> = request.arguments.values().map(Value::to_string).collect();
     let call = sanitize_line(&format!("{tool} {}", arguments.join(" ")));
     let call: String = call.chars().take(MAX_DENIED_CALL_CHARS).collect();
-    format!("denied {call}: {reason}, or allow the tool with `--allow {tool}`")
+    match &request.terms.content_cause {
+        // A conversation with such text limits also what is allowed.
+        Some(cause) => format!(
+            "denied {call}: {cause}, so `--allow` does not apply; {reason}, or start a new session"
+        ),
+        None => format!("denied {call}: {reason}, or allow the tool with `--allow {tool}`"),
+    }
 }
 
 fn address(channel: &str, chat_id: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -10,7 +10,7 @@ use bub_testkit::pty::Pty;
 
 use crate::{
     replay::{has_strace, trace},
-    sandbox::{Run, Sandbox, bub, example},
+    sandbox::{Run, Sandbox, bub, example, signal, wait_until},
 };
 
 /// Returns a demo whose temporary directories are in the workspace of a sandbox.
@@ -186,4 +186,28 @@ fn an_interrupted_demo_leaves_nothing_behind() {
         without_terminal.stderr.contains("pass `--yes`"),
         "{without_terminal:?}"
     );
+}
+
+/// Programs such as `timeout` send a signal to the process and then to its group.
+#[test]
+fn a_demo_that_gets_a_signal_alone_and_twice_ends_at_once_and_leaves_nothing_behind() {
+    for signals in [&["INT"][..], &["TERM", "TERM"], &["INT", "TERM", "INT"]] {
+        let sandbox = Sandbox::new();
+        let mut command = demo(&sandbox, &["--yes", "--lang", "en", "--pace", "1"]);
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        let temporary = sandbox.workspace().join("tmp");
+        let is_running = || {
+            let mut directories = fs::read_dir(&temporary).unwrap().flatten();
+            directories.any(|directory| directory.path().join("home/tapes").exists())
+        };
+        wait_until("the demo runs", is_running);
+        let started = Instant::now();
+        for name in signals {
+            signal(&child, name);
+        }
+        let code = child.wait().unwrap().code();
+        assert!(matches!(code, Some(130 | 143)), "{code:?}");
+        assert!(started.elapsed() < Duration::from_millis(2_500));
+        assert!(has_left_nothing(&sandbox));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -445,7 +446,7 @@ fn a_case_cannot_leave_its_home_its_tape_and_its_directory() {
         (
             "files",
             json!("link"),
-            1,
+            2,
             "`files` is outside of the directory of the case",
         ),
     ] {
@@ -586,14 +587,20 @@ fn a_link_in_the_files_of_a_case_leads_to_its_files_only() {
         let link = files.join("inner/outside");
         std::os::unix::fs::symlink(target, &link).unwrap();
         let run = eval(&sandbox, &["cases"]);
-        assert_eq!(run.code, Some(1), "{run:?}");
+        assert_eq!(run.code, Some(2), "{run:?}");
         assert!(
-            run.stdout
+            run.stderr
                 .contains("inner/outside leads out of `files`, to "),
             "{run:?}"
         );
         fs::remove_file(&link).unwrap();
     }
+    fs::remove_dir_all(&files).unwrap();
+    std::os::unix::fs::symlink("/etc", &files).unwrap();
+    let run = eval(&sandbox, &["cases"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    let expected = "case.yml: `files` is outside of the directory of the case: /etc";
+    assert!(run.stderr.contains(expected), "{run:?}");
 }
 
 /// A link to a directory stays a link, also to a directory that contains it.
@@ -668,4 +675,72 @@ fn a_case_leaves_nothing_in_the_home_of_the_user() {
     let eval = eval.env_remove("BUB_SANDBOX_PROFILE");
     Run::from_output(eval.output().unwrap()).ok();
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
+fn a_key_that_a_case_has_twice_is_named_with_its_line() {
+    let sandbox = Sandbox::new();
+    let cases = sandbox.workspace().join("cases");
+    fs::create_dir(&cases).unwrap();
+    let case = "messages: [hello]\nexpect:\n  text: [one]\nexpect:\n  text: [two]\n";
+    fs::write(cases.join("twice.yml"), case).unwrap();
+    let run = eval(&sandbox, &["cases"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("twice.yml: line 4, "), "{run:?}");
+    assert!(
+        run.stderr.contains("the key `expect` is there twice"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn cases_with_the_same_name_are_refused() {
+    for other in ["a.yaml", "a/case.yml"] {
+        let sandbox = Sandbox::new();
+        let cases = sandbox.workspace().join("cases");
+        fs::create_dir_all(cases.join("a")).unwrap();
+        let case = json!({"messages": [",echo hello"]}).to_string();
+        fs::write(cases.join("a.yml"), &case).unwrap();
+        eval(&sandbox, &["cases"]).ok();
+        fs::write(cases.join(other), &case).unwrap();
+        let run = eval(&sandbox, &["cases"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.contains("are both the case `a`"), "{run:?}");
+        let other = other.split('/').next().unwrap();
+        for name in ["a.yml", other] {
+            assert!(run.stderr.contains(&format!("cases/{name} ")), "{run:?}");
+        }
+    }
+}
+
+/// Programs such as `timeout` send a signal twice. The first one removes everything, and the second one must not prevent it.
+#[test]
+fn an_interrupted_evaluation_leaves_no_directory_and_no_report() {
+    let sandbox = Sandbox::new();
+    let temporary = sandbox.workspace().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    write_cases(&sandbox.workspace().join("cases"), 4, "1");
+    let old = sandbox.workspace().join("old.xml");
+    fs::write(&old, "an earlier report").unwrap();
+    for junit in ["new.xml", "old.xml"] {
+        let mut command = sandbox.command(&bub());
+        command.args(["eval", "cases", "--junit", junit]);
+        let mut child = command.env("TMPDIR", &temporary).spawn().unwrap();
+        let directories = || fs::read_dir(&temporary).unwrap().flatten();
+        wait_until("the cases run", || {
+            let mut directories = directories();
+            directories.any(|directory| directory.path().join("home/tapes").exists())
+        });
+        for directory in directories() {
+            let mode = directory.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{mode:o}");
+        }
+        signal(&child, "TERM");
+        signal(&child, "TERM");
+        signal(&child, "INT");
+        assert_eq!(child.wait().unwrap().code(), Some(143));
+        assert_eq!(directories().count(), 0);
+    }
+    assert!(!sandbox.workspace().join("new.xml").exists());
+    assert_eq!(fs::read_to_string(old).unwrap(), "an earlier report");
 }

@@ -141,6 +141,46 @@ fn a_removed_tape_is_reported() {
 }
 
 #[test]
+fn a_removed_tape_is_not_replaced_by_one_whose_name_it_begins() {
+    let sandbox = Sandbox::new();
+    chained(&sandbox, &["run", "--session-id", "work", ",echo one"]).ok();
+    let tape = tape_file(&sandbox);
+    chained(&sandbox, &["run", "--session-id", "work~copy", ",echo two"]).ok();
+    fs::remove_file(&tape).unwrap();
+    let name = tape.file_stem().unwrap().to_string_lossy().into_owned();
+    for requested in ["work", &name] {
+        let run = sandbox.bub(["tape", "verify", requested]);
+        assert_eq!(run.code, Some(1), "{run:?}");
+        let expected =
+            format!("{requested}: missing\n  the tape had entries, and its file was removed\n");
+        assert_eq!(run.stdout, expected);
+    }
+    let both = sandbox.bub(["tape", "verify", "work~copy", "work"]);
+    assert_eq!(both.code, Some(1), "{both:?}");
+    assert!(both.stdout.starts_with("work~copy: ok"), "{both:?}");
+    assert!(both.stdout.contains("work: missing\n"), "{both:?}");
+    for command in ["show", "export", "info", "anchors", "check", "reindex"] {
+        let run = sandbox.bub(["tape", command, "work"]);
+        assert_eq!(run.code, Some(2), "{command}: {run:?}");
+        assert!(
+            run.stderr.contains("the tape of `work` is missing"),
+            "{command}: {run:?}"
+        );
+    }
+    let run = sandbox.bub(["tape", "fork", "work", "--session-id", "new"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    // A session of another workspace, too.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = sandbox.command(&bub());
+    command.args(["tape", "verify", "work"]);
+    let run = Run::from_output(command.current_dir(elsewhere.path()).output().unwrap());
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.starts_with("work: missing\n"), "{run:?}");
+    // A prefix that is not the id of a session still finds the only tape.
+    sandbox.bub(["tape", "verify", "wor"]).ok();
+}
+
+#[test]
 fn a_removed_sidecar_is_reported_with_its_tape() {
     let sandbox = Sandbox::new();
     count(&sandbox, 60_000);

@@ -1,6 +1,6 @@
 //! Tests `bub replay` and the provider `replay`, as users run them.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
@@ -835,4 +835,90 @@ fn an_unknown_tape_as_a_model_is_a_configuration_error() {
             assert!(output.contains(text), "{args:?}: {run:?}");
         }
     }
+}
+
+/// What the user showed to the model is part of later requests, also in a replay and in a case.
+#[test]
+fn a_command_that_is_shown_to_the_model_is_copied() {
+    let session = RecordedSession::new();
+    let bub = |args: &[&str]| Run::from_output(session.command(args).output().unwrap());
+    bub(&["run", "--session-id", "notes", ",!echo shown-to-the-model"]).ok();
+    session.model.script(Reply::text("I saw it."));
+    bub(&["run", "--session-id", "notes", "What did I run?"]).ok();
+    let request = session.model.requests().last().unwrap().json().to_string();
+    assert!(request.contains("[I ran the command"), "{request}");
+    let report = session.replay(&[]).ok();
+    assert!(!report.contains("interrupted"), "{report}");
+    assert!(report.contains("turn 2: What did I run?"), "{report}");
+    assert!(report.ends_with("no difference\n"), "{report}");
+    let recorded = bub(&["eval", "record", "notes", "--output", "case"]);
+    assert_eq!(recorded.code, Some(0), "{recorded:?}");
+    assert!(!recorded.stderr.contains("skipped"), "{recorded:?}");
+    let read = |name: &str| fs::read_to_string(session.sandbox.workspace().join(name)).unwrap();
+    let case: Value = serde_json::from_str(&read("case/case.yml")).unwrap();
+    assert_eq!(
+        case["messages"],
+        json!(["Write a note.", "What did I run?"])
+    );
+    assert!(read("case/tape.jsonl").contains("[I ran the command `"));
+}
+
+#[test]
+fn a_replay_without_the_recorded_media_is_not_compared() {
+    let session = RecordedSession::new();
+    let image = session.sandbox.workspace().join("dot.png");
+    fs::write(&image, bub_testkit::TINY_PNG).unwrap();
+    session.model.script(Reply::text("A dot."));
+    let args = [
+        "run",
+        "--session-id",
+        "notes",
+        "--image",
+        "dot.png",
+        "What is it?",
+    ];
+    Run::from_output(session.command(&args).output().unwrap()).ok();
+    assert!(session.replay(&[]).ok().ends_with("no difference\n"));
+    let blobs = session.sandbox.home().join("tapes/.bub/blobs");
+    let away = session.sandbox.home().join("away");
+    fs::rename(&blobs, &away).unwrap();
+    let run = session.replay(&[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let expected = "not compared: recorded media are missing or damaged\n";
+    assert!(run.stdout.ends_with(expected), "{run:?}");
+    assert!(run.stdout.contains("error: media of entry "), "{run:?}");
+    let run = session.replay(&["--format", "json"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stderr.contains("media of entry "), "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["incomplete_messages"].as_array().unwrap().len(), 1);
+    fs::rename(&away, &blobs).unwrap();
+    assert!(session.replay(&[]).ok().ends_with("no difference\n"));
+    let mut directories = vec![blobs];
+    while let Some(directory) = directories.pop() {
+        for file in fs::read_dir(directory).unwrap() {
+            let path = file.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+                fs::write(path, "damaged").unwrap();
+            }
+        }
+    }
+    let run = session.replay(&[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.ends_with(expected), "{run:?}");
+}
+
+#[test]
+fn a_failure_that_was_recorded_is_not_logged_as_an_error() {
+    let session = RecordedSession::new();
+    session.model.script(Reply::status(400));
+    let args = ["run", "--session-id", "notes", "Fail, please."];
+    let run = Run::from_output(session.command(&args).output().unwrap());
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let run = session.replay(&[]);
+    assert!(run.stdout.ends_with("no difference\n"), "{run:?}");
+    assert!(!run.stderr.contains("turn.failed"), "{run:?}");
 }

@@ -521,23 +521,49 @@ fn a_text_file_without_a_known_extension_reaches_the_model() {
     assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
 }
 
+/// Runs bub in a session of the system without a terminal.
+fn run_without_terminal(fixture: &RunFixture, args: &[&str]) -> Run {
+    let mut command = Command::new("setsid");
+    command.arg("--wait").arg(bub()).args(args);
+    let with_model = fixture.command(&[]);
+    command.current_dir(fixture.sandbox.workspace()).env_clear();
+    for (name, value) in with_model.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    command.env("BUB_WEB_ALLOW_PRIVATE", r#"["127.0.0.1"]"#);
+    Run::from_output(command.stdin(Stdio::null()).output().unwrap())
+}
+
+/// The advice to allow the tool would not help.
+#[test]
+fn a_call_that_is_denied_because_of_a_web_page_is_reported_with_this_reason() {
+    let fixture = RunFixture::new();
+    let fetch = format!(r#"{{"url":"{}/page"}}"#, fixture.model.url());
+    let call = r#"{"command":"echo one"}"#;
+    fixture
+        .model
+        .script(Reply::new().call("c1", "web_fetch", &fetch));
+    fixture.model.script(Reply::text("The page."));
+    fixture.model.script(Reply::new().call("c2", "bash", call));
+    fixture.model.script(Reply::text("I could not."));
+    let run = run_without_terminal(&fixture, &["run", "go", "--allow", "bash"]);
+    assert_eq!(run.stdout, "I could not.\n", "{run:?}");
+    let start = "denied bash \"echo one\": the conversation contains a web page, so `--allow` does not apply; ";
+    assert!(run.stderr.starts_with(start), "{run:?}");
+    assert!(
+        run.stderr.ends_with(", or start a new session\n"),
+        "{run:?}"
+    );
+    assert!(!run.stderr.contains("--allow bash"), "{run:?}");
+}
+
 #[test]
 fn a_call_that_no_user_can_approve_is_reported() {
     let fixture = RunFixture::new();
     let call = r#"{"command":"echo one"}"#;
     fixture.model.script(Reply::new().call("c1", "bash", call));
     fixture.model.script(Reply::text("I could not."));
-    let mut command = Command::new("setsid");
-    command
-        .arg("--wait")
-        .arg(bub())
-        .args(["run", "go", "--ask", "bash"]);
-    let with_model = fixture.command(&[]);
-    command.current_dir(fixture.sandbox.workspace()).env_clear();
-    for (name, value) in with_model.get_envs() {
-        command.env(name, value.unwrap());
-    }
-    let run = Run::from_output(command.stdin(Stdio::null()).output().unwrap());
+    let run = run_without_terminal(&fixture, &["run", "go", "--ask", "bash"]);
     assert_eq!(run.stdout, "I could not.\n", "{run:?}");
     assert!(
         run.stderr.starts_with("denied bash \"echo one\": ")

@@ -60,23 +60,24 @@ impl FileStore {
             .await
     }
 
-    /// Returns the tapes that had chained entries and whose files are missing. The lock record of a tape shows this, so
-    /// it must still exist.
-    pub async fn missing_chained_tapes(&self) -> Result<Vec<TapeName>> {
+    /// Returns the tapes that had entries and whose files are missing. The lock record of a tape shows this, so it must
+    /// still exist.
+    pub async fn missing_tapes(&self) -> Result<Vec<MissingTape>> {
         let store = Arc::clone(&self.store);
         run_blocking(move || {
             let mut missing = Vec::new();
             for file in store.read_dir(&store.paths.locks_dir())? {
                 let name = file.strip_suffix(".lock").map(TapeName::new);
-                let Some(Ok(tape)) = name else {
+                let Some(Ok(name)) = name else {
                     continue;
                 };
-                let path = store.paths.tape_file(&tape);
-                let had_chain = |record: LockRecord| record.head.is_some();
+                let path = store.paths.tape_file(&name);
                 if store.stat(&path)?.is_none()
-                    && read_record(&store, &tape)?.is_some_and(had_chain)
+                    && let Some(record) = read_record(&store, &name)?
+                    && (record.end > 0 || record.head.is_some())
                 {
-                    missing.push(tape);
+                    let had_chain = record.head.is_some();
+                    missing.push(MissingTape { name, had_chain });
                 }
             }
             missing.sort();
@@ -84,6 +85,16 @@ impl FileStore {
         })
         .await
     }
+}
+
+/// A tape whose file is missing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct MissingTape {
+    /// The name of the tape.
+    pub name: TapeName,
+    /// Whether it had chained entries.
+    pub had_chain: bool,
 }
 
 /// Reads the lock record of a tape.
@@ -379,9 +390,6 @@ impl ChainVerifier {
         let before = self.state.last_hash();
         let status = self.state.add_line(line);
         self.has_expected |= expected.is_some() && self.state.head(end) == expected;
-        if status == LineStatus::Invalid && line.trim_ascii().is_empty() {
-            return;
-        }
         (self.has_end_mark, self.unchained_mark) = (false, None);
         if before != self.state.last_hash() && self.state.last_hash() == self.known_head {
             self.report.proven = Some(ProvenEntry {

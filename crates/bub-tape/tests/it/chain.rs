@@ -178,20 +178,24 @@ async fn an_export_is_a_tape_to_which_entries_can_be_appended() {
 async fn a_removed_tape_is_missing_unless_the_store_discarded_it() {
     let fixture = ChainFixture::with_entries(3).await;
     let store = fixture.store();
-    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    assert_eq!(store.missing_tapes().await.unwrap(), []);
     fs::remove_file(fixture.path()).unwrap();
-    let missing = store.missing_chained_tapes().await.unwrap();
-    assert_eq!(missing, std::slice::from_ref(&fixture.name));
+    let missing = store.missing_tapes().await.unwrap();
+    let missing: Vec<_> = missing
+        .iter()
+        .map(|tape| (&tape.name, tape.had_chain))
+        .collect();
+    assert_eq!(missing, [(&fixture.name, true)]);
     // A new entry does not hide that the others were removed.
     fixture.append(["again".to_owned()]).await;
-    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    assert_eq!(store.missing_tapes().await.unwrap(), []);
     let problem = fixture.verify().await.problem;
     assert!(
         matches!(problem, Some(ChainProblem::Altered { line: 1, .. })),
         "{problem:?}"
     );
     store.discard(&fixture.name).await.unwrap();
-    assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+    assert_eq!(store.missing_tapes().await.unwrap(), []);
     fixture.append(["a new tape".to_owned()]).await;
     assert_eq!(fixture.verify().await.problem, None);
 }
@@ -761,4 +765,22 @@ async fn a_reset_and_a_torn_tail_keep_the_chain_valid() {
         (report.chained, report.unchained, report.problem),
         (4, 0, None)
     );
+}
+
+#[tokio::test]
+async fn blank_lines_that_were_inserted_in_an_export_are_noticed() {
+    let fixture = ChainFixture::with_entries(5).await;
+    let lines = export(&fixture).await;
+    let report = |lines: &[String]| ChainReport::of_lines(lines.concat().as_bytes(), None).unwrap();
+    assert!(report(&lines).is_complete);
+    for position in 0..=lines.len() {
+        let mut altered = lines.clone();
+        altered.insert(position, "  \n".to_owned());
+        let report = report(&altered);
+        assert_eq!(
+            (report.invalid, report.is_complete),
+            (1, false),
+            "{position}"
+        );
+    }
 }

@@ -221,7 +221,7 @@ async fn a_kill_at_any_step_leaves_a_chain_that_is_proven() {
                 assert_eq!(report.unchained, 0, "step {step}, {round}");
                 assert_eq!(report.into_problem(), None, "step {step}, {round}");
             } else {
-                assert_eq!(store.missing_chained_tapes().await.unwrap(), []);
+                assert_eq!(store.missing_tapes().await.unwrap(), []);
             }
             store.append(&name(), vec![numbered(9)]).await.unwrap();
         }

@@ -67,3 +67,27 @@ async fn a_page_marks_the_turn_as_untrusted() {
         "{result}"
     );
 }
+
+/// Nothing of a server is in the conversation, so nothing can be behind a later call.
+#[tokio::test]
+async fn a_host_that_does_not_answer_does_not_mark_the_turn() {
+    let port = {
+        let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        unused.local_addr().unwrap().port()
+    };
+    let url = format!("http://127.0.0.1:{port}/");
+    let turn = testing::turn("What does the page say?")
+        .plugin(FetchPlugin::NAME, FetchPlugin::new)
+        .settings(settings::section())
+        .setting("web.allow_private", json!(["127.0.0.1"]))
+        .setting("policy.untrusted_content", json!("deny"))
+        .model_calls("web.fetch", json!({"url": url}))
+        .model_calls("bash", json!({"command": "echo it-ran"}))
+        .model_says("Done.")
+        .run()
+        .await
+        .unwrap();
+    let results = turn.tool_results();
+    assert!(results[0].contains("cannot fetch from "), "{results:?}");
+    assert!(results[1].contains("it-ran"), "{results:?}");
+}

@@ -1,15 +1,15 @@
 //! Cases: what to send, and what to expect.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     path::{Component, Path, PathBuf},
 };
 
-use bub::{Error, Result, settings::parse_yaml};
+use bub::{Error, Result, settings::parse_unique_yaml};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::schema::schema_problem;
+use super::{run::check_links, schema::schema_problem};
 use crate::{
     files::{FileResultExt as _, read_file},
     recording::Recording,
@@ -74,8 +74,10 @@ pub(super) async fn read_cases(directory: &Path) -> Result<Vec<EvalCase>> {
     let files = std::fs::read_dir(directory).at("read", directory)?;
     let mut paths: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
     paths.sort();
-    let mut cases = Vec::new();
+    let mut cases: Vec<EvalCase> = Vec::new();
+    let mut files: HashMap<String, PathBuf> = HashMap::new();
     for path in paths {
+        let count = cases.len();
         let extension = path.extension().and_then(|extension| extension.to_str());
         match extension {
             Some("yml" | "yaml" | "json") => cases.push(read_case(&path, &path)?),
@@ -84,6 +86,17 @@ pub(super) async fn read_cases(directory: &Path) -> Result<Vec<EvalCase>> {
                 cases.push(read_case(&path.join(CASE_FILE), &path)?);
             }
             _ => {}
+        }
+        // Results have the name of the case.
+        if let Some(case) = cases.get(count)
+            && let Some(other) = files.insert(case.name.clone(), path.clone())
+        {
+            return Err(Error::invalid_input(format!(
+                "{} and {} are both the case `{}`; rename one",
+                other.display(),
+                path.display(),
+                case.name
+            )));
         }
     }
     if cases.is_empty() {
@@ -101,16 +114,22 @@ fn read_case(file: &Path, named: &Path) -> Result<EvalCase> {
     let invalid = |error: String| Error::invalid_input(format!("{}: {error}", file.display()));
     let bytes = read_file(file).map_err(|error| invalid(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|error| invalid(error.to_string()))?;
-    let value = parse_yaml(&text).map_err(|error| invalid(error.to_string()))?;
+    let value = parse_unique_yaml(&text).map_err(|error| invalid(error.to_string()))?;
     if value.is_null() {
         return Err(invalid("the case is empty; add `messages`".to_owned()));
     }
     let case: EvalCase =
         serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
-    match case.problem() {
-        Some(problem) => Err(invalid(problem)),
-        None => Ok(case.located(file, named)),
+    if let Some(problem) = case.problem() {
+        return Err(invalid(problem));
     }
+    let case = case.located(file, named);
+    if let Some(files) = &case.files {
+        let files = case.files_directory(files);
+        let checked = files.and_then(|files| check_links(&files, &files));
+        checked.map_err(|error| invalid(error.message().to_owned()))?;
+    }
+    Ok(case)
 }
 
 /// Makes a case of a tape: its messages, its model calls, and the tools that it calls.

@@ -16,7 +16,7 @@ use super::{
     check::{failures, shorten},
 };
 use crate::{
-    files::{FileResultExt as _, open_file, temporary_directory},
+    files::{FileResultExt as _, TemporaryDirectory, open_file},
     program,
     recording::Recording,
     report::CallTotals,
@@ -82,7 +82,7 @@ impl Runner<'_> {
         case: &EvalCase,
         variant: &Variant,
     ) -> Result<(Vec<String>, CallTotals)> {
-        let directory = temporary_directory("bub-eval-")?;
+        let directory = TemporaryDirectory::create("bub-eval-")?;
         let (home, workspace) = (
             directory.path().join("home"),
             directory.path().join("workspace"),
@@ -176,6 +176,36 @@ impl Runner<'_> {
     }
 }
 
+/// Fails if a link in a directory leads out of `root`.
+pub(super) fn check_links(directory: &Path, root: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(directory).at("read", directory)? {
+        let entry = entry.at("read", directory)?;
+        let file_type = entry.file_type().at("read", &entry.path())?;
+        if file_type.is_symlink() {
+            link_target(&entry.path(), root)?;
+        } else if file_type.is_dir() {
+            check_links(&entry.path(), root)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the path of what a link leads to, and the same path without `root`. Fails if it is not in `root`.
+fn link_target(link: &Path, root: &Path) -> Result<(PathBuf, PathBuf)> {
+    let real_path = link.canonicalize().at("read", link)?;
+    match real_path.strip_prefix(root) {
+        Ok(inside) => {
+            let inside = inside.to_owned();
+            Ok((real_path, inside))
+        }
+        Err(_) => Err(Error::invalid_input(format!(
+            "the link {} leads out of `files`, to {}",
+            link.display(),
+            real_path.display()
+        ))),
+    }
+}
+
 /// Copies a directory. A link to a file becomes a file, and a link to a directory a link in the copy. Fails if a link leads out
 /// of `root`.
 fn copy_directory(from: &Path, to: &Path, root: &Path) -> Result<()> {
@@ -184,14 +214,7 @@ fn copy_directory(from: &Path, to: &Path, root: &Path) -> Result<()> {
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let file_type = entry.file_type().at("read", &source)?;
         if file_type.is_symlink() {
-            let real_path = source.canonicalize().at("read", &source)?;
-            let Ok(inside) = real_path.strip_prefix(root) else {
-                return Err(Error::invalid_input(format!(
-                    "the link {} leads out of `files`, to {}",
-                    source.display(),
-                    real_path.display()
-                )));
-            };
+            let (real_path, inside) = link_target(&source, root)?;
             if real_path.is_dir() {
                 // The content is copied once, so a link to a parent directory does no harm.
                 let depth = from.strip_prefix(root).unwrap_or(from).components().count();

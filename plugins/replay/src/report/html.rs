@@ -24,8 +24,8 @@ pub(crate) fn to_html(report: &ReplayReport) -> String {
     let outcome = capitalize(&report.outcome());
     let model = report.model.as_deref().unwrap_or("the tape");
     let _ = writeln!(out, "<p>Answers from {}. {outcome}.</p>", escape(model));
-    for failure in &report.plugin_failures {
-        let text = escape(&failure.to_line());
+    for problem in report.problems() {
+        let text = escape(&problem);
         let _ = writeln!(out, "<p class=\"differs\">Error: {text}</p>");
     }
     out.push_str("<table>\n<tr><th></th><th>Recorded</th><th>Replayed</th></tr>\n");

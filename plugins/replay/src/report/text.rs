@@ -27,8 +27,8 @@ pub(crate) fn to_text(report: &ReplayReport) -> String {
     }
     let _ = writeln!(out, "recorded: {}", report.recorded.to_line());
     let _ = writeln!(out, "replayed: {}", report.replayed.to_line());
-    for failure in &report.plugin_failures {
-        let _ = writeln!(out, "error: {}", sanitize(&failure.to_line()));
+    for problem in report.problems() {
+        let _ = writeln!(out, "error: {}", sanitize(&problem));
     }
     let _ = writeln!(out, "{}", report.outcome());
     out

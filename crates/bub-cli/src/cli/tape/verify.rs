@@ -11,7 +11,11 @@ use bub_tape::{ChainReport, EntryId, Query, Result, TapeError, TapeName, Unprove
 use futures_util::TryStreamExt as _;
 use serde_json::Value;
 
-use super::{check::tape_label, text, workspace_tapes::HomeTapes};
+use super::{
+    check::tape_label,
+    text,
+    workspace_tapes::{HomeTapes, NamedTapes},
+};
 use crate::cli::progress::ProgressBar;
 
 /// The sidecar with large tool output, the event on the tape that names the output in it, the event in the sidecar that
@@ -78,8 +82,13 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
         };
         is_broken |= report.write(&mut lines, &path.display().to_string(), head);
     } else {
-        let names = files.resolve_names(&args.tapes).await?;
-        let missing = files.store.missing_chained_tapes().await?;
+        let NamedTapes {
+            names,
+            missing: removed,
+        } = files.look_up_names(&args.tapes).await?;
+        let missing = files.store.missing_tapes().await?;
+        let missing = missing.into_iter().filter(|missing| missing.had_chain);
+        let missing: Vec<TapeName> = missing.map(|missing| missing.name).collect();
         let progress = ProgressBar::new("verifying", names.len(), &files.tapes.settings);
         for (index, name) in names.iter().enumerate() {
             let label = tape_label(files, name).await;
@@ -109,9 +118,16 @@ pub(super) async fn run(files: &HomeTapes, args: VerifyArgs) -> Result<ExitCode>
                 is_broken = true;
             }
         }
+        for (requested, _) in &removed {
+            let _ = writeln!(lines, "{}: missing", text::sanitize_line(requested));
+            lines.push_str("  the tape had entries, and its file was removed\n");
+            is_broken = true;
+        }
         for name in missing {
             let tape = name.as_sidecar().map(|(tape, _)| tape);
-            let is_of_verified = |tape| names.iter().any(|name| name.as_str() == tape);
+            let removed = removed.iter().map(|(_, name)| name);
+            let mut verified = names.iter().chain(removed);
+            let is_of_verified = |tape| verified.any(|name| name.as_str() == tape);
             if args.tapes.is_empty() || tape.is_some_and(is_of_verified) {
                 let _ = writeln!(lines, "{name}: missing");
                 lines.push_str("  the tape had chained entries, and its file was removed\n");

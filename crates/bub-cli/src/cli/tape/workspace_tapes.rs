@@ -6,8 +6,8 @@ use bub_kernel::Framework;
 use bub_kernel::settings::file_store;
 use bub_settings::Settings;
 use bub_tape::{
-    FileStore, Result, SessionInfo, Tape, TapeError, TapeListFilter, TapeName, TapeStore,
-    TapeSummary,
+    FileStore, MissingTape, Result, SessionInfo, Tape, TapeError, TapeListFilter, TapeName,
+    TapeStore, TapeSummary,
 };
 
 use super::{text, writer::ResultWriter};
@@ -38,6 +38,21 @@ pub(super) struct HomeTapes {
 pub(super) struct ListedTape {
     pub(super) name: TapeName,
     pub(super) summary: TapeSummary,
+}
+
+/// A tape that the user named.
+enum FoundTape {
+    Listed(Box<ListedTape>),
+    /// The file of the tape was removed.
+    Missing(TapeName),
+}
+
+/// The tapes that the user named.
+pub(super) struct NamedTapes {
+    /// The tapes, each followed by its sidecars.
+    pub(super) names: Vec<TapeName>,
+    /// The tapes whose files were removed, each with the text that the user typed.
+    pub(super) missing: Vec<(String, TapeName)>,
 }
 
 impl WorkspaceTapes {
@@ -103,7 +118,20 @@ impl WorkspaceTapes {
 
     /// Finds a tape: a session of this workspace, a tape name, a session of another workspace, or a unique prefix of a
     /// session id or tape name. A prefix match in this workspace wins over matches in other workspaces.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such tape, or if its file was removed.
     pub(super) async fn find_tape(&self, requested: &str) -> Result<ListedTape> {
+        match self.look_up(requested).await? {
+            FoundTape::Listed(listed) => Ok(*listed),
+            FoundTape::Missing(_) => Err(missing_error(requested)),
+        }
+    }
+
+    /// Finds a tape as [`Self::find_tape`] does. A session id or tape name of a tape whose file was removed is not a
+    /// prefix of another one: the user means the removed tape.
+    async fn look_up(&self, requested: &str) -> Result<FoundTape> {
         let names = self.store.list(TapeListFilter::Sessions).await?;
         let as_session = TapeName::for_session(&self.workspace, requested);
         // Compare exact names first: this needs no summaries, and reading the summaries of all tapes takes longer.
@@ -117,7 +145,11 @@ impl WorkspaceTapes {
                     ..SessionInfo::new(requested)
                 });
             }
-            return Ok(ListedTape { name, summary });
+            return Ok(FoundTape::Listed(Box::new(ListedTape { name, summary })));
+        }
+        let missing = file_store(&self.settings).missing_tapes().await?;
+        if let Some(missing) = missing.iter().find(|missing| is_exact(&missing.name)) {
+            return Ok(FoundTape::Missing(missing.name.clone()));
         }
         let all = self.sessions(true).await?;
         let is_named = |listed: &&ListedTape| listed.label() == requested;
@@ -128,6 +160,12 @@ impl WorkspaceTapes {
         };
         let has_prefix_here =
             |listed: &&ListedTape| has_prefix(listed) && self.is_in_workspace(&listed.name);
+        let has_session_id = |missing: &&MissingTape| missing.name.is_of_session(requested);
+        if !all.iter().any(|listed| is_named(&listed))
+            && let Some(missing) = missing.iter().find(has_session_id)
+        {
+            return Ok(FoundTape::Missing(missing.name.clone()));
+        }
         for candidates in [
             all.iter().filter(is_named).collect::<Vec<_>>(),
             all.iter().filter(has_prefix_here).collect(),
@@ -135,7 +173,7 @@ impl WorkspaceTapes {
         ] {
             match candidates.as_slice() {
                 [] => {}
-                [only] => return Ok((*only).clone()),
+                [only] => return Ok(FoundTape::Listed(Box::new((*only).clone()))),
                 several => return Err(self.ambiguous_error(requested, several)),
             }
         }
@@ -180,11 +218,27 @@ impl HomeTapes {
 
     /// Returns the requested tapes in the given order. If none is requested, returns all tapes of the home, newest
     /// first. Each tape is followed by its sidecars.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such tape, or if its file was removed.
     pub(super) async fn resolve_names(&self, requested: &[String]) -> Result<Vec<TapeName>> {
+        let NamedTapes { names, missing } = self.look_up_names(requested).await?;
+        match missing.first() {
+            Some((requested, _)) => Err(missing_error(requested)),
+            None => Ok(names),
+        }
+    }
+
+    /// Returns the requested tapes as [`Self::resolve_names`] does, and those whose files were removed.
+    pub(super) async fn look_up_names(&self, requested: &[String]) -> Result<NamedTapes> {
         let store = &self.store;
-        let mut sessions = Vec::new();
+        let (mut sessions, mut missing) = (Vec::new(), Vec::new());
         for tape in requested {
-            sessions.push(self.tapes.find_tape(tape).await?);
+            match self.tapes.look_up(tape).await? {
+                FoundTape::Listed(listed) => sessions.push(*listed),
+                FoundTape::Missing(name) => missing.push((tape.clone(), name)),
+            }
         }
         if requested.is_empty() {
             for name in store.list(TapeListFilter::Sessions).await? {
@@ -207,7 +261,7 @@ impl HomeTapes {
             names.push(name);
             names.extend(sidecars);
         }
-        Ok(names)
+        Ok(NamedTapes { names, missing })
     }
 }
 
@@ -233,6 +287,14 @@ impl ListedTape {
     fn last_activity(&self) -> impl Ord + use<> {
         text::parse_sort_time(self.summary.last_date.as_deref().unwrap_or_default())
     }
+}
+
+/// Returns the error for a tape whose file was removed.
+fn missing_error(requested: &str) -> TapeError {
+    TapeError::NotFound(format!(
+        "the tape of `{}` is missing: it had entries, and its file was removed",
+        text::sanitize_line(requested)
+    ))
 }
 
 /// Returns the error for an unknown tape. For a path, it explains that tape names are not paths.
