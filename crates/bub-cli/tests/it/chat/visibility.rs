@@ -212,11 +212,31 @@ fn always_writes_a_rule_and_shows_it() {
     let chat = approval(&sandbox, &server, 100, false);
     chat.wait_for("allow? [y/s/a/N]");
     chat.send("a\r");
-    let screen = chat.wait_for("allowed always; rule added to the config file: ");
+    let screen = chat.wait_for("allowed; adding the rule to the config file: ");
     assert!(screen.contains("echo one"), "{screen}");
     chat.wait_for("All done.");
     let config = std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap();
     assert!(config.contains(r#""action":"allow""#), "{config}");
+}
+
+// The answer is still valid for the call.
+#[test]
+fn always_says_if_the_rule_cannot_be_added() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::new().call("c1", "bash", r#"{"command":"echo one"}"#));
+    server.script(Reply::text("All done."));
+    let chat = approval(&sandbox, &server, 200, false);
+    chat.wait_for("allow? [y/s/a/N]");
+    sandbox.write("home/config.yml", "policy: [");
+    chat.send("a\r");
+    let screen = chat.wait_for("All done.");
+    assert!(
+        screen.contains("allowed once; the rule could not be added: "),
+        "{screen}"
+    );
+    for wrong in ["rule added", "rule_not_added"] {
+        assert!(!screen.contains(wrong), "{screen}");
+    }
 }
 
 // A call that waits for an answer has not run, and the wait is not its time.
