@@ -37,7 +37,7 @@ use self::{
     session::{ChatSession, offer_former_session},
 };
 use super::{
-    interrupted::{CONTINUE_MESSAGE, offer_to_finish},
+    interrupted::{CONTINUE_MESSAGE, offer_to_finish, report_resumed},
     local_model::offer_local_model,
     onboard::offer_onboarding,
     parse_non_blank, prompt,
@@ -159,8 +159,12 @@ pub(super) async fn run(
         };
         let remote = gateway.handle();
         // Lines of an earlier chat resume automatically, with the turn that they belong to.
-        let should_finish_turn = remote.unfinished_count() == 0
-            && offer_to_finish(&framework, &chat_controller.session().into()).await?;
+        let session_id = chat_controller.session().into();
+        let resumes = remote.unfinished_count() > 0;
+        let should_finish_turn = !resumes && offer_to_finish(&framework, &session_id).await?;
+        if resumes {
+            report_resumed(&framework, &session_id).await?;
+        }
         // Do not listen for signals earlier: a signal must end these questions immediately.
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()

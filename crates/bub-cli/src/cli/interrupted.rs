@@ -25,6 +25,17 @@ pub(super) async fn offer_to_finish(framework: &Framework, session_id: &SessionI
     Ok(false)
 }
 
+/// Says that the interrupted turn of a session resumes, and what it had done.
+pub(super) async fn report_resumed(framework: &Framework, session_id: &SessionId) -> Result<()> {
+    if let Some(turn) = framework.interrupted_turn(session_id).await? {
+        let redactor = framework.settings().redactor();
+        let description = describe(&turn, session_id);
+        notice!("{}", output::sanitize(&redactor.redact(&description)));
+        notice!("it continues now");
+    }
+    Ok(())
+}
+
 fn describe(turn: &InterruptedTurn, session_id: &SessionId) -> String {
     let mut lines = vec![format!(
         "the last turn of session `{session_id}` was interrupted because bub was stopped"
@@ -38,9 +49,13 @@ fn describe(turn: &InterruptedTurn, session_id: &SessionId) -> String {
             lines.push(format!("  {label}: {text}"));
         }
     }
-    if !turn.open_tools.is_empty() {
-        let tools = turn.open_tools.join(", ");
-        lines.push(format!("  outcome unknown of: {tools}"));
+    for (label, tools) in [
+        ("outcome unknown of", &turn.open_tools),
+        ("not run, because it waited for an answer", &turn.waiting_tools),
+    ] {
+        if !tools.is_empty() {
+            lines.push(format!("  {label}: {}", tools.join(", ")));
+        }
     }
     lines.join("\n")
 }
