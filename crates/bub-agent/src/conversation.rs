@@ -111,7 +111,7 @@ fn message_part(entry: &Entry) -> Option<(PartKind, String, String)> {
 }
 
 /// Splits a prompt into the context that bub adds and the text of the user.
-fn split_context(prompt: &str) -> (&str, &str) {
+pub(crate) fn split_context(prompt: &str) -> (&str, &str) {
     let starts = prompt.strip_prefix(DATE_LINE).map(|_| 0);
     let inside = || prompt.find(&format!("\n{DATE_LINE}")).map(|at| at + 1);
     let split = starts.or_else(inside).and_then(|at| {

@@ -82,7 +82,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     pub(super) timeout: Option<u64>,
     /// US dollars after which no further model call is made
-    #[arg(long, value_name = "USD", value_parser = parse_price)]
+    #[arg(long, value_name = "USD", allow_negative_numbers = true, value_parser = parse_price)]
     max_price: Option<f64>,
     /// Tool to allow without a question, such as `bash` or `fs.*`; can be repeated
     #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = parse_non_blank)]
