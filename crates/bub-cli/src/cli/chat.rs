@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 pub(crate) use self::controller::ChatHooks;
 use self::{
     controller::ChatController,
-    session::{ChatSession, offer_former_session},
+    session::{ChatSession, FormerSession, offer_former_session},
 };
 use super::{
     interrupted::{CONTINUE_MESSAGE, offer_to_finish, report_resumed},
@@ -144,8 +144,12 @@ pub(super) async fn run(
         let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
-        if let Some(former) = offer_former_session(&framework, &session, can_ask).await? {
-            session.switch_to(former);
+        let mut first_line = first_line;
+        match offer_former_session(&framework, &session, can_ask).await? {
+            FormerSession::Continue(former) => session.switch_to(former),
+            FormerSession::Ignore => {}
+            FormerSession::FirstMessage(text) if first_line.is_none() => first_line = Some(text),
+            FormerSession::FirstMessage(text) => notice!("not sent: {text}"),
         }
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);

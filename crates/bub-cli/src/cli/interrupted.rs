@@ -51,7 +51,10 @@ fn describe(turn: &InterruptedTurn, session_id: &SessionId) -> String {
     }
     for (label, tools) in [
         ("outcome unknown of", &turn.open_tools),
-        ("not run, because it waited for an answer", &turn.waiting_tools),
+        (
+            "not run, because it waited for an answer",
+            &turn.waiting_tools,
+        ),
     ] {
         if !tools.is_empty() {
             lines.push(format!("  {label}: {}", tools.join(", ")));

@@ -5,6 +5,7 @@
 
 mod args;
 pub(super) mod input;
+pub(super) mod mentions;
 mod output;
 
 use std::{

@@ -373,7 +373,9 @@ fn calls_that_wait_for_an_answer_are_not_run_if_bub_is_killed() {
     chat.wait_end();
     server.otherwise(Reply::text("All done."));
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
-    chat.wait_for("All done.");
+    let screen = chat.wait_for("All done.");
+    assert!(screen.contains("  not run, because it waited"), "{screen}");
+    assert!(!screen.contains("turn.interrupted"), "{screen}");
     chat.wait_idle();
     let request = server.requests().pop().unwrap().json().to_string();
     assert_eq!(request.matches("[not run]").count(), 2, "{request}");
