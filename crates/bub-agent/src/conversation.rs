@@ -40,8 +40,8 @@ pub enum PartKind {
 }
 
 impl ConversationPart {
-    /// Returns the parts of the conversation that an entry records. Text of the model before a tool call is a part of its
-    /// own.
+    /// Returns the parts of the conversation that an entry records. Text of the model before a tool call is a separate
+    /// part.
     pub fn from_entry(entry: &Entry) -> Vec<Self> {
         let content = || entry_text(entry);
         let part = match &entry.kind {

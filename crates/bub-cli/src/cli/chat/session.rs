@@ -123,7 +123,7 @@ impl ChatSession {
 pub(super) enum FormerSession {
     /// Continue this session.
     Continue(&'static str),
-    /// Leave it alone, or there is none.
+    /// Leave it alone, or it does not exist.
     Ignore,
     /// Leave it alone: the user typed the first message of the chat instead of an answer.
     FirstMessage(String),
