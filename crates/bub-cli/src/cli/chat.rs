@@ -34,10 +34,10 @@ use tokio::sync::oneshot;
 pub(crate) use self::controller::ChatHooks;
 use self::{
     controller::ChatController,
-    session::{ChatSession, FormerSession, offer_former_session},
+    session::{ChatSession, offer_former_session},
 };
 use super::{
-    interrupted::{CONTINUE_MESSAGE, offer_to_finish, report_resumed},
+    interrupted::{CONTINUE_MESSAGE, offer_to_finish},
     local_model::offer_local_model,
     onboard::offer_onboarding,
     parse_non_blank, prompt,
@@ -144,13 +144,9 @@ pub(super) async fn run(
         let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
-        let mut first_line = first_line;
-        match offer_former_session(&framework, &session, can_ask).await? {
-            FormerSession::Continue(former) => session.switch_to(former),
-            FormerSession::Ignore => {}
-            FormerSession::FirstMessage(text) if first_line.is_none() => first_line = Some(text),
-            FormerSession::FirstMessage(text) => notice!("not sent: {text}"),
-        }
+        let typed = offer_former_session(&framework, &mut session, can_ask).await?;
+        let first_line = first_line.into_iter().chain(typed);
+        let first_line = first_line.reduce(|first, typed| first + "\n" + &typed);
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);
         }
@@ -165,10 +161,7 @@ pub(super) async fn run(
         // Lines of an earlier chat resume automatically, with the turn that they belong to.
         let session_id = chat_controller.session().into();
         let resumes = remote.unfinished_count() > 0;
-        let should_finish_turn = !resumes && offer_to_finish(&framework, &session_id).await?;
-        if resumes {
-            report_resumed(&framework, &session_id).await?;
-        }
+        let should_finish_turn = offer_to_finish(&framework, &session_id, resumes).await?;
         // Do not listen for signals earlier: a signal must end these questions immediately.
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()

@@ -10,30 +10,27 @@ pub(super) const CONTINUE_MESSAGE: &str = "Continue the interrupted turn.";
 const MAX_EXCERPT_CHARS: usize = 200;
 
 /// Asks the user at the terminal whether to finish the last turn of a session, if it was interrupted. Without a
-/// terminal, prints how to finish it. Returns whether the user agrees.
-pub(super) async fn offer_to_finish(framework: &Framework, session_id: &SessionId) -> Result<bool> {
+/// terminal, prints how to finish it. If the turn `resumes` anyway, only says so. Returns whether the user agrees.
+pub(super) async fn offer_to_finish(
+    framework: &Framework,
+    session_id: &SessionId,
+    resumes: bool,
+) -> Result<bool> {
     let Some(turn) = framework.interrupted_turn(session_id).await? else {
         return Ok(false);
     };
     let redactor = framework.settings().redactor();
     let description = describe(&turn, session_id);
     notice!("{}", output::sanitize(&redactor.redact(&description)));
+    if resumes {
+        notice!("it continues now");
+        return Ok(false);
+    }
     if prompt::has_terminal() {
         return prompt::confirm("Finish it now?", false).await;
     }
     notice!("to finish it, run `bub run --session-id '{session_id}' '{CONTINUE_MESSAGE}'`");
     Ok(false)
-}
-
-/// Says that the interrupted turn of a session resumes, and what it had done.
-pub(super) async fn report_resumed(framework: &Framework, session_id: &SessionId) -> Result<()> {
-    if let Some(turn) = framework.interrupted_turn(session_id).await? {
-        let redactor = framework.settings().redactor();
-        let description = describe(&turn, session_id);
-        notice!("{}", output::sanitize(&redactor.redact(&description)));
-        notice!("it continues now");
-    }
-    Ok(())
 }
 
 fn describe(turn: &InterruptedTurn, session_id: &SessionId) -> String {

@@ -122,7 +122,7 @@ async fn message_to_finish(framework: &Framework, inbound: &Inbound) -> Result<O
         return Ok(None);
     }
     let session_id = SessionId::from(&*session_id);
-    if !offer_to_finish(framework, &session_id).await? {
+    if !offer_to_finish(framework, &session_id, false).await? {
         return Ok(None);
     }
     let message = message.clone().with("content", CONTINUE_MESSAGE);

@@ -119,34 +119,24 @@ impl ChatSession {
     }
 }
 
-/// What the user wants to do about the session of the first release.
-pub(super) enum FormerSession {
-    /// Continue this session.
-    Continue(&'static str),
-    /// Leave it alone, or it does not exist.
-    Ignore,
-    /// Leave it alone: the user typed the first message of the chat instead of an answer.
-    FirstMessage(String),
-}
-
 /// If the default chat has no session yet, but its session of the first release has entries, says so and offers to
-/// continue that session.
+/// continue that session. Returns what the user typed if it is no answer: it is the first message of the chat.
 pub(super) async fn offer_former_session(
     framework: &Framework,
-    session: &ChatSession,
+    session: &mut ChatSession,
     can_ask: bool,
-) -> Result<FormerSession> {
+) -> Result<Option<String>> {
     let Some(store) = framework
         .tape_store()
         .filter(|_| session.id == DEFAULT_SESSION)
     else {
-        return Ok(FormerSession::Ignore);
+        return Ok(None);
     };
     let name = |id| TapeName::for_session(framework.workspace_text(), id);
     let current = store.summary(&name(DEFAULT_SESSION)).await;
     let former = store.summary(&name(FORMER_SESSION)).await;
     if current.map_err(tape_error)?.entries > 0 || former.map_err(tape_error)?.entries == 0 {
-        return Ok(FormerSession::Ignore);
+        return Ok(None);
     }
     notice!(
         "this chat has its own session, `{DEFAULT_SESSION}`\nsession `{FORMER_SESSION}`, which `bub run` uses, has entries"
@@ -156,16 +146,17 @@ pub(super) async fn offer_former_session(
         let question = format!("Continue `{FORMER_SESSION}` in this chat? [y/N]");
         answer = prompt::prompt_line(&question, None).await?;
     }
-    let decision = match answer.trim().to_ascii_lowercase().as_str() {
+    let typed = match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => {
             record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
-            return Ok(FormerSession::Continue(FORMER_SESSION));
+            session.switch_to(FORMER_SESSION);
+            return Ok(None);
         }
-        "" | "n" | "no" => FormerSession::Ignore,
-        _ => FormerSession::FirstMessage(answer),
+        "" | "n" | "no" => None,
+        _ => Some(answer),
     };
     notice!("to continue it later, run `bub chat --session {FORMER_SESSION}`");
-    Ok(decision)
+    Ok(typed)
 }
 
 /// Returns an id for a new session of a chat, given the id of its first session.
