@@ -145,8 +145,7 @@ pub(super) async fn run(
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
         let typed = offer_former_session(&framework, &mut session, can_ask).await?;
-        let first_line = first_line.into_iter().chain(typed);
-        let first_line = first_line.reduce(|first, typed| first + "\n" + &typed);
+        let first_line = join_lines(first_line, typed);
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);
         }
@@ -236,6 +235,11 @@ pub(super) async fn run(
         _ if is_pipe => chat_controller.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+fn join_lines(first: Option<String>, second: Option<String>) -> Option<String> {
+    let lines = first.into_iter().chain(second);
+    lines.reduce(|first, second| first + "\n" + &second)
 }
 
 /// Runs the chat with plain lines at a terminal.
