@@ -28,9 +28,10 @@ pub enum CommaCommand {
 
 /// The command that shows what changed in a Git repository. With arguments, it is the program `diff`.
 pub(crate) const DIFF_COMMAND: &str = "diff";
-/// What [`DIFF_COMMAND`] runs in the shell.
-pub(crate) const DIFF_SHELL_LINE: &str =
-    "git --no-pager status --short && git --no-pager diff --no-ext-diff --no-color HEAD";
+/// What [`DIFF_COMMAND`] runs in the shell. Without a commit, it compares with the empty tree.
+pub(crate) const DIFF_SHELL_LINE: &str = "git --no-pager status --short && \
+     git --no-pager diff --no-ext-diff --no-color \
+     \"$(git rev-parse --quiet --verify HEAD || git hash-object -t tree /dev/null)\"";
 
 /// Returns an error if a shell line is probably a mistyped command: its first word is similar to one of `names`, and
 /// `is_program` does not know it.

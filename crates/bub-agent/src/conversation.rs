@@ -40,27 +40,35 @@ pub enum PartKind {
 }
 
 impl ConversationPart {
-    /// Returns the part of the conversation that an entry records, if any.
-    pub fn from_entry(entry: &Entry) -> Option<Self> {
+    /// Returns the parts of the conversation that an entry records. Text of the model before a tool call is a separate
+    /// part.
+    pub fn from_entry(entry: &Entry) -> Vec<Self> {
         let content = || entry_text(entry);
-        let (kind, title, body) = match &entry.kind {
-            EntryKind::Message => message_part(entry)?,
-            EntryKind::ToolCall => (PartKind::Call, "tool call".to_owned(), calls_text(entry)),
-            EntryKind::ToolResult => (PartKind::Output, "tool result".to_owned(), content()),
-            EntryKind::Anchor => anchor_part(entry)?,
+        let part = match &entry.kind {
+            EntryKind::Message => message_part(entry),
+            EntryKind::ToolCall => {
+                Some((PartKind::Call, "tool call".to_owned(), calls_text(entry)))
+            }
+            EntryKind::ToolResult => {
+                let text = format_list(entry.payload.get("results"), format_result);
+                Some((PartKind::Output, "tool result".to_owned(), text))
+            }
+            EntryKind::Anchor => anchor_part(entry),
             EntryKind::Error => {
                 let label = entry_label(entry);
-                (PartKind::Error, format!("error {label}"), content())
+                Some((PartKind::Error, format!("error {label}"), content()))
             }
-            EntryKind::Event => event_part(entry)?,
-            EntryKind::System | EntryKind::Other(_) => return None,
+            EntryKind::Event => event_part(entry),
+            EntryKind::System | EntryKind::Other(_) => None,
         };
-        Some(Self {
+        let parts = said_before_calls(entry).into_iter().chain(part);
+        let parts = parts.map(|(kind, title, body)| Self {
             kind,
             title: title.split_whitespace().collect::<Vec<_>>().join(" "),
             body: body.trim_end().to_owned(),
             date: entry_date(entry),
-        })
+        });
+        parts.collect()
     }
 
     /// Formats the part as a section of a Markdown document: messages as written, other text in a code fence.
@@ -103,7 +111,7 @@ fn message_part(entry: &Entry) -> Option<(PartKind, String, String)> {
 }
 
 /// Splits a prompt into the context that bub adds and the text of the user.
-fn split_context(prompt: &str) -> (&str, &str) {
+pub(crate) fn split_context(prompt: &str) -> (&str, &str) {
     let starts = prompt.strip_prefix(DATE_LINE).map(|_| 0);
     let inside = || prompt.find(&format!("\n{DATE_LINE}")).map(|at| at + 1);
     let split = starts.or_else(inside).and_then(|at| {
@@ -143,13 +151,23 @@ fn event_part(entry: &Entry) -> Option<(PartKind, String, String)> {
     }
 }
 
-/// Returns the text of the model and one line per call.
+/// Returns the text that the model wrote before the calls of an entry.
+fn said_before_calls(entry: &Entry) -> Option<(PartKind, String, String)> {
+    let content = (entry.kind == EntryKind::ToolCall).then(|| entry.payload.get("content"));
+    let text = format_content(content.flatten()?);
+    let is_empty = text.trim().is_empty();
+    (!is_empty).then(|| (PartKind::Assistant, "assistant".to_owned(), text))
+}
+
+/// Returns one line per call.
 fn calls_text(entry: &Entry) -> String {
-    let calls = entry.payload.get("calls").and_then(Value::as_array);
-    let calls = calls.into_iter().flatten().map(call_line);
-    let content = entry.payload.get("content").and_then(Value::as_str);
-    let lines = content.map(|text| text.trim_end().to_owned()).into_iter();
-    lines.chain(calls).collect::<Vec<_>>().join("\n")
+    format_list(entry.payload.get("calls"), call_line)
+}
+
+/// Formats a tool result. Of an error, only the message is shown.
+fn format_result(result: &Value) -> String {
+    let message = text_field(result, "kind").and_then(|_| text_field(result, "message"));
+    message.map_or_else(|| format_content(result), |text| text.trim_end().to_owned())
 }
 
 /// Formats a call as a comma command: the tool and its arguments. A single text is shown without quotes.
@@ -311,19 +329,48 @@ mod tests {
     #[test]
     fn an_entry_is_a_section() {
         let markdown = |entry: Entry| {
-            let part = ConversationPart::from_entry(&entry.with_date(DATE));
-            part.map(|part| part.format_markdown())
+            let parts = ConversationPart::from_entry(&entry.with_date(DATE));
+            let parts = parts.iter().map(ConversationPart::format_markdown);
+            parts.collect::<String>()
         };
         let prompt = "sender_id=ada|channel=$telegram|chat_id=7\n---Date: 2026-01-02T03:04:05+00:00---\nhi *there*";
         assert_eq!(
-            markdown(Entry::message("user", prompt)).as_deref(),
-            Some("### User ada (telegram) (2026-01-02 03:04:05)\n\nhi *there*\n\n")
+            markdown(Entry::message("user", prompt)),
+            "### User ada (telegram) (2026-01-02 03:04:05)\n\nhi *there*\n\n"
         );
         assert_eq!(
-            markdown(Entry::tool_result(vec!["ok".into()])).as_deref(),
-            Some("### Tool result (2026-01-02 03:04:05)\n\n```text\nok\n```\n\n")
+            markdown(Entry::tool_result(vec!["ok".into()])),
+            "### Tool result (2026-01-02 03:04:05)\n\n```text\nok\n```\n\n"
         );
-        assert_eq!(markdown(Entry::event("run", Some(json!({})))), None);
+        assert_eq!(markdown(Entry::event("run", Some(json!({})))), "");
+    }
+
+    #[test]
+    fn text_before_a_call_is_text_of_the_model() {
+        let call = json!({"function": {"name": "bash", "arguments": "{\"command\": \"ls\"}"}});
+        let mut entry = Entry::tool_call(vec![call]);
+        entry
+            .payload
+            .insert("content".to_owned(), "I *look*.".into());
+        let parts = ConversationPart::from_entry(&entry);
+        let parts: Vec<_> = parts
+            .iter()
+            .map(|part| (part.kind, part.body.as_str()))
+            .collect();
+        let expected = [
+            (PartKind::Assistant, "I *look*."),
+            (PartKind::Call, "bash ls"),
+        ];
+        assert_eq!(parts, expected);
+    }
+
+    #[test]
+    fn a_failed_result_is_shown_as_its_message() {
+        let failure = json!({"kind": "tool", "message": "exit 1\nno such file"});
+        let parts =
+            ConversationPart::from_entry(&Entry::tool_result(vec![failure, json!({"a": 1})]));
+        let body = parts.first().map(|part| part.body.as_str());
+        assert_eq!(body, Some("exit 1\nno such file\n{\"a\": 1}"));
     }
 
     #[test]

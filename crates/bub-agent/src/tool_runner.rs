@@ -13,8 +13,8 @@ use std::{
 };
 
 use bub_kernel::{
-    ApprovalAnswer, ErrorKind, Result, Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome,
-    Turn, run_tool,
+    ApprovalAnswer, ChannelMessage, Error, ErrorKind, Outbound, ReplyOrigin, Result, Tool,
+    ToolCall, ToolContext, ToolDecision, ToolOutcome, Turn, run_tool,
 };
 use serde_json::{Map, Value};
 use tracing::Instrument as _;
@@ -250,7 +250,7 @@ impl ToolRunner<'_> {
                     (Some(ApprovalAnswer::ApprovedAlways), Some(rule)) => {
                         // The call is approved, even if the rule cannot be written.
                         if let Err(error) = policy.add_rule(&self.agent.settings, rule) {
-                            tracing::error!(%error, "approval.rule_not_added");
+                            self.report_missing_rule(&error).await?;
                         }
                     }
                     _ => {}
@@ -258,6 +258,18 @@ impl ToolRunner<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Tells the user that the answer `always` was only valid for this call.
+    async fn report_missing_rule(&self, error: &Error) -> Result<()> {
+        tracing::info!(%error, "approval.rule_not_added");
+        let turn = self.turn();
+        let sender = turn.sender();
+        let text = format!("allowed once; the rule could not be added: {error}");
+        let message = ChannelMessage::new(turn.session_id(), &sender.channel, text);
+        let mut notice = Outbound::new(message.chat_id(&sender.chat_id));
+        notice.origin = ReplyOrigin::Notice;
+        turn.deliver(notice).await.map(drop)
     }
 
     /// Returns how long the model's tool call has waited for approvals. 0 if a user made the call.

@@ -3,7 +3,7 @@
 /// Prints a formatted line to stderr.
 macro_rules! notice {
     ($($argument:tt)*) => {
-        bub::prompt::print_stderr(&format!("{}\n", format_args!($($argument)*)))
+        $crate::cli::listing::print_notice(&format!($($argument)*))
     };
 }
 

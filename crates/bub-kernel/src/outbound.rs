@@ -25,7 +25,7 @@ pub enum ReplyOrigin {
     /// A stage of a turn. Also bub itself, unless the reply is a [`Self::Notice`].
     #[default]
     Turn,
-    /// bub itself, to report a failure that the turn also returns as its error.
+    /// bub itself: a failure that the turn also returns as its error, or a note that is no part of the answer.
     Notice,
     /// A tool call. The answer of the turn is then not sent to the same chat.
     Tool,

@@ -83,7 +83,7 @@ pub fn answer_notice(request: &ApprovalRequest, answer: &ApprovalAnswer) -> Stri
         ApprovalAnswer::ApprovedForSession => "allowed in this session until bub exits".to_owned(),
         ApprovalAnswer::ApprovedAlways => {
             let rule = escape_invisible(request.terms.always_rule.as_deref().unwrap_or_default());
-            format!("allowed always; rule added to the config file: {rule}")
+            format!("allowed; adding the rule to the config file: {rule}")
         }
         ApprovalAnswer::Denied(Some(reason)) => {
             format!("denied; the model sees the reason: {reason}")

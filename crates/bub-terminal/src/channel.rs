@@ -11,8 +11,8 @@ use std::{
 use bub_kernel::{
     Admission, AdmissionDecision, ApprovalAnswer, ApprovalRequest, BoxFuture, CallProgress,
     CancellationToken, Channel, ChannelRole, Error, ErrorKind, Inbound, InboundReceipt,
-    MessageKind, ModelStream, Outbound, Result, StreamEvent, Turn, TurnSnapshot, async_trait,
-    command_prefix,
+    MessageKind, ModelStream, Outbound, ReplyOrigin, Result, StreamEvent, Turn, TurnSnapshot,
+    async_trait, command_prefix,
 };
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
@@ -363,6 +363,10 @@ impl Channel for CliChannel {
     // Text that was streamed is not shown again (H-159 in `docs/spec`).
     async fn send(&self, reply: &Outbound) -> Result<()> {
         let (content, kind) = (reply.content().into_owned(), reply.kind());
+        if reply.origin == ReplyOrigin::Notice && kind != MessageKind::Error {
+            self.event_sender.try_emit(ChatEvent::Notice(content)).await;
+            return Ok(());
+        }
         let is_streamed = kind != MessageKind::Error && self.was_streamed(&content);
         let content = match kind {
             MessageKind::Error => self.shorten_error(&content),

@@ -34,8 +34,9 @@ pub fn image_marker(number: u64) -> String {
     format!("{MARKER_START}{number}]")
 }
 
-/// Returns the offset of the marker of an image at the end of a text.
+/// Returns the offset of the marker of an image at the end of a text. The space that is inserted after it belongs to it.
 fn marker_start(text: &str) -> Option<usize> {
+    let text = text.strip_suffix(' ').unwrap_or(text);
     let start = text.rfind(MARKER_START)?;
     let number = text.get(start + MARKER_START.len()..)?.strip_suffix(']')?;
     number.parse::<u64>().is_ok().then_some(start)

@@ -23,7 +23,7 @@ const ROOT_HELP: &str = "bub --help";
 
 /// List of exit codes at the end of the help.
 const EXIT_CODES: &str = "\
-Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 130 interrupted, 143 terminated";
+Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 124 timeout, 130 interrupted, 143 terminated";
 
 /// Error for a `-w` that may belong to the command instead of the program.
 const AMBIGUOUS_WORKSPACE: &str =

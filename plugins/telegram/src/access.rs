@@ -165,12 +165,15 @@ impl AccessControl {
             .pairings
             .users_and_requests()
             .map_or(0, |(users, _)| users.len());
+        let counted = |number: usize, noun: &str| match number {
+            1 => format!("1 {noun}"),
+            _ => format!("{number} {noun}s"),
+        };
         format!(
-            "{} owner{}, {} allowed users, {paired} paired, {} allowed chats",
-            self.owners.len(),
-            if self.owners.len() == 1 { "" } else { "s" },
-            count(&self.users),
-            count(&self.chats)
+            "{}, {}, {paired} paired, {}",
+            counted(self.owners.len(), "owner"),
+            counted(count(&self.users), "allowed user"),
+            counted(count(&self.chats), "allowed chat")
         )
     }
 }

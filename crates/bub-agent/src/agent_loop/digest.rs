@@ -7,7 +7,7 @@ use bub_tape::{
 use serde_json::Value;
 
 use super::{calls::text_at, step::is_handoff_notice};
-use crate::truncate;
+use crate::{conversation::split_context, truncate};
 
 const MAX_TEXT_CHARS: usize = 800;
 const MAX_LINE_CHARS: usize = 160;
@@ -194,7 +194,13 @@ fn entry_text(entry: &Entry) -> Option<String> {
         }
         Value::Array(parts) => {
             let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
-            Some(texts.collect::<Vec<_>>().join("\n"))
+            let text = texts.collect::<Vec<_>>().join("\n");
+            let is_user = has_role(entry, "user");
+            Some(if is_user {
+                split_context(&text).1.to_owned()
+            } else {
+                text
+            })
         }
         _ => None,
     }

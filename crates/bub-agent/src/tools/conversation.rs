@@ -217,7 +217,7 @@ impl ConversationTools {
             ));
         }
         let mut text = format!("# {}\n\n", context.turn.session_id());
-        for part in entries.iter().filter_map(ConversationPart::from_entry) {
+        for part in entries.iter().flat_map(ConversationPart::from_entry) {
             text.push_str(&part.format_markdown());
         }
         let is_hidden = |char: char| char.is_control() && !matches!(char, '\n' | '\t');

@@ -16,6 +16,8 @@ use rustix::termios::{QueueSelector, tcflush};
 use scopeguard::ScopeGuard;
 use tokio::sync::{Mutex, mpsc};
 
+use super::listing::wrap_text;
+
 /// Implements the hook `request_approval` for all commands: the channel of the sender asks the user, or the question is
 /// sent to the chat as a message.
 ///
@@ -161,7 +163,9 @@ impl TtyReader {
             let mut tty = &self.tty;
             if let Some(answer) = parse_answer(request, &line) {
                 ScopeGuard::into_inner(unanswered);
-                writeln!(tty, "{}", answer_notice(request, &answer))?;
+                let notice = answer_notice(request, &answer);
+                let rows = wrap_text(&notice, 0, Some(tty::size().columns));
+                writeln!(tty, "{}", rows.join("\n"))?;
                 return Ok(answer);
             }
             let choices = request.choices();

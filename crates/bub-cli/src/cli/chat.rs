@@ -144,9 +144,8 @@ pub(super) async fn run(
         let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
-        if let Some(former) = offer_former_session(&framework, &session, can_ask).await? {
-            session.switch_to(former);
-        }
+        let typed = offer_former_session(&framework, &mut session, can_ask).await?;
+        let first_line = join_lines(first_line, typed);
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);
         }
@@ -159,8 +158,9 @@ pub(super) async fn run(
         };
         let remote = gateway.handle();
         // Lines of an earlier chat resume automatically, with the turn that they belong to.
-        let should_finish_turn = remote.unfinished_count() == 0
-            && offer_to_finish(&framework, &chat_controller.session().into()).await?;
+        let session_id = chat_controller.session().into();
+        let resumes = remote.unfinished_count() > 0;
+        let should_finish_turn = offer_to_finish(&framework, &session_id, resumes).await?;
         // Do not listen for signals earlier: a signal must end these questions immediately.
         let stop = if mode == ChatMode::Lines {
             signals::listen_without_interrupt()
@@ -235,6 +235,11 @@ pub(super) async fn run(
         _ if is_pipe => chat_controller.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+fn join_lines(first: Option<String>, second: Option<String>) -> Option<String> {
+    let lines = first.into_iter().chain(second);
+    lines.reduce(|first, second| first + "\n" + &second)
 }
 
 /// Runs the chat with plain lines at a terminal.

@@ -10,14 +10,22 @@ pub(super) const CONTINUE_MESSAGE: &str = "Continue the interrupted turn.";
 const MAX_EXCERPT_CHARS: usize = 200;
 
 /// Asks the user at the terminal whether to finish the last turn of a session, if it was interrupted. Without a
-/// terminal, prints how to finish it. Returns whether the user agrees.
-pub(super) async fn offer_to_finish(framework: &Framework, session_id: &SessionId) -> Result<bool> {
+/// terminal, prints how to finish it. If the turn `resumes` anyway, only says so. Returns whether the user agrees.
+pub(super) async fn offer_to_finish(
+    framework: &Framework,
+    session_id: &SessionId,
+    resumes: bool,
+) -> Result<bool> {
     let Some(turn) = framework.interrupted_turn(session_id).await? else {
         return Ok(false);
     };
     let redactor = framework.settings().redactor();
     let description = describe(&turn, session_id);
     notice!("{}", output::sanitize(&redactor.redact(&description)));
+    if resumes {
+        notice!("it continues now");
+        return Ok(false);
+    }
     if prompt::has_terminal() {
         return prompt::confirm("Finish it now?", false).await;
     }
@@ -38,9 +46,16 @@ fn describe(turn: &InterruptedTurn, session_id: &SessionId) -> String {
             lines.push(format!("  {label}: {text}"));
         }
     }
-    if !turn.open_tools.is_empty() {
-        let tools = turn.open_tools.join(", ");
-        lines.push(format!("  outcome unknown of: {tools}"));
+    for (label, tools) in [
+        ("outcome unknown of", &turn.open_tools),
+        (
+            "not run, because it waited for an answer",
+            &turn.waiting_tools,
+        ),
+    ] {
+        if !tools.is_empty() {
+            lines.push(format!("  {label}: {}", tools.join(", ")));
+        }
     }
     lines.join("\n")
 }

@@ -11,7 +11,7 @@ use std::{
 use bub::{AppCommand, CommandContext, prompt, trust::describe_items};
 use bub_agent::{Skills, policy::Policy, settings::AgentSettings};
 use bub_gateway::{pairing::Pairings, settings::ChannelSettings};
-use bub_kernel::{Error, Result, Role, settings::OWNERS, tape_error};
+use bub_kernel::{Error, ErrorKind, Result, Role, settings::OWNERS, tape_error};
 use bub_plugin::{InstalledPlugins, quote_for_shell};
 use bub_settings::{LookupValue, SettingSource, SettingValue};
 use bub_tape::{TapeListFilter, TapeName};
@@ -63,6 +63,9 @@ enum MigrationState {
     /// The user has to do something.
     ToDo,
 }
+
+/// The name of the chat among the channels of the Python version.
+const CHAT_CHANNEL: &str = "cli";
 
 /// One row of the report.
 struct MigrationRow {
@@ -136,10 +139,18 @@ async fn run(context: CommandContext, args: MigrateArgs) -> Result<ExitCode> {
     if !args.apply {
         return Ok(code);
     }
-    let mut remaining = report.steps().count();
+    let total = report.steps().count();
+    let mut remaining = total;
     for command in report.commands() {
         notice!("\n{}", shown_command(command));
-        if !args.confirm_step(&context, command).await? {
+        let confirmed = args.confirm_step(&context, command).await;
+        let done = total - remaining;
+        if done > 0 && confirmed.as_ref().is_err_and(prompt::is_interruption) {
+            let done = format_count(done, "step is", "steps are");
+            let text = format!("Stopped; {done} done, {remaining} to do; see `bub migrate`.");
+            return Err(Error::new(ErrorKind::Cancelled, text));
+        }
+        if !confirmed? {
             notice!("skipped");
             continue;
         }
@@ -401,13 +412,24 @@ fn add_channels(context: &CommandContext, report: &mut MigrationReport) -> Resul
     use MigrationState::{Differs, ToDo, Used};
     let settings = &context.settings;
     let all = context.framework.channels(&probe::discard_handler())?;
-    let names = settings.get(ChannelSettings::ENABLED_CHANNELS);
+    let mut names = settings.get(ChannelSettings::ENABLED_CHANNELS);
+    let count = names.len();
+    names.retain(|name| name.trim() != CHAT_CHANNEL);
+    if names.len() < count {
+        let text = "`cli` has no effect in `enabled_channels`; start the chat with `bub chat`";
+        report.add("channels", Differs, text);
+    }
     if let Err(error) = bub_gateway::check_channel_names(&names, &all) {
         report.add("channels", ToDo, error.message());
     }
     let owners = settings.get(&OWNERS);
     let (paired, _) = Pairings::new(settings.home()).users_and_requests()?;
-    for channel in bub_gateway::select_channels(&names, &all) {
+    let selected = match (names.as_slice(), count) {
+        // Only the chat was enabled, not all channels.
+        ([], 1..) => Vec::new(),
+        (names, _) => bub_gateway::select_channels(names, &all),
+    };
+    for channel in selected {
         let name = channel.name();
         let Some(access) = channel.access_summary() else {
             report.add("channels", Used, name);
@@ -494,13 +516,19 @@ fn list_rows(report: &MigrationReport, applies: bool) -> Listing {
     let mut listing = Listing::from(table);
     listing.blank();
     let steps = report.steps().count();
-    let hint = match steps {
-        0 => "nothing to do",
-        _ if applies || report.commands().next().is_none() => "",
-        _ => "; `bub migrate --apply` asks and runs the commands above",
+    let count = match steps {
+        0 => "nothing to do".to_owned(),
+        _ => format_count(steps, "step", "steps"),
     };
-    let count = (steps > 0).then(|| format_count(steps, "step", "steps"));
-    listing.row(format!("{}{hint}", count.unwrap_or_default()));
+    let hint = match report.commands().count() {
+        0 => String::new(),
+        _ if applies => String::new(),
+        commands => {
+            let commands = format_count(commands, "command", "commands");
+            format!("; `bub migrate --apply` asks and runs {commands}")
+        }
+    };
+    listing.row(count + &hint);
     listing
 }
 

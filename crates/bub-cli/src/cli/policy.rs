@@ -10,7 +10,9 @@ use bub_agent::{
 };
 use bub_gateway::pairing::Pairings;
 use bub_kernel::settings::OWNERS;
-use bub_kernel::{Error, Framework, Result, Role, Sender, SenderAccess, ToolSpec};
+use bub_kernel::{
+    Error, Framework, Result, Role, Sender, SenderAccess, ToolSpec, escape_invisible,
+};
 use bub_settings::{SettingSource, Settings};
 use bub_terminal::Style;
 use serde_json::{Map, Value, json};
@@ -246,7 +248,8 @@ fn list_rules(framework: &Framework, policy: &Policy, settings: &Settings) -> Re
     let mut listing = Listing::default();
     let unmatchable: Vec<_> = unmatchable_rules(framework, policy).collect();
     for rule in policy.rules() {
-        let (number, summary, origin) = (rule.number, rule.summary(), &rule.origin);
+        let (number, summary, origin) =
+            (rule.number, escape_invisible(&rule.summary()), &rule.origin);
         listing.row(format!("{number}. {summary} ({origin})"));
         let mut reasons = unmatchable.iter();
         if let Some((_, reason)) = reasons.find(|(other, _)| other.number == number) {

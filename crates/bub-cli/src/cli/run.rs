@@ -5,6 +5,7 @@
 
 mod args;
 pub(super) mod input;
+pub(super) mod mentions;
 mod output;
 
 use std::{
@@ -20,8 +21,8 @@ use bub::{CommandContext, logging, signals};
 use bub_gateway::{Gateway, GatewayOptions, JournalKind};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, CancellationToken, Channel, ChannelRole, Error, ErrorKind,
-    Framework, Inbound, InboundReceipt, MessageHandler, MessageOutcome, ModelStream, Outbound,
-    ReplyOrigin, Result, Sender, SessionId, Turn, TurnReport, async_trait, command_line,
+    Framework, Inbound, InboundReceipt, MessageHandler, MessageKind, MessageOutcome, ModelStream,
+    Outbound, ReplyOrigin, Result, Sender, SessionId, Turn, TurnReport, async_trait, command_line,
 };
 use bub_settings::Settings;
 use bub_terminal::{
@@ -121,7 +122,7 @@ async fn message_to_finish(framework: &Framework, inbound: &Inbound) -> Result<O
         return Ok(None);
     }
     let session_id = SessionId::from(&*session_id);
-    if !offer_to_finish(framework, &session_id).await? {
+    if !offer_to_finish(framework, &session_id, false).await? {
         return Ok(None);
     }
     let message = message.clone().with("content", CONTINUE_MESSAGE);
@@ -290,8 +291,11 @@ impl Channel for RunChannel {
     }
 
     async fn send(&self, reply: &Outbound) -> Result<()> {
-        // Skip notices about the failure of the turn, because `App` prints its error on stderr.
         if reply.origin == ReplyOrigin::Notice {
+            // `App` prints the error of a failed turn on stderr.
+            if reply.kind() != MessageKind::Error {
+                notice!("{}", reply.content());
+            }
             return Ok(());
         }
         // Programs that read stdout must not take the guide for an answer.

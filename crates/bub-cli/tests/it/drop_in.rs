@@ -655,6 +655,42 @@ fn at_a_terminal_each_step_is_asked_about() {
     assert!(migrate(&sandbox).1.is_empty());
 }
 
+#[test]
+fn a_user_who_stops_is_told_which_steps_are_done() {
+    let sandbox = Sandbox::new();
+    two_steps(&sandbox);
+    let mut user = apply_at_terminal(&sandbox);
+    user.expect("Trust these files? [y/N] ");
+    user.send("y\r");
+    user.expect("Run this command? [y/N] ");
+    user.send("\x03");
+    user.expect("Stopped; 1 step is done, 1 to do; see `bub migrate`.");
+    assert_eq!(user.end(), Some(130));
+    assert!(is_trusted(&sandbox));
+}
+
+// The report has no step that cannot be done.
+#[test]
+fn the_chat_among_the_channels_is_no_step() {
+    let sandbox = Sandbox::new();
+    for (channels, telegram) in [("cli,telegram", true), ("cli", false)] {
+        let config = format!(
+            "enabled_channels: {channels}\ntelegram:\n  token: \"{TOKEN}\"\nowners: [\"telegram:{USER}\"]\n"
+        );
+        sandbox.write("home/config.yml", &config);
+        let (rows, _) = migrate(&sandbox);
+        let row = "channels differs: `cli` has no effect in `enabled_channels`";
+        assert!(rows.iter().any(|text| text.starts_with(row)), "{rows:?}");
+        let bot = rows.iter().any(|text| text.contains("telegram: 1 owner, "));
+        assert_eq!(bot, telegram, "{rows:?}");
+        let report = sandbox.bub(["migrate"]).ok();
+        assert!(report.ends_with("nothing to do\n"), "{report}");
+    }
+    sandbox.write("home/config.yml", "enabled_channels: feishu\n");
+    let report = sandbox.bub(["migrate"]).ok();
+    assert!(report.ends_with("\n1 step\n"), "{report}");
+}
+
 // A command can be copied from the report into a shell.
 #[test]
 fn the_commands_of_the_report_are_quoted() {

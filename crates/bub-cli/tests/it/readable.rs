@@ -229,7 +229,12 @@ const PAGE: &str = include_str!("../../../../docs/json-output.md");
 
 /// Returns the documented fields of a command: rows of the table below its heading.
 fn documented(command: &str) -> Vec<String> {
-    let heading = format!("\n## `bub {command} --json`\n");
+    documented_rows(&format!("{command} --json"))
+}
+
+/// Returns the first words of the rows of the table below a heading.
+fn documented_rows(command: &str) -> Vec<String> {
+    let heading = format!("\n## `bub {command}`\n");
     let start = PAGE
         .find(&heading)
         .unwrap_or_else(|| panic!("no heading for {command}"));
@@ -315,6 +320,49 @@ fn json_has_the_documented_fields() {
     documented_commands.sort();
     assert_eq!(with_json, documented_commands);
     assert!(!documented("eval").is_empty());
+}
+
+// The result and the events of a run are those that the page documents.
+#[test]
+fn the_output_of_a_run_has_the_documented_fields() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    model.script(Reply::text("looking").call("c1", "bash", r#"{"command": "echo hi"}"#));
+    model.otherwise(Reply::text("fine"));
+    let mut command = sandbox.command(&bub());
+    command
+        .args(["run", "hi", "--output", "stream-json"])
+        .envs([("BUB_MODEL", "openai:small"), ("BUB_API_KEY", "a-key")])
+        .env("BUB_API_BASE", format!("{}/v1", model.url()));
+    let lines = Run::from_output(command.output().unwrap()).ok();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<Value> = lines.collect();
+    let kinds = documented_rows("run --output stream-json");
+    let start = PAGE.find("## `bub run --output stream-json`").unwrap();
+    for line in &lines {
+        let kind = line["kind"].as_str().unwrap();
+        assert!(kinds.contains(&kind.to_owned()), "{line}");
+        let row = PAGE[start..]
+            .lines()
+            .find(|row| row.starts_with(&format!("| `{kind}`")));
+        let is_open = matches!(kind, "usage" | "result");
+        for field in line["data"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .filter(|_| !is_open)
+        {
+            assert!(row.unwrap().contains(&format!("`{field}`")), "{line}");
+        }
+    }
+    for kind in ["text", "tool_call", "tool_result", "final"] {
+        assert!(lines.iter().any(|line| line["kind"] == kind), "{kind}");
+    }
+    let result = &lines.last().unwrap()["data"];
+    let mut fields: Vec<_> = result.as_object().unwrap().keys().cloned().collect();
+    fields.sort();
+    assert_eq!(fields, documented_rows("run --output json"));
 }
 
 /// Returns all commands below `path` with their help.

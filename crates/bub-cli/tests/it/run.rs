@@ -240,6 +240,26 @@ fn json_has_the_answer_the_session_and_the_usage() {
     );
 }
 
+// As in the chat. Text that another program may have written attaches nothing.
+#[test]
+fn a_message_attaches_the_files_that_it_names() {
+    let fixture = RunFixture::answering("fine");
+    let write = |name: &str, text: &str| fixture.sandbox.write(&format!("workspace/{name}"), text);
+    write("att.txt", "the word marmalade");
+    write("in.txt", "see @att.txt");
+    let last_request = || fixture.model.requests().pop().unwrap().json().to_string();
+    let run = fixture.run(&["run", "see @other.txt"]);
+    assert_eq!(run.stderr, "not attached: other.txt: no such file\n");
+    assert_eq!(run.ok(), "fine\n");
+    let mut command = fixture.command(&["run", "-"]);
+    let stdin = std::fs::File::open(fixture.sandbox.workspace().join("in.txt")).unwrap();
+    Run::from_output(command.stdin(stdin).output().unwrap()).ok();
+    assert!(!last_request().contains("marmalade"), "{}", last_request());
+    let run = fixture.run(&["run", "see @att.txt."]);
+    assert_eq!(run.stderr, "");
+    assert!(last_request().contains("marmalade"), "{}", last_request());
+}
+
 #[test]
 fn an_ephemeral_run_sees_and_keeps_nothing() {
     let fixture = RunFixture::answering("fine");

@@ -288,7 +288,7 @@ fn an_answer_for_longer_holds_in_spite_of_the_option_that_asks() {
     };
     let rows = [
         ("s\r", "allowed in this session until bub exits", 2),
-        ("a\r", "rule added to the config file: allow: bash", 4),
+        ("a\r", "adding the rule to the config file: allow: bash", 4),
         ("", "All done.", 6),
     ];
     for (answer, shown, count) in rows {
@@ -310,6 +310,25 @@ fn an_answer_for_longer_holds_in_spite_of_the_option_that_asks() {
     let mut terminal = start_run(&sandbox, &server, &["run", "go", "--deny", "bash"]);
     let (_, screen) = terminal.wait_end();
     assert_eq!(lines(), 6, "{screen}");
+}
+
+#[test]
+fn always_says_if_the_rule_cannot_be_added() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::new().call("c1", "bash", r#"{"command":"touch made"}"#));
+    server.script(Reply::text("All done."));
+    let mut terminal = start_run(&sandbox, &server, &["run", "go", "--ask", "bash"]);
+    terminal.wait_for("or `n REASON`:");
+    sandbox.write("home/config.yml", "policy: [");
+    terminal.send("a\r");
+    let (code, screen) = terminal.wait_end();
+    assert_eq!(code, Some(0), "{screen}");
+    let words: Vec<&str> = screen.split_whitespace().collect();
+    let words = words.join(" ");
+    let notice = "allowed once; the rule could not be added: ";
+    assert!(words.contains(notice), "{screen}");
+    assert!(!words.contains("rule_not_added"), "{screen}");
+    assert!(sandbox.workspace().join("made").exists());
 }
 
 #[test]

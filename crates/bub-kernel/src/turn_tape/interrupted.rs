@@ -41,6 +41,8 @@ pub struct InterruptedTurn {
     pub partial_answer: String,
     /// The names of the tools that may have been running.
     pub open_tools: Vec<String>,
+    /// The names of the tools whose calls waited for an approval. They were not run.
+    pub waiting_tools: Vec<String>,
     run_id: String,
     /// The id of the journaled message of the turn.
     inbound_id: Option<String>,
@@ -85,7 +87,7 @@ impl TurnTape {
         let batch = turn.missing_entries(is_resumed);
         if !batch.is_empty() {
             let run_id = &turn.run_id;
-            tracing::warn!(run_id, "turn.interrupted");
+            tracing::info!(run_id, "turn.interrupted");
             self.append(batch).await?;
         }
         self.discard_stale_draft().await
@@ -294,8 +296,14 @@ impl InterruptedTurn {
             let id = call.get("id").and_then(Value::as_str).unwrap_or_default();
             let result = finished_calls.remove(id);
             let name = call.pointer("/function/name").and_then(Value::as_str);
-            let name = name.filter(|_| result.is_none()).map(str::to_owned);
-            self.open_tools.extend(name);
+            let tools = match &result {
+                None => Some(&mut self.open_tools),
+                Some(result) if result == NOT_RUN_RESULT => Some(&mut self.waiting_tools),
+                Some(_) => None,
+            };
+            if let (Some(tools), Some(name)) = (tools, name) {
+                tools.push(name.to_owned());
+            }
             self.open_calls.push((id.to_owned(), result));
         }
     }

@@ -138,8 +138,8 @@ fn value_text(value: &Value) -> String {
     }
 }
 
-/// Returns the lines of a tool result: `⎿ completed in N ms`, or `⎿ failed in N ms` and the reason. The time is omitted
-/// if it is unknown.
+/// Returns the lines of a tool result: `⎿ completed in N ms`, `⎿ failed in N ms` and the reason, or `⎿ denied` and the
+/// reason. The time is omitted if it is unknown.
 pub(crate) fn result_lines(
     failure: Option<&str>,
     duration: Option<Duration>,
@@ -152,11 +152,22 @@ pub(crate) fn result_lines(
         let text = format!("{prefix}completed{time}");
         return vec![Line::new(text, Style::DIM)];
     };
-    let text = format!("{prefix}failed{time}");
+    let text = if is_denial(reason) {
+        format!("{prefix}denied")
+    } else {
+        format!("{prefix}failed{time}")
+    };
     let mut lines = vec![Line::new(text, Style::RED)];
     let details = truncate_chars(reason, MAX_ERROR_CHARS);
     lines.extend(indented_lines(details.trim_end(), Style::RED, width));
     lines
+}
+
+/// Returns whether the reason of a failure is that the policy or a user denied the call.
+fn is_denial(reason: &str) -> bool {
+    let tool = reason.strip_prefix("Tool '");
+    tool.and_then(|rest| rest.split_once('\''))
+        .is_some_and(|(_, rest)| rest.starts_with(" denied by "))
 }
 
 /// Returns the lines of the output of a successful call.
@@ -211,7 +222,12 @@ pub(crate) fn failure_lines(end: &Value) -> Vec<String> {
     let failures = pairs.filter_map(|(index, (call, result))| {
         let reason = sanitize_line(&failure_reason(result, Some(end), index)?);
         let reason: String = reason.chars().take(MAX_CALL_CHARS).collect();
-        Some(format!("{} failed: {reason}", call_name(call)))
+        let outcome = if is_denial(&reason) {
+            "denied"
+        } else {
+            "failed"
+        };
+        Some(format!("{} {outcome}: {reason}", call_name(call)))
     });
     failures.collect()
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    io,
     process::ExitCode,
     sync::{
         Arc, OnceLock, Weak,
@@ -11,11 +10,7 @@ use std::{
     time::Duration,
 };
 
-use bub_agent::{
-    files::FileAccess,
-    tools::{context_left, find_tool},
-    usage::TokenCounts,
-};
+use bub_agent::{tools::context_left, usage::TokenCounts};
 use bub_gateway::GatewayHandle;
 use bub_kernel::{
     CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind, Framework,
@@ -38,7 +33,6 @@ use bub_terminal::{
 };
 
 use parking_lot::Mutex;
-use serde_json::Map;
 
 use super::{
     clipboard,
@@ -47,7 +41,7 @@ use super::{
 use crate::cli::{
     approve::TerminalApprover,
     exit,
-    run::{ModelArgs, input::attach_file},
+    run::{ModelArgs, mentions::Mentions},
 };
 
 /// How long the controller waits for the end of a turn before it reports the status.
@@ -312,62 +306,6 @@ impl ChatController {
         *self.model.lock() = model;
     }
 
-    /// Reads the files that a message names with `@path`, relative to the workspace. A word that names no file stays
-    /// text; if it looks like a path, a notice says why it is not attached. A word without a dot or slash may be a name: it
-    /// gets a notice only in a line that attaches nothing.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a file cannot be read, or if the tool `fs.read` may not read it.
-    async fn read_mentions(&self, text: &str) -> Result<Vec<MediaItem>> {
-        let (mut files, mut names) = (Vec::new(), Vec::new());
-        let mentions = text.split_whitespace().filter_map(|word| {
-            let name = word.strip_prefix('@')?;
-            let name = name.trim_end_matches([',', ';', ':', '.', '?', '!', ')']);
-            Some(name).filter(|name| !name.is_empty())
-        });
-        for name in mentions {
-            let path = self.framework.workspace().join(name);
-            let reason = match path.metadata() {
-                Ok(metadata) if metadata.is_file() => {
-                    self.check_mention(name)?;
-                    files.push(attach_file(&self.framework, &path, false)?);
-                    continue;
-                }
-                Ok(metadata) if metadata.is_dir() => "it is a directory".to_owned(),
-                Ok(_) => "it is not a regular file".to_owned(),
-                Err(_) if !name.contains(['/', '.']) => {
-                    names.push(name);
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => "no such file".to_owned(),
-                Err(error) => error.to_string(),
-            };
-            self.notify(format!("not attached: {name}: {reason}")).await;
-        }
-        // In pasted code, such words are often something else.
-        if files.is_empty() && !names.is_empty() && !text.contains('\n') {
-            let names = names.join(", ");
-            self.notify(format!("nothing attached: no file named {names}"))
-                .await;
-        }
-        Ok(files)
-    }
-
-    /// Fails if the tool `fs.read` may not read a file.
-    fn check_mention(&self, name: &str) -> Result<()> {
-        let tool = find_tool("fs.read", self.framework.tools())?.spec();
-        let arguments = Map::from_iter([("path".to_owned(), name.into())]);
-        let (access, sender) = (FileAccess::new(&self.settings), Sender::terminal());
-        let workspace = Some(self.framework.workspace());
-        match access.refusal_reason(&sender, (workspace, None), tool, &arguments) {
-            Some(reason) => Err(Error::invalid_input(format!(
-                "cannot attach {name}: {reason}"
-            ))),
-            None => Ok(()),
-        }
-    }
-
     async fn notify(&self, text: String) {
         self.event_sender.emit(ChatEvent::Notice(text)).await;
     }
@@ -378,7 +316,11 @@ impl ChatController {
         if let Some(command) = command_line(&text) {
             self.model.lock().yield_to_command(command);
         } else {
-            files = self.read_mentions(&text).await?;
+            let mentions = Mentions::read(&self.framework, &text)?;
+            for notice in mentions.notices {
+                self.notify(notice).await;
+            }
+            files = mentions.files;
             files.append(&mut self.attached.lock());
             let images = self.clipboard_images.lock();
             let images = images.iter().filter(|(marker, _)| text.contains(marker));

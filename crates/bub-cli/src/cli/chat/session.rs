@@ -120,12 +120,12 @@ impl ChatSession {
 }
 
 /// If the default chat has no session yet, but its session of the first release has entries, says so and offers to
-/// continue that session. Returns its id if the user agrees.
+/// continue that session. Returns what the user typed if it is no answer: it is the first message of the chat.
 pub(super) async fn offer_former_session(
     framework: &Framework,
-    session: &ChatSession,
+    session: &mut ChatSession,
     can_ask: bool,
-) -> Result<Option<&'static str>> {
+) -> Result<Option<String>> {
     let Some(store) = framework
         .tape_store()
         .filter(|_| session.id == DEFAULT_SESSION)
@@ -141,14 +141,22 @@ pub(super) async fn offer_former_session(
     notice!(
         "this chat has its own session, `{DEFAULT_SESSION}`\nsession `{FORMER_SESSION}`, which `bub run` uses, has entries"
     );
-    if can_ask
-        && prompt::confirm(&format!("Continue `{FORMER_SESSION}` in this chat?"), false).await?
-    {
-        record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
-        return Ok(Some(FORMER_SESSION));
+    let mut answer = String::new();
+    if can_ask {
+        let question = format!("Continue `{FORMER_SESSION}` in this chat? [y/N]");
+        answer = prompt::prompt_line(&question, None).await?;
     }
+    let typed = match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => {
+            record_session_switch(&*store, &name(DEFAULT_SESSION), FORMER_SESSION).await?;
+            session.switch_to(FORMER_SESSION);
+            return Ok(None);
+        }
+        "" | "n" | "no" => None,
+        _ => Some(answer),
+    };
     notice!("to continue it later, run `bub chat --session {FORMER_SESSION}`");
-    Ok(None)
+    Ok(typed)
 }
 
 /// Returns an id for a new session of a chat, given the id of its first session.

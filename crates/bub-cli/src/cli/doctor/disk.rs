@@ -12,6 +12,10 @@ pub(super) fn check(check_context: &CheckContext<'_>) -> Vec<Finding> {
     let Some(stat) = parents.find_map(|path| statvfs(path).ok()) else {
         return Vec::new();
     };
+    // Such as `/proc`. The check of the home reports that it cannot be written.
+    if stat.f_blocks == 0 {
+        return Vec::new();
+    }
     let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
     let free = format!("{} free", text::format_bytes(bytes));
     let has_no_inodes = stat.f_files > 0 && stat.f_favail == 0;

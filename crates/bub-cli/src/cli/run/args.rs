@@ -15,13 +15,13 @@ use bub_settings::{SettingKey, SettingSource, Settings};
 use bub_terminal::{channel::CHANNEL_NAME, chat::resolve_slash};
 use clap::{ArgMatches, ValueEnum};
 
-use super::input;
+use super::{input, mentions::Mentions};
 use crate::cli::{
     chat::{
         completion_items,
         session::{new_session_id, terminal_sessions},
     },
-    parse_non_blank,
+    output, parse_non_blank,
 };
 
 /// Whether replies are printed below a headline with their channel and chat.
@@ -82,7 +82,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     pub(super) timeout: Option<u64>,
     /// US dollars after which no further model call is made
-    #[arg(long, value_name = "USD", value_parser = parse_price)]
+    #[arg(long, value_name = "USD", allow_negative_numbers = true, value_parser = parse_price)]
     max_price: Option<f64>,
     /// Tool to allow without a question, such as `bash` or `fs.*`; can be repeated
     #[arg(long, value_name = "TOOL", value_delimiter = ',', value_parser = parse_non_blank)]
@@ -257,6 +257,14 @@ impl RunArgs {
         } else {
             self.session_id.unwrap_or(default)
         };
+        // Text from stdin, which another program may have written, attaches nothing.
+        let mentions = match self.message.as_str() {
+            message if command_line(&text).is_some() || message == "-" => Mentions::default(),
+            message => Mentions::read(framework, message)?,
+        };
+        for text in mentions.notices.iter().filter(|_| !self.quiet) {
+            notice!("{}", output::sanitize_line(text));
+        }
         let mut message = ChannelMessage::new(session, self.channel, text)
             .chat_id(self.chat_id)
             .context("sender_id", self.sender_id);
@@ -264,6 +272,9 @@ impl RunArgs {
         let files = self.file.iter().map(|path| (path, false));
         for (path, is_image) in files.chain(self.image.iter().map(|path| (path, true))) {
             message = message.media(input::attach_file(framework, path, is_image)?);
+        }
+        for file in mentions.files {
+            message = message.media(file);
         }
         // The command line can name any channel and sender id, so the authenticated sender is always the user of this
         // terminal.

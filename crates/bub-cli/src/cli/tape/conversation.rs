@@ -13,15 +13,16 @@ const MAX_OUTPUT_LINES: usize = 12;
 /// Columns before the text of a part.
 const INDENT: usize = 2;
 
-/// Returns the part of the conversation that an entry records, if any. It is safe on a terminal.
-pub(super) fn conversation_part(entry: &Entry) -> Option<ConversationPart> {
-    let part = ConversationPart::from_entry(entry)?;
-    Some(ConversationPart {
+/// Returns the parts of the conversation that an entry records. They are safe on a terminal.
+pub(super) fn conversation_parts(entry: &Entry) -> Vec<ConversationPart> {
+    let parts = ConversationPart::from_entry(entry).into_iter();
+    let parts = parts.map(|part| ConversationPart {
         title: text::sanitize_line(&part.title),
         body: text::sanitize(&part.body).into_owned(),
         date: text::entry_date(entry),
         ..part
-    })
+    });
+    parts.collect()
 }
 
 /// Formats the part for a terminal of this width: a headline, the indented text, and an empty line. Long output is

@@ -3,12 +3,13 @@
 use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use bub::signals;
+use bub_agent::conversation::ConversationPart;
 use bub_tape::{Entry, ExportSeal, Query, Result, codec};
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{
-    conversation::conversation_part,
+    conversation::conversation_parts,
     text,
     workspace_tapes::{ListedTape, WorkspaceTapes},
     writer::ResultWriter,
@@ -99,8 +100,11 @@ async fn write(
     if args.is_markdown() {
         out.write(&document_head(listed))?;
         let section = |entry: &Entry| {
-            let part = conversation_part(entry);
-            part.map(|part| part.format_markdown()).unwrap_or_default()
+            let parts = conversation_parts(entry);
+            parts
+                .iter()
+                .map(ConversationPart::format_markdown)
+                .collect::<String>()
         };
         out.write_entries(entries, section).await?;
     } else if to_terminal {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     KINDS_HELP,
-    conversation::{conversation_part, format_part},
+    conversation::{conversation_parts, format_part},
     entry_kinds,
     text::{self, ColorSupport},
     workspace_tapes::{ListedTape, WorkspaceTapes},
@@ -65,7 +65,7 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCo
     let entries = match args.last {
         Some(count) => {
             let newest = tape.query(query.newest_first()).try_filter(|entry| {
-                std::future::ready(is_raw || conversation_part(entry).is_some())
+                std::future::ready(is_raw || !conversation_parts(entry).is_empty())
             });
             let newest: Vec<Entry> = newest.take(count).try_collect().await?;
             stream::iter(newest.into_iter().rev().map(Ok)).boxed()
@@ -79,15 +79,16 @@ pub(super) async fn run(tapes: &WorkspaceTapes, args: ShowArgs) -> Result<ExitCo
         out.write_entries(entries, text::entry_json).await?
     } else {
         let out = ResultWriter::for_pager(&tapes.settings);
-        let format_part = |entry: &Entry| {
-            let part = conversation_part(entry)?;
-            Some(format_part(&part, style, width))
+        let format_parts = |entry: &Entry| {
+            let parts = conversation_parts(entry);
+            let parts = parts.iter().map(|part| format_part(part, style, width));
+            parts.collect::<String>()
         };
         out.write_entries(entries, |entry| {
             if is_raw {
                 format_entry(entry, style)
             } else {
-                format_part(entry).unwrap_or_default()
+                format_parts(entry)
             }
         })
         .await?

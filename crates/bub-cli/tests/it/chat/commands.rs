@@ -325,6 +325,18 @@ fn diff_shows_what_changed_in_color() {
     assert!(bytes.contains("\x1b[31m-one\x1b[0m"), "{bytes:?}");
 }
 
+#[test]
+fn diff_works_before_the_first_commit() {
+    let sandbox = Sandbox::new();
+    sandbox.write("workspace/a.txt", "one\n");
+    sandbox.bub(["run", ",git init -q && git add a.txt"]).ok();
+    let shown = sandbox.bub(["run", ",diff"]).ok();
+    assert!(
+        shown.contains("A  a.txt") && shown.contains("+one"),
+        "{shown}"
+    );
+}
+
 /// Returns a `PATH` whose first program has this name and script.
 fn path_with(sandbox: &Sandbox, name: &str, script: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
@@ -368,7 +380,7 @@ fn control_v_attaches_the_image_in_the_clipboard() {
     chat.wait_idle();
     chat.send("no \x16");
     chat.wait_for("workspace > no [image 2]");
-    chat.send("\x7f\x7fimage\r");
+    chat.send("\x7fimage\r");
     chat.wait_for("workspace > no image");
     chat.wait_until(|screen| screen.matches("An answer.").count() == 3);
     let last = server.requests().pop().unwrap().json();

@@ -200,9 +200,9 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
     for (answer, expected) in [
         ("y\r", "completed in"),
         ("s\r", "completed in"),
-        ("n\r", "failed in"),
+        ("n\r", "⎿ denied"),
         ("n use another file\r", "use another file"),
-        ("\r", "failed in"),
+        ("\r", "⎿ denied"),
     ] {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         let call = Reply::new().call("c1", "bash", r#"{"command":"echo dangerous"}"#);

@@ -544,6 +544,21 @@ fn a_chat_of_the_first_release_is_offered_once() {
     assert_eq!(chat.wait_end().0, Some(0));
 }
 
+#[test]
+fn a_message_instead_of_an_answer_starts_the_chat() {
+    let model = ModelServer::start();
+    model.otherwise(Reply::text("an answer"));
+    let sandbox = Sandbox::new();
+    run_once(&sandbox, &model);
+    let chat = TerminalOptions::new(&sandbox).model(&model).start();
+    chat.wait_for("Continue `cli:local` in this chat? [y/N]");
+    chat.send("what is new?\r");
+    chat.wait_for("an answer");
+    let request = model.requests().pop().unwrap().json().to_string();
+    assert!(request.contains("what is new?"), "{request}");
+    assert!(!request.contains("from the first release"), "{request}");
+}
+
 // P-11: completion, shell mode and hints use the prefix.
 #[test]
 fn a_chat_completes_commands_after_another_prefix() {

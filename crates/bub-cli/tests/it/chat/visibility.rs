@@ -212,11 +212,31 @@ fn always_writes_a_rule_and_shows_it() {
     let chat = approval(&sandbox, &server, 100, false);
     chat.wait_for("allow? [y/s/a/N]");
     chat.send("a\r");
-    let screen = chat.wait_for("allowed always; rule added to the config file: ");
+    let screen = chat.wait_for("allowed; adding the rule to the config file: ");
     assert!(screen.contains("echo one"), "{screen}");
     chat.wait_for("All done.");
     let config = std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap();
     assert!(config.contains(r#""action":"allow""#), "{config}");
+}
+
+// The answer is still valid for the call.
+#[test]
+fn always_says_if_the_rule_cannot_be_added() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::new().call("c1", "bash", r#"{"command":"echo one"}"#));
+    server.script(Reply::text("All done."));
+    let chat = approval(&sandbox, &server, 200, false);
+    chat.wait_for("allow? [y/s/a/N]");
+    sandbox.write("home/config.yml", "policy: [");
+    chat.send("a\r");
+    let screen = chat.wait_for("All done.");
+    assert!(
+        screen.contains("allowed once; the rule could not be added: "),
+        "{screen}"
+    );
+    for wrong in ["rule added", "rule_not_added"] {
+        assert!(!screen.contains(wrong), "{screen}");
+    }
 }
 
 // A call that waits for an answer has not run, and the wait is not its time.
@@ -353,7 +373,9 @@ fn calls_that_wait_for_an_answer_are_not_run_if_bub_is_killed() {
     chat.wait_end();
     server.otherwise(Reply::text("All done."));
     let chat = TerminalOptions::new(&sandbox).model(&server).start();
-    chat.wait_for("All done.");
+    let screen = chat.wait_for("All done.");
+    assert!(screen.contains("  not run, because it waited"), "{screen}");
+    assert!(!screen.contains("turn.interrupted"), "{screen}");
     chat.wait_idle();
     let request = server.requests().pop().unwrap().json().to_string();
     assert_eq!(request.matches("[not run]").count(), 2, "{request}");
