@@ -107,6 +107,11 @@ impl BashTools {
             let approval =
                 ask_for_exception(agent, context, TOOL_NAME, &arguments, (&question, true)).await?;
             if approval.decision == ApprovalOutcome::Approved {
+                // A server of the first attempt would still hold its port.
+                let left_running = outcome.ok().and_then(|outcome| outcome.left_running);
+                if let Some(id) = left_running {
+                    self.shells.stop(&request.session, &id).await;
+                }
                 let outside = ShellRequest {
                     confinement: None,
                     ..request.clone()
