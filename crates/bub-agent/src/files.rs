@@ -1,10 +1,12 @@
 //! The files that tools may use: they obey the sandbox profile of the sender, as commands do.
 //!
 //! * [`FileAccess`] decides whether the sender of a turn may use a file.
+//! * `keys` recognizes files that members do not read.
 //! * `resolve` resolves the symbolic links of a path.
 //! * `tree` lists what is below a directory.
 //! * `open` opens the file at the resolved path, so that nothing can change between the decision and the use.
 
+mod keys;
 mod open;
 mod resolve;
 mod tree;
@@ -23,6 +25,7 @@ use bub_sandbox::{Confinement, PathAccess, SandboxProfile, is_below};
 use bub_settings::Settings;
 use serde_json::{Map, Value};
 
+use keys::is_hidden_from_members;
 pub use open::AllowedFile;
 pub(crate) use open::file_error;
 pub(crate) use tree::{AllowedTree, TreeEntry, WalkLimits, WalkOutcome, shown_path};
@@ -36,15 +39,6 @@ use crate::{
 const DEFAULT_HOME: &str = ".bub";
 /// Temporary directory of a check that opens nothing.
 const UNUSED_TEMP: &str = "/tmp";
-/// Extensions of files that hold keys. Members do not see such files, nor names that start with a dot.
-const KEY_EXTENSIONS: &[&str] = &[
-    "pem", "key", "p12", "pfx", "jks", "keystore", "kdbx", "ppk", "env",
-];
-/// Names of files that hold keys, without their extension.
-const KEY_NAMES: &[&str] = &["credentials", "secrets"];
-/// Extensions of data. A program such as `secrets.rs` is not hidden.
-const DATA_EXTENSIONS: &[&str] = &["", "json", "toml", "yaml", "yml", "ini", "txt"];
-
 /// What a tool does with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
@@ -254,6 +248,15 @@ impl FileAccess {
         }
     }
 
+    /// Fails if a text that was read in an environment contains a private key and the sender is not an owner.
+    pub(crate) fn check_text(&self, context: &ToolContext, text: &str) -> Result<()> {
+        let sender = self.content.effective_sender(&context.turn, context.caller);
+        if sender.role != Role::Owner && keys::contains_private_key(text.as_bytes()) {
+            return Err(FileError::Refused(FileRefusal::Hidden).into());
+        }
+        Ok(())
+    }
+
     /// Returns the profile that applies to a call.
     pub(crate) fn profile(&self, context: &ToolContext) -> SandboxProfile {
         let sender = self.content.effective_sender(&context.turn, context.caller);
@@ -303,6 +306,7 @@ impl FileAccess {
         };
         let root = root.unwrap_or(Path::new("/"));
         let file = AllowedFile::new(root, path, shown, usage, &private)?;
+        let file = file.without_keys(rules.hides_keys());
         Ok(AllowedTree {
             file,
             rules,
@@ -383,6 +387,11 @@ struct FileRules {
 }
 
 impl FileRules {
+    /// Returns whether the sender may not read private keys.
+    fn hides_keys(&self) -> bool {
+        self.role != Role::Owner
+    }
+
     /// Returns the path without symbolic links, if the file there may be used.
     fn resolve(&self, path: PathBuf, usage: FileUse) -> Result<PathBuf, FileError> {
         let path = match &self.confinement {
@@ -445,19 +454,6 @@ fn is_process_path(path: &Path) -> bool {
     let mut parts = path.strip_prefix("/proc").into_iter().flatten();
     let number = parts.next().and_then(|part| part.to_str());
     number.is_some_and(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// Returns whether users who are not owners do not see a path in the workspace.
-fn is_hidden_from_members(path: &Path) -> bool {
-    path.iter().any(|name| {
-        let name = name.to_string_lossy().to_ascii_lowercase();
-        let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, ""));
-        let is_named_key = KEY_NAMES.contains(&stem) && DATA_EXTENSIONS.contains(&extension);
-        name.starts_with('.')
-            || KEY_EXTENSIONS.contains(&extension)
-            || is_named_key
-            || (name.starts_with("id_") && extension.is_empty())
-    })
 }
 
 fn canonical(path: &Path) -> PathBuf {

@@ -51,6 +51,10 @@ const REFUSAL_TEXTS: &[&str] = &[
 const BUB_HOME_TEXT: &str = "the workspace is in bub's own data: a command there could read bub's keys and change its settings; choose another directory with `-w DIR`";
 /// How many paths in a failed command and its output are checked.
 const MAX_CHECKED_PATHS: usize = 64;
+/// How many words of a failed command are checked that may be relative paths.
+const MAX_CHECKED_WORDS: usize = 512;
+/// How many directories are tried for each relative path.
+const MAX_VISITED_DIRECTORIES: usize = 4;
 /// How many levels of a directory with skills are searched for links that lead into the workspace.
 const SKILL_LINK_DEPTH: usize = 4;
 const BYTES_PER_MB: u64 = 1024 * 1024;
@@ -226,26 +230,67 @@ pub(crate) fn is_at_terminal(sender: &Sender) -> bool {
 }
 
 /// Returns whether the sandbox may be the reason why a command failed: its output says so, or the command or its output
-/// names a path that exists and that the sandbox hides.
-pub(crate) fn looks_refused(command: &str, output: &str, confinement: &Confinement) -> bool {
-    let is_hidden = |word: &str| {
+/// names a path that exists and that the sandbox hides. Relative paths start at `directory`, or where a `cd` leads.
+pub(crate) fn looks_refused(
+    command: &str,
+    output: &str,
+    directory: &Path,
+    confinement: &Confinement,
+) -> bool {
+    let is_hidden = |path: &Path| {
+        path.parent().is_some()
+            && !path.starts_with("/dev")
+            && confinement.access(path) == PathAccess::None
+            && path.exists()
+    };
+    let leads_to_hidden = |path: PathBuf| path.canonicalize().is_ok_and(|path| is_hidden(&path));
+    let is_absolute_hidden = |word: &str| {
         let below_home = word.strip_prefix("~/").zip(confinement.home.as_ref());
         let path = below_home.map(|(below, home)| home.join(below));
         let path = path.unwrap_or_else(|| PathBuf::from(word));
-        path.parent().is_some()
-            && path.is_absolute()
-            && !path.starts_with("/dev")
-            && confinement.access(&path) == PathAccess::None
-            && path.exists()
+        let is_in_workspace = path.starts_with(&confinement.workspace);
+        path.is_absolute() && (is_hidden(&path) || is_in_workspace && leads_to_hidden(path))
     };
+    let is_absolute = |word: &&str| word.starts_with(['/', '~']);
+    let is_parent = |word: &&str| *word == ".." || word.starts_with("../");
+    let words = path_words(command).chain(path_words(output));
+    let mut absolute = words.filter(is_absolute).take(MAX_CHECKED_PATHS);
+    let in_command = path_words(command).filter(|word| !is_absolute(word));
+    let in_output = path_words(output).filter(is_parent);
+    let in_output = in_output.take(MAX_CHECKED_PATHS);
+    let mut relative = in_command.take(MAX_CHECKED_WORDS).chain(in_output);
+    let directories = visited_directories(command, directory);
+    REFUSAL_TEXTS.iter().any(|text| output.contains(text))
+        || absolute.any(is_absolute_hidden)
+        || relative.any(|word| {
+            let mut paths = directories.iter().map(|directory| directory.join(word));
+            paths.any(leads_to_hidden)
+        })
+}
+
+/// Returns the parts of a command or its output that may be paths, also those after an option such as `-I`.
+fn path_words(text: &str) -> impl Iterator<Item = &str> {
     let is_separator =
         |character: char| character.is_whitespace() || "'\"=:;,|&<>()`".contains(character);
-    let words = command
-        .split(is_separator)
-        .chain(output.split(is_separator));
-    let paths = words.filter(|word| word.starts_with(['/', '~']));
-    REFUSAL_TEXTS.iter().any(|text| output.contains(text))
-        || paths.take(MAX_CHECKED_PATHS).any(is_hidden)
+    let words = text.split(is_separator).map(|word| match word.as_bytes() {
+        [b'-', ..] => word.get(2..).unwrap_or_default(),
+        _ => word,
+    });
+    words.filter(|word| !word.is_empty())
+}
+
+/// Returns the directories in which parts of a command may run: where it starts, and where each `cd` leads.
+fn visited_directories(command: &str, start: &Path) -> Vec<PathBuf> {
+    let mut directories = vec![start.to_owned()];
+    let words: Vec<_> = path_words(command).collect();
+    for pair in words.windows(2) {
+        if let (["cd", target], Some(last)) = (pair, directories.last())
+            && directories.len() < MAX_VISITED_DIRECTORIES
+        {
+            directories.push(last.join(target));
+        }
+    }
+    directories
 }
 
 /// Returns the note about a confined command that failed, for the model.
@@ -281,6 +326,7 @@ fn remove_old_directories(root: &Path) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -290,7 +336,8 @@ mod tests {
         let path = "/usr/bin".as_ref();
         let profile = SandboxProfile::Workspace;
         let confinement = Confinement::new(profile, workspace, temp, None, path);
-        let refused = |command: &str, output: &str| looks_refused(command, output, &confinement);
+        let refused =
+            |command: &str, output: &str| looks_refused(command, output, workspace, &confinement);
         assert!(refused("x", "mv: Device or resource busy"));
         assert!(refused(
             "git clone '/var' copy",
@@ -304,5 +351,58 @@ mod tests {
             "cat /usr/bin/no /no/work/x /etc",
             "No such file or directory"
         ));
+    }
+
+    #[test]
+    fn a_failure_because_of_a_relative_path_that_the_sandbox_hides_is_recognized() {
+        let directory = tempfile::tempdir().unwrap();
+        let outside = directory.path().canonicalize().unwrap();
+        let workspace = outside.join("w0");
+        fs::create_dir_all(workspace.join("sub")).unwrap();
+        fs::create_dir_all(outside.join("remote.git")).unwrap();
+        for file in ["offer.txt", "w0/notes.txt", "w0/sub/x"] {
+            fs::write(outside.join(file), "text").unwrap();
+        }
+        for (target, link) in [
+            ("../offer.txt", "l0"),
+            ("notes.txt", "l1"),
+            ("../gone", "l2"),
+        ] {
+            std::os::unix::fs::symlink(target, workspace.join(link)).unwrap();
+        }
+        let profile = SandboxProfile::Workspace;
+        let (temp, path) = (Path::new("/no/temp"), "/usr/bin".as_ref());
+        let confinement = Confinement::new(profile, &workspace, temp, None, path);
+        let sub = workspace.join("sub");
+        let absolute_link = format!("cat {}", workspace.join("l0").display());
+        for (command, output, start) in [
+            ("git clone ../remote.git cl", "does not exist", &workspace),
+            ("cat ../offer.txt", "No such file", &workspace),
+            ("cd ../remote.git", "No such file", &workspace),
+            ("make -C ../remote.git", "No such file", &workspace),
+            ("cc -I../remote.git x.c", "No such file", &workspace),
+            ("cat l0", "No such file", &workspace),
+            (&absolute_link, "No such file", &workspace),
+            ("cat ../../offer.txt", "No such file", &sub),
+            ("cd sub && cat ../../offer.txt", "No such file", &workspace),
+            ("make", "cannot open `../offer.txt'", &workspace),
+        ] {
+            assert!(
+                looks_refused(command, output, start, &confinement),
+                "{command}"
+            );
+        }
+        for (command, start) in [
+            ("cat ../gone l1 l2 notes.txt no", &workspace),
+            ("cat ../notes.txt x", &sub),
+            ("cd sub && cat ../no ../notes.txt", &workspace),
+            ("git log HEAD..main -- .", &workspace),
+        ] {
+            let output = "No such file or directory";
+            assert!(
+                !looks_refused(command, output, start, &confinement),
+                "{command}"
+            );
+        }
     }
 }

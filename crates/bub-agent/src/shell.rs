@@ -198,6 +198,14 @@ impl Shells {
         shell.ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
     }
 
+    /// Terminates and removes one shell of a session. Does nothing if it is gone.
+    pub(crate) async fn stop(&self, session: &str, id: &str) {
+        if let Ok(shell) = self.find(session, id) {
+            shell.terminate().await;
+            self.remove(&shell);
+        }
+    }
+
     /// Terminates and removes all shells of a session.
     pub async fn stop_session(&self, session: &str) {
         let is_match = |shell: &mut Arc<Shell>| shell.session == session;

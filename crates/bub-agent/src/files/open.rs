@@ -22,7 +22,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{FileError, FileRefusal, FileUse};
+use super::{FileError, FileRefusal, FileUse, keys::has_private_key};
 
 /// Flags of a directory that is opened to reach what is in it.
 #[cfg(target_os = "linux")]
@@ -47,6 +47,8 @@ pub struct AllowedFile {
     name: OsString,
     path: PathBuf,
     shown: PathBuf,
+    /// Whether the file is not opened if it contains a private key.
+    hides_keys: bool,
 }
 
 impl AllowedFile {
@@ -79,7 +81,13 @@ impl AllowedFile {
             name,
             path,
             shown,
+            hides_keys: false,
         })
+    }
+
+    /// Sets whether the file is not opened if it contains a private key.
+    pub(super) fn without_keys(self, hides_keys: bool) -> Self {
+        Self { hides_keys, ..self }
     }
 
     /// Opens a file to read it, at an absolute path without symbolic links.
@@ -112,15 +120,19 @@ impl AllowedFile {
     ///
     /// # Errors
     ///
-    /// Fails if it is not a regular file: reading a pipe or a device could block forever.
+    /// Fails if it is not a regular file: reading a pipe or a device could block forever. Also fails if it contains a
+    /// private key and the sender is not an owner.
     pub fn open(&self) -> Result<File> {
         self.check_kind()?;
-        let opened = self.open_with(OFlags::RDONLY);
-        let (file, metadata) = opened.map_err(|error| self.error("read", &error))?;
-        if metadata.is_file() {
-            return Ok(file);
+        let read_error = |error| self.error("read", &error);
+        let (mut file, metadata) = self.open_with(OFlags::RDONLY).map_err(read_error)?;
+        if !metadata.is_file() {
+            return Err(read_error(Errno::LOOP.into()));
         }
-        Err(self.error("read", &Errno::LOOP.into()))
+        if self.hides_keys && has_private_key(&mut file).map_err(read_error)? {
+            return Err(FileError::Refused(FileRefusal::Hidden).into());
+        }
+        Ok(file)
     }
 
     /// Replaces the content of the file and keeps its mode. Readers see the old or the new content, unless the file must

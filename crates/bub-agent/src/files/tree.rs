@@ -26,6 +26,7 @@ use rustix::{
 
 use super::{
     AllowedFile, FileRules, FileUse, file_error,
+    keys::has_private_key,
     open::{FILE, Identity, identity},
 };
 
@@ -55,6 +56,8 @@ pub(crate) struct TreeEntry<'a> {
     /// The path relative to the root of the tree.
     pub(crate) path: &'a Path,
     pub(crate) kind: FileType,
+    /// Whether the entry is not opened if it contains a private key.
+    hides_keys: bool,
 }
 
 /// When to stop listing.
@@ -94,6 +97,7 @@ impl AllowedTree {
                 name,
                 path: Path::new(""),
                 kind,
+                hides_keys: self.rules.hides_keys(),
             };
             let _ = visit(&entry);
             return Ok(WalkOutcome::Complete);
@@ -145,14 +149,17 @@ impl AllowedTree {
 }
 
 impl TreeEntry<'_> {
-    /// Opens the entry if it is a regular file.
+    /// Opens the entry if it is a regular file that the sender may read.
     pub(crate) fn open(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | FILE;
-        let file = File::from(openat(self.directory, self.name, flags, Mode::empty())?);
-        if file.metadata()?.is_file() {
-            return Ok(file);
+        let mut file = File::from(openat(self.directory, self.name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(Errno::LOOP.into());
         }
-        Err(Errno::LOOP.into())
+        if self.hides_keys && has_private_key(&mut file)? {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(file)
     }
 }
 
@@ -215,6 +222,7 @@ impl Walk<'_, '_> {
             name,
             path: &path,
             kind,
+            hides_keys: self.tree.rules.hides_keys(),
         };
         if (self.visit)(&entry).is_break() {
             return ControlFlow::Break(WalkOutcome::Stopped);

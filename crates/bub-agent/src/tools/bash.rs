@@ -86,13 +86,15 @@ impl BashTools {
         let (Some(agent), Some(confinement)) = (&self.agent, &request.confinement) else {
             return outcome;
         };
+        let directory = request.directory.as_ref();
+        let directory = directory.unwrap_or(&confinement.workspace);
         let question = match &outcome {
             Err(error) if error.message().contains(UNPROTECTED_TEXT) => {
                 format!("{}; run it outside the sandbox?", error.message())
             }
             Ok(outcome)
                 if outcome.exit.is_some_and(|exit| exit != Exit::Code(0))
-                    && looks_refused(&request.command, &outcome.output, confinement) =>
+                    && looks_refused(&request.command, &outcome.output, directory, confinement) =>
             {
                 "the sandbox may have stopped this command; run it again outside the sandbox?"
                     .to_owned()
@@ -105,6 +107,11 @@ impl BashTools {
             let approval =
                 ask_for_exception(agent, context, TOOL_NAME, &arguments, (&question, true)).await?;
             if approval.decision == ApprovalOutcome::Approved {
+                // A server of the first attempt would still hold its port.
+                let left_running = outcome.ok().and_then(|outcome| outcome.left_running);
+                if let Some(id) = left_running {
+                    self.shells.stop(&request.session, &id).await;
+                }
                 let outside = ShellRequest {
                     confinement: None,
                     ..request.clone()

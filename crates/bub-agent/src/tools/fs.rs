@@ -149,6 +149,7 @@ impl FileTools {
         if let Some(environment) = context.turn.environment() {
             let path = self.0.path_in(environment, context, &path, FileUse::Read)?;
             let content = environment.read_text(&path).await?;
+            self.0.agent.files.check_text(context, &content)?;
             return read::read_lines(content.as_bytes(), Path::new(&path), first, limit, &|| {
                 false
             });
@@ -225,8 +226,9 @@ impl FileTools {
                 .0
                 .path_in(environment, context, &path, FileUse::Change)?;
             let _guard = EDIT_LOCK.lock().await;
-            let content = environment.read_text(&target).await?.into_bytes();
-            let (content, notes) = apply_edits(content, &requests)?;
+            let content = environment.read_text(&target).await?;
+            self.0.agent.files.check_text(context, &content)?;
+            let (content, notes) = apply_edits(content.into_bytes(), &requests)?;
             let content = String::from_utf8_lossy(&content);
             environment.write_text(&target, &content).await?;
             return Ok(format!("edited: {target}{notes}"));

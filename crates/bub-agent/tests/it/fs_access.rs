@@ -417,6 +417,31 @@ async fn members_see_no_dotfiles_and_no_keys() {
         "credentials.json",
         "config/secrets.yml",
         "link",
+        "deploy_key",
+        "id_ed25519.bak",
+        "id_rsa.old",
+        "id_rsa~",
+        "id_ecdsa.txt",
+        "server.pem.bak",
+        "server.key.old",
+        "server.key.1",
+        "production.env.bak",
+        "env.local",
+        "prod.env.production",
+        "service-account.json",
+        "client_secret.json",
+        "client_secret_1.apps.example.com.json",
+        "kubeconfig",
+        "token.json",
+        "token.txt",
+        "auth.json",
+        "auth.json.orig",
+        "terraform.tfstate",
+        "terraform.tfstate.backup",
+        "prod.tfvars",
+        "prod.auto.tfvars.json",
+        "netrc",
+        "private.gpg",
     ];
     symlink(".env", fixture.path("link")).unwrap();
     let visible = [
@@ -425,6 +450,12 @@ async fn members_see_no_dotfiles_and_no_keys() {
         "src/secrets.rs",
         "keys/readme",
         "env",
+        "env.py",
+        "auth/token.rs",
+        "id_list.txt",
+        "id_rsa.pub",
+        "notes.txt.bak",
+        "package.json",
     ];
     for name in hidden.into_iter().chain(visible) {
         let path = fixture.path(name);
@@ -441,6 +472,52 @@ async fn members_see_no_dotfiles_and_no_keys() {
     fixture.sender.role = Role::Owner;
     for path in hidden {
         fixture.read(json!({"path": path})).await.expect(path);
+    }
+}
+
+#[tokio::test]
+async fn members_read_no_file_that_contains_a_private_key() {
+    let mut fixture = FileFixture::of_a_member();
+    let begin = |kind: &str| format!("-----BEGIN {kind}-----\nstrict\n");
+    let certificate = begin("CERTIFICATE");
+    let hidden = [
+        ("deploy", begin("OPENSSH PRIVATE KEY")),
+        ("server.crt", certificate.clone() + &begin("PRIVATE KEY")),
+        ("notes.md", begin("PGP PRIVATE KEY BLOCK")),
+        (
+            "gcp.yaml",
+            format!("key: {}", begin("ENCRYPTED PRIVATE KEY")),
+        ),
+    ];
+    let visible = [
+        ("ca.crt", certificate),
+        ("public", begin("PUBLIC KEY")),
+        ("text", "a PRIVATE KEY strict\n".to_owned()),
+    ];
+    for (name, content) in hidden.iter().chain(&visible) {
+        fs::write(fixture.path(name), content).unwrap();
+    }
+    for (name, _) in &hidden {
+        let error = fixture.read(json!({"path": name})).await.unwrap_err();
+        assert!(error.contains("visible only to owners"), "{name}: {error}");
+    }
+    for (name, content) in &visible {
+        let read = fixture.read(json!({"path": name})).await.unwrap();
+        assert!(read.contains("strict"), "{name}: {content}: {read}");
+    }
+    let search = json!({"pattern": "strict"});
+    let found = fixture.call("fs.grep", search.clone()).await.unwrap();
+    for (name, _) in &hidden {
+        assert!(!found.contains(name), "{name}: {found}");
+    }
+    for (name, _) in &visible {
+        assert!(found.contains(name), "{name}: {found}");
+    }
+    fixture.sender.role = Role::Owner;
+    let found = fixture.call("fs.grep", search).await.unwrap();
+    for (name, _) in &hidden {
+        fixture.read(json!({"path": name})).await.expect(name);
+        assert!(found.contains(name), "{name}: {found}");
     }
 }
 

@@ -177,9 +177,18 @@ const WITHOUT_NAMESPACES: [&str; 6] = [
 ];
 
 /// Starts a turn at a terminal in which the model runs `echo made > NAME` for each name.
-fn start_at_terminal(server: &ModelServer, mut command: Command, names: &[&str]) -> Pty {
-    for name in names {
-        let arguments = json!({"command": format!("echo made > {name}")}).to_string();
+fn start_at_terminal(server: &ModelServer, command: Command, names: &[&str]) -> Pty {
+    let lines = names.iter().map(|name| format!("echo made > {name}"));
+    start_commands_at_terminal(server, command, lines)
+}
+
+fn start_commands_at_terminal(
+    server: &ModelServer,
+    mut command: Command,
+    lines: impl IntoIterator<Item = String>,
+) -> Pty {
+    for line in lines {
+        let arguments = json!({"command": line}).to_string();
         server.script(Reply::new().call("call_1", "bash", &arguments));
     }
     server.script(Reply::text("done"));
@@ -208,6 +217,37 @@ fn a_command_that_the_sandbox_stops_can_be_run_outside_once() {
     assert!(shown.contains("echo made > one"), "{shown}");
     assert!(sandbox.workspace().join("one").exists());
     assert!(!sandbox.workspace().join("two").exists());
+}
+
+#[test]
+fn a_command_that_needs_a_relative_path_outside_the_workspace_gets_a_note() {
+    let sandbox = Sandbox::new();
+    sandbox.write("offer.txt", "text");
+    std::os::unix::fs::symlink("../offer.txt", sandbox.workspace().join("l0")).unwrap();
+    let result = result_of(&sandbox, "workspace", "cat ../no.txt");
+    assert!(!result.contains("[sandbox:"), "{result}");
+    for (command, count) in [("cat ../offer.txt", 1), ("cat l0", 2)] {
+        let result = result_of(&sandbox, "workspace", command);
+        let notes = result.matches("[sandbox: the command can write only");
+        assert_eq!(notes.count(), count, "{result}");
+    }
+}
+
+// The first attempt holds a lock, as a server holds its port.
+#[test]
+fn the_processes_of_a_command_end_before_it_is_run_again_outside() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    sandbox.write("offer.txt", "text");
+    let line = "exec 9>lock; flock -n 9 || { echo held > state; exit 1; }; sleep 600 & cat ../offer.txt > state";
+    let command = command_after(&sandbox, &[]);
+    let mut terminal = start_commands_at_terminal(&server, command, [line.to_owned()]);
+    terminal.expect("run it again outside the sandbox?");
+    terminal.expect("[y");
+    terminal.send("y\r");
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    let state = std::fs::read_to_string(sandbox.workspace().join("state")).unwrap();
+    assert_eq!(state, "text", "{shown}");
 }
 
 // L7: a command that would run beside an unprotected program of git does not start, and can be run outside once.

@@ -157,18 +157,21 @@ async fn a_command_in_an_environment_can_run_in_the_background() {
     assert_eq!(last.as_deref(), Some("terminated"));
 }
 
-/// bub does not know the files of an environment, so it checks their paths.
+/// bub does not know the files of an environment, so it checks their paths, and what it read.
 #[tokio::test]
 async fn paths_of_members_are_checked_in_an_environment() {
     let environment = FakeEnvironment::default();
     for path in ["/box/open.txt", "/box/.env", "/etc/passwd"] {
         environment.write_text(path, "content").await.unwrap();
     }
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\ncontent";
+    environment.write_text("/box/deploy", key).await.unwrap();
     let read = |path: &str| ("fs.read", json!({"path": path}));
     let outside = "outside the workspace";
     let cases = [
         ("open.txt", "content", "content"),
         (".env", "visible only to owners", "content"),
+        ("deploy", "visible only to owners", "content"),
         ("../etc/passwd", outside, "content"),
         ("/etc/passwd", outside, "content"),
         ("/box/x/../../etc/passwd", outside, "content"),
