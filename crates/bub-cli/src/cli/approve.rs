@@ -251,7 +251,8 @@ mod tests {
         );
         let shown = request(&cmd, ApprovalTerms::default()).question_text();
         assert!(shown.contains(&"x".repeat(5000)), "{shown}");
-        assert_eq!(shown.lines().count(), 2, "{shown}");
+        // Start and end of a long call are repeated.
+        assert_eq!(shown.lines().count(), 4, "{shown}");
         assert!(
             shown.starts_with("rule 1 says\nallow bash(cmd=\"echo x"),
             "{shown}"
@@ -261,8 +262,9 @@ mod tests {
         let padded = request(&spaces, ApprovalTerms::default()).question_text();
         assert!(padded.contains("\"a⟨99 spaces⟩b\""), "{padded}");
         // A literal backslash is doubled, so that it differs from an escape.
-        let end = r#"\u001b[2K\u{202e}\u{200b}\u{a0}\u{fe0f}\u{e0101}\\u{202e}")?"#;
+        let end = r#"\u001b[2K\u{202e}\u{200b}\u{a0}\u{fe0f}\u{e0101}\\u{202e}")"#;
         assert!(shown.ends_with(end), "{shown}");
+        assert!(shown.contains(&format!("{end}?\n")), "{shown}");
     }
 
     // The user at the terminal sees the secret that the call contains.

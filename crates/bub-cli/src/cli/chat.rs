@@ -144,8 +144,10 @@ pub(super) async fn run(
         let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
-        let typed = offer_former_session(&framework, &mut session, can_ask).await?;
-        let first_line = join_lines(first_line, typed);
+        // A message of the command line has no question before it, whose answer could be another message.
+        let can_offer = can_ask && first_line.is_none();
+        let typed = offer_former_session(&framework, &mut session, can_offer).await?;
+        let first_line = first_line.or(typed);
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);
         }
@@ -235,11 +237,6 @@ pub(super) async fn run(
         _ if is_pipe => chat_controller.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
-}
-
-fn join_lines(first: Option<String>, second: Option<String>) -> Option<String> {
-    let lines = first.into_iter().chain(second);
-    lines.reduce(|first, second| first + "\n" + &second)
 }
 
 /// Runs the chat with plain lines at a terminal.

@@ -26,7 +26,7 @@ use bub_kernel::{
 };
 use bub_settings::Settings;
 use bub_terminal::{
-    channel::{AskApproval, CHANNEL_NAME, ChatEventSender, CliChannel},
+    channel::{AskApproval, CHANNEL_NAME, ChatEvent, ChatEventSender, CliChannel},
     sanitize::sanitize_line,
 };
 use serde_json::Value;
@@ -220,6 +220,7 @@ fn report(outcome: MessageOutcome) -> Result<TurnReport> {
 /// The channel of `bub run`. It is the channel of the chat, except that replies to other chats get a headline.
 struct RunChannel {
     cli: Arc<CliChannel>,
+    event_sender: ChatEventSender,
     /// Address of the chat of the message.
     chat: String,
     /// Whether replies to this chat have a headline, too.
@@ -253,7 +254,8 @@ impl RunChannel {
             })
         });
         Self {
-            cli: Arc::new(CliChannel::new(event_sender, Box::new(|_| {}), ask)),
+            cli: Arc::new(CliChannel::new(event_sender.clone(), Box::new(|_| {}), ask)),
+            event_sender,
             chat: address(&channel.unwrap_or_default(), &chat_id.unwrap_or_default()),
             has_header: settings.get(&RUN_HEADER),
             has_no_model: AtomicBool::default(),
@@ -294,7 +296,8 @@ impl Channel for RunChannel {
         if reply.origin == ReplyOrigin::Notice {
             // `App` prints the error of a failed turn on stderr.
             if reply.kind() != MessageKind::Error {
-                notice!("{}", reply.content());
+                let notice = ChatEvent::Notice(reply.content().into_owned());
+                self.event_sender.emit(notice).await;
             }
             return Ok(());
         }

@@ -175,6 +175,14 @@ impl TurnOutput {
     }
 
     fn handle_event(&mut self, event: &ChatEvent) -> Result<()> {
+        if let ChatEvent::Notice(text) = event {
+            // The live area would be drawn over it.
+            if let OutputTarget::Printer(printer, _) = &mut self.target {
+                printer.pause()?;
+            }
+            notice!("{text}");
+            return Ok(());
+        }
         match &mut self.target {
             OutputTarget::Printer(..) if self.is_quiet && is_activity(event) => Ok(()),
             OutputTarget::Printer(printer, _) => printer.handle_event(event),

@@ -559,6 +559,20 @@ fn a_message_instead_of_an_answer_starts_the_chat() {
     assert!(!request.contains("from the first release"), "{request}");
 }
 
+// An answer to the question was appended to a command, and ran in the shell.
+#[test]
+fn a_chat_with_a_message_asks_nothing_before_it() {
+    let model = ModelServer::start();
+    let sandbox = Sandbox::new();
+    model.otherwise(Reply::text("an answer"));
+    run_once(&sandbox, &model);
+    let options = TerminalOptions::new(&sandbox).model(&model);
+    let chat = options.command(&["chat", ",echo $((40+2))"]).start();
+    let screen = chat.wait_for("42");
+    assert!(!screen.contains("Continue"), "{screen}");
+    assert!(screen.contains("bub chat --session cli:local"), "{screen}");
+}
+
 // P-11: completion, shell mode and hints use the prefix.
 #[test]
 fn a_chat_completes_commands_after_another_prefix() {
