@@ -237,8 +237,9 @@ pub(crate) fn looks_refused(
     directory: &Path,
     confinement: &Confinement,
 ) -> bool {
+    // The directories above the workspace are there in the sandbox, too: `cd build && cmake ..` and `ls -a` name them.
     let is_hidden = |path: &Path| {
-        path.parent().is_some()
+        !confinement.workspace.starts_with(path)
             && !path.starts_with("/dev")
             && confinement.access(path) == PathAccess::None
             && path.exists()
@@ -397,6 +398,8 @@ mod tests {
             ("cat ../notes.txt x", &sub),
             ("cd sub && cat ../no ../notes.txt", &workspace),
             ("git log HEAD..main -- .", &workspace),
+            ("cd sub && cmake ..", &workspace),
+            ("ls -a . .. ../..; false", &workspace),
         ] {
             let output = "No such file or directory";
             assert!(

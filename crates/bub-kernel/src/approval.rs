@@ -165,8 +165,8 @@ pub const MAX_EMPTY_LINES: usize = 2;
 pub fn shorten_empty_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let rows: Vec<_> = text.split('\n').collect();
-    for run in rows.chunk_by(|one, other| one.trim().is_empty() == other.trim().is_empty()) {
-        let is_empty = run.first().is_some_and(|row| row.trim().is_empty());
+    for run in rows.chunk_by(|one, other| is_empty_line(one) == is_empty_line(other)) {
+        let is_empty = run.first().is_some_and(|row| is_empty_line(row));
         if is_empty && run.len() > MAX_EMPTY_LINES {
             lines.push(format!("⟨{} empty lines⟩", run.len()));
         } else {
@@ -174,6 +174,11 @@ pub fn shorten_empty_lines(text: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Returns whether a shell ignores a line. A line of other white space, such as a no-break space, is a command.
+pub fn is_empty_line(line: &str) -> bool {
+    line.bytes().all(|byte| matches!(byte, b' ' | b'\t'))
 }
 
 /// How many spaces in a row are shown as they are, within a line and at its start.

@@ -74,7 +74,7 @@ mod turn_tape;
 pub use admission::{Admission, AdmissionDecision, TurnSnapshot};
 pub use approval::{
     ApprovalAnswer, ApprovalRequest, ApprovalTerms, Approvals, MAX_EMPTY_LINES,
-    PendingApprovalGuard, escape_invisible, shorten_empty_lines, shorten_spaces,
+    PendingApprovalGuard, escape_invisible, is_empty_line, shorten_empty_lines, shorten_spaces,
 };
 pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler, SenderAccess};

@@ -1,8 +1,8 @@
 //! Shows an approval request so that a user can read it: why it is asked, the exact call or its diff, and the answers.
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, MAX_EMPTY_LINES, escape_invisible, shorten_empty_lines,
-    shorten_spaces,
+    ApprovalAnswer, ApprovalRequest, MAX_EMPTY_LINES, escape_invisible, is_empty_line,
+    shorten_empty_lines, shorten_spaces,
 };
 use serde_json::{Map, Value};
 
@@ -136,7 +136,7 @@ fn shorten_empty_changes(changes: &[Line]) -> Vec<Line> {
     let empty_sign = |line: &Line| {
         let text = line.text();
         let (sign, rest) = text.split_at_checked(DIFF_SIGN_BYTES)?;
-        rest.trim().is_empty().then(|| sign.to_owned())
+        is_empty_line(rest).then(|| sign.to_owned())
     };
     let mut lines = Vec::new();
     for run in changes.chunk_by(|one, other| empty_sign(one) == empty_sign(other)) {

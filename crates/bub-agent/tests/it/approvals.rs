@@ -547,6 +547,11 @@ async fn empty_lines_do_not_move_a_call_out_of_sight_in_a_chat() {
         let shown = r#"allow bash(cmd="touch pwned\n⟨6000 empty lines⟩\nls")?"#;
         assert!(text.contains(shown), "{text}");
     }
+    // Bash takes these lines for the names of programs.
+    for space in ["\u{a0}", "\u{3000}", "\u{2028}", "\u{85}", "\u{b}", "\r"] {
+        let text = question(format!("ls\n\n{space}\n\n\nls")).await;
+        assert!(!text.contains("4 empty lines"), "{text}");
+    }
     let long = format!("touch pwned; {}; ls", "echo a; ".repeat(1000));
     let text = question(long).await;
     let end: Vec<_> = text.lines().rev().take(2).collect();
