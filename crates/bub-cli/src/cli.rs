@@ -3,7 +3,7 @@
 /// Prints a formatted line to stderr.
 macro_rules! notice {
     ($($argument:tt)*) => {
-        $crate::cli::listing::print_notice(&format!($($argument)*))
+        bub::prompt::print_stderr(&format!("{}\n", format_args!($($argument)*)))
     };
 }
 

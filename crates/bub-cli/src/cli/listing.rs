@@ -3,9 +3,9 @@
 //!
 //! On a terminal, rows are wrapped between words and tables fit into its width. In a pipe, each row is one line.
 
-use std::{borrow::Cow, io::IsTerminal as _, iter::repeat_n, process::ExitCode};
+use std::{borrow::Cow, iter::repeat_n, process::ExitCode};
 
-use bub::{logging::should_use_color, prompt};
+use bub::logging::should_use_color;
 use bub_kernel::Result;
 use bub_settings::{Redactor, Settings};
 use bub_terminal::{
@@ -408,16 +408,6 @@ pub(super) fn wrap_text(text: &str, indent: usize, width: Option<usize>) -> Vec<
         text => spaces(indent) + text,
     };
     lines.map(indented).collect()
-}
-
-/// Prints a notice on stderr. On a terminal, lines are wrapped between words.
-pub(crate) fn print_notice(text: &str) {
-    if std::io::stderr().is_terminal() {
-        let lines = wrap_text(text, 0, Some(tty::size().columns));
-        prompt::print_stderr(&(lines.join("\n") + "\n"));
-    } else {
-        prompt::print_stderr(&format!("{text}\n"));
-    }
 }
 
 /// Splits a text after each sequence of spaces.
