@@ -144,10 +144,8 @@ pub(super) async fn run(
         let model = args.model.clone();
         let mut session = ChatSession::choose(&framework, args).await?;
         let can_ask = mode != ChatMode::Pipe;
-        // A message of the command line has no question before it, whose answer could be another message.
-        let can_offer = can_ask && first_line.is_none();
-        let typed = offer_former_session(&framework, &mut session, can_offer).await?;
-        let first_line = first_line.or(typed);
+        let first_line = offer_former_session(&framework, &mut session, can_ask, first_line);
+        let first_line = first_line.await?;
         if can_ask {
             context.plugin_prompt.attach_chat(&sender);
         }

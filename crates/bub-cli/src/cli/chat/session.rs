@@ -125,24 +125,26 @@ pub(super) async fn offer_former_session(
     framework: &Framework,
     session: &mut ChatSession,
     can_ask: bool,
+    first_line: Option<String>,
 ) -> Result<Option<String>> {
     let Some(store) = framework
         .tape_store()
         .filter(|_| session.id == DEFAULT_SESSION)
     else {
-        return Ok(None);
+        return Ok(first_line);
     };
     let name = |id| TapeName::for_session(framework.workspace_text(), id);
     let current = store.summary(&name(DEFAULT_SESSION)).await;
     let former = store.summary(&name(FORMER_SESSION)).await;
     if current.map_err(tape_error)?.entries > 0 || former.map_err(tape_error)?.entries == 0 {
-        return Ok(None);
+        return Ok(first_line);
     }
     notice!(
         "this chat has its own session, `{DEFAULT_SESSION}`\nsession `{FORMER_SESSION}`, which `bub run` uses, has entries"
     );
     let mut answer = String::new();
-    if can_ask {
+    // No question before a message of the command line: its answer could be another message.
+    if can_ask && first_line.is_none() {
         let question = format!("Continue `{FORMER_SESSION}` in this chat? [y/N]");
         answer = prompt::prompt_line(&question, None).await?;
     }
@@ -156,7 +158,7 @@ pub(super) async fn offer_former_session(
         _ => Some(answer),
     };
     notice!("to continue it later, run `bub chat --session {FORMER_SESSION}`");
-    Ok(typed)
+    Ok(first_line.or(typed))
 }
 
 /// Returns an id for a new session of a chat, given the id of its first session.
